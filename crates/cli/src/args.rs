@@ -1,0 +1,163 @@
+//! The command line: the global flags, the list of commands and the pieces that several commands share. Each
+//! command's own flags stand with the command.
+
+use crate::commands::{
+    audit, backup, bench, completions, dlq, doctor, enqueue, group, lease, message, queue, settle,
+};
+use crate::output::{Format, TimeStyle, complain, escape};
+use clap::{Args, Parser, Subcommand};
+use redrive::core::query::Cursor;
+use std::io::{IsTerminal as _, Write as _};
+use std::path::PathBuf;
+
+/// The exit codes, for the end of the help.
+const EXIT_CODES: &str = "Exit codes: 0 ok, 1 error, 2 usage, 3 nothing matched (--fail-empty), 4 partial, \
+5 refused, 6 conflict, 7 not found, 8 auth, 9 unreachable, 10 check failed, 130 interrupted.";
+
+/// The dead letter office for background work.
+#[derive(Debug, Parser)]
+#[command(name = "redrive", version, after_help = EXIT_CODES, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    /// Flags every command takes.
+    #[command(flatten)]
+    pub global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Flags every command takes.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Global options")]
+pub(crate) struct Global {
+    /// The data directory [default: ./redrive-data]
+    #[arg(long, global = true, env = "REDRIVE_DATA", value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// The configuration file [default: ./redrive.toml if it is there]
+    #[arg(long, global = true, env = "REDRIVE_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// A server instead of a data directory; not in this version
+    #[arg(long, global = true, env = "REDRIVE_URL", value_name = "URL")]
+    pub server: Option<String>,
+    /// How data is written to stdout [default: table]
+    #[arg(long, short, global = true, value_enum, value_name = "FORMAT")]
+    pub output: Option<Format>,
+    /// How tables show times [default: relative on a terminal, else iso]
+    #[arg(long, global = true, value_enum, value_name = "STYLE")]
+    pub time: Option<TimeStyle>,
+    /// Who acts, for the audit trail [default: $USER]
+    #[arg(long, global = true, value_name = "NAME")]
+    pub actor: Option<String>,
+    /// No colour, as with NO_COLOR set
+    #[arg(long, global = true)]
+    pub no_color: bool,
+    /// No notes and no progress on stderr, only errors
+    #[arg(long, short, global = true)]
+    pub quiet: bool,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Hand in work: one message, or many as NDJSON on stdin
+    Enqueue(Box<enqueue::EnqueueArgs>),
+    /// Take due work from queues, with a lease on each message
+    Lease(lease::LeaseArgs),
+    /// Say that leased messages are done
+    Ack(settle::AckArgs),
+    /// Say that a leased message failed; its queue's policy decides what follows
+    Fail(Box<settle::FailArgs>),
+    /// Make a lease longer
+    Extend(settle::ExtendArgs),
+    /// Give a leased message back; the attempt does not count
+    Release(settle::ReleaseArgs),
+    /// Look at live messages and take them back
+    #[command(subcommand)]
+    Message(message::MessageCommand),
+    /// Look at queues and change their rules
+    #[command(subcommand)]
+    Queue(queue::QueueCommand),
+    /// Dead letters: look, decide, send back
+    #[command(subcommand)]
+    Dlq(dlq::DlqCommand),
+    /// Groups of failures with one cause
+    #[command(subcommand)]
+    Group(group::GroupCommand),
+    /// Who did what
+    #[command(subcommand)]
+    Audit(audit::AuditCommand),
+    /// Copy the store to a new directory while work goes on
+    Backup(backup::BackupArgs),
+    /// Make a new data directory from a backup
+    Restore(backup::RestoreArgs),
+    /// Recount everything and compare with what is shown
+    Doctor(doctor::DoctorArgs),
+    /// Measure this machine
+    Bench(bench::BenchArgs),
+    /// Write a commented redrive.toml
+    Init,
+    /// Print a completion script for a shell
+    Completions(completions::CompletionsArgs),
+}
+
+/// Which part of a list.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct PageArgs {
+    /// Items at most
+    #[arg(long, value_name = "N", default_value_t = redrive::core::limits::PAGE_ITEMS_DEFAULT)]
+    pub limit: usize,
+    /// Everything, however long it is
+    #[arg(long, conflicts_with = "limit")]
+    pub all: bool,
+    /// Go on after an earlier page: its `next`
+    #[arg(long, value_name = "CURSOR", value_parser = |text: &str| Ok::<_, String>(Cursor::from_text(text)))]
+    pub cursor: Option<Cursor>,
+    /// Exit with 3 when there is nothing
+    #[arg(long)]
+    pub fail_empty: bool,
+}
+
+/// Reads the command line. Help is printed to stdout; anything wrong with it to stderr, made harmless, since
+/// it may quote what a script was given.
+pub(crate) fn parse() -> Result<Cli, std::process::ExitCode> {
+    Cli::try_parse().map_err(|error| {
+        if error.use_stderr() {
+            complain(error.render().to_string().trim_end());
+        } else {
+            let text = error.render();
+            let mut stdout = std::io::stdout().lock();
+            let colors = stdout.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
+            let text = if colors { text.ansi().to_string() } else { escape::lines(&text.to_string()) };
+            // A reader that went away has seen enough.
+            let _ = stdout.write_all(text.as_bytes());
+        }
+        std::process::ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    /// Every command and every flag says what it does.
+    #[test]
+    fn nothing_is_left_unexplained() {
+        fn check(command: &clap::Command, silent: &mut Vec<String>) {
+            if command.get_about().is_none() {
+                silent.push(command.get_name().to_owned());
+            }
+            let quiet = command.get_arguments().filter(|arg| arg.get_help().is_none());
+            silent.extend(quiet.map(|arg| format!("{} {}", command.get_name(), arg.get_id())));
+            command.get_subcommands().for_each(|sub| check(sub, silent));
+        }
+        let mut silent = Vec::new();
+        check(&Cli::command(), &mut silent);
+        assert!(silent.is_empty(), "{silent:?}");
+    }
+}

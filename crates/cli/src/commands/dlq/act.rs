@@ -1,0 +1,308 @@
+//! The verbs that change dead letters, all on one path. One letter by its id is acted on at once. Anything
+//! else is shown and confirmed first, and a filter becomes an operation: a frozen set, done in steps that
+//! survive an interruption.
+
+use super::super::{each, filter, only, with_term};
+use crate::confirm::confirm;
+use crate::connect::{Access, App, Hold};
+use crate::exit_code::{CliError, Done, ExitCode};
+use crate::output::{Column, Look, Show, complain};
+use crate::progress::Progress;
+use clap::Args;
+use redrive::core::dead_letter::{Act, ActRequest, DeadLetter, Status, next_status};
+use redrive::core::filter::Filter;
+use redrive::core::ids::{MessageId, OperationId};
+use redrive::core::limits;
+use redrive::core::operation::{Operation, OperationSpec, Stage};
+use redrive::core::store::{LetterState, Store};
+use redrive::core::time::{Span, Time};
+use serde::Serialize;
+
+const EXAMPLES: &str = "\
+Examples:
+  redrive dlq retry 01981c3e-7d5a-7cc0-8b1f-3a52c0ffee00
+  redrive dlq retry --filter 'queue:payments error:timeout age<2h' --dry-run
+  redrive dlq retry --filter 'queue:payments error:timeout age<2h' --reason 'bank is back' --yes
+  redrive dlq retry --all --delay 10m --max 1000";
+
+/// How many letters a person is shown before deciding.
+const SAMPLE: usize = 5;
+/// Letters acted on in one commit when their ids were given.
+const IDS_PER_COMMIT: usize = 500;
+
+/// Which letters, and how careful to be.
+#[derive(Args, Debug)]
+pub(crate) struct Selection {
+    /// The letters, by the ids of their messages
+    #[arg(value_name = "ID", required_unless_present_any = ["filter", "all", "resume"])]
+    ids: Vec<MessageId>,
+    /// Those that match, such as 'queue:payments error:timeout age>2h'
+    #[arg(long, value_name = "EXPR", conflicts_with_all = ["ids", "all", "resume"])]
+    filter: Option<String>,
+    /// All of them
+    #[arg(long, conflicts_with_all = ["ids", "resume"])]
+    all: bool,
+    /// Go on with an operation that was interrupted
+    #[arg(long, value_name = "OPERATION", conflicts_with_all = ["ids", "dry_run", "max", "reason"])]
+    resume: Option<OperationId>,
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
+    /// Only show what would be done
+    #[arg(long)]
+    dry_run: bool,
+    /// Refuse to touch more than this many
+    #[arg(long, value_name = "N")]
+    max: Option<u64>,
+    /// Why, for the letters' notes and the audit trail
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    /// Exit with 3 when nothing matches
+    #[arg(long)]
+    fail_empty: bool,
+}
+
+/// The flags of `dlq retry`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct RetryArgs {
+    /// Not before then, such as 2026-01-31T12:00:00Z
+    #[arg(long, value_name = "TIME", conflicts_with = "delay")]
+    at: Option<Time>,
+    /// Not before this long from now
+    #[arg(long, value_name = "DURATION")]
+    delay: Option<Span>,
+    #[command(flatten)]
+    which: Selection,
+}
+
+impl Show for LetterState {
+    const COLUMNS: &'static [Column] =
+        &[Column::whole("id"), Column::whole("status"), Column::number("version")];
+
+    fn cells(&self, _: &Look) -> Vec<String> {
+        let status = self.status.map_or_else(|| "purged".to_owned(), |status| status.to_string());
+        vec![self.id.to_string(), status, self.version.to_string()]
+    }
+}
+
+impl Show for Operation {
+    const COLUMNS: &'static [Column] = &[
+        Column::whole("id"),
+        Column::whole("act"),
+        Column::whole("stage"),
+        Column::number("members"),
+        Column::number("succeeded"),
+        Column::number("skipped"),
+        Column::text("filter"),
+    ];
+
+    fn cells(&self, _: &Look) -> Vec<String> {
+        vec![
+            self.id.to_string(),
+            self.act.name().to_owned(),
+            self.stage.to_string(),
+            self.members.to_string(),
+            self.succeeded.to_string(),
+            self.skipped.to_string(),
+            self.filter.to_string(),
+        ]
+    }
+}
+
+/// What would be done.
+#[derive(Serialize)]
+struct DryRun {
+    act: &'static str,
+    count: u64,
+    sample: Vec<MessageId>,
+}
+
+impl Show for DryRun {
+    const COLUMNS: &'static [Column] =
+        &[Column::whole("act"), Column::number("count"), Column::text("sample")];
+
+    fn cells(&self, _: &Look) -> Vec<String> {
+        let sample: Vec<String> = self.sample.iter().map(ToString::to_string).collect();
+        vec![self.act.to_owned(), self.count.to_string(), sample.join(" ")]
+    }
+}
+
+/// Runs `dlq retry`.
+pub(crate) async fn retry(app: &App, args: RetryArgs) -> Done {
+    let RetryArgs { at, delay, which } = args;
+    if let Some(delay) = delay
+        && delay > limits::SPAN_MAX
+    {
+        return Err(CliError::usage(format!("--delay: {delay} is more than {}", limits::SPAN_MAX)));
+    }
+    run(app, which, |now| Act::Retry { at: at.or(delay.map(|delay| now.plus(delay))) }).await
+}
+
+/// Runs a verb; `act` is told the store's time.
+pub(crate) async fn run(app: &App, which: Selection, act: impl FnOnce(Time) -> Act) -> Done {
+    // A filter that does not parse must not even open the store.
+    let matching = which.filter.as_deref().map(filter).transpose()?;
+    if matching.as_ref().is_some_and(Filter::is_all) {
+        return Err(CliError::usage(
+            "the filter is empty and would match everything; say --all if that is meant",
+        ));
+    }
+    let hold = if which.ids.len() == 1 { Hold::Moment } else { Hold::Long };
+    let store = app.open(Access::Existing, hold).await?;
+    let act = act(store.info().await?.now);
+    let verb = Verb { app, store: store.as_ref(), act, which: &which };
+    match (which.resume, which.ids.as_slice()) {
+        (Some(id), _) => verb.resume(id).await,
+        (None, []) => verb.matching(&matching.unwrap_or_default()).await,
+        (None, [id]) => verb.one(*id).await,
+        (None, _) => verb.several().await,
+    }
+}
+
+/// One verb on its way.
+struct Verb<'a> {
+    app: &'a App,
+    store: &'a dyn Store,
+    act: Act,
+    which: &'a Selection,
+}
+
+impl Verb<'_> {
+    fn request(&self, id: MessageId) -> ActRequest {
+        let actor = self.app.actor(self.which.reason.clone());
+        ActRequest { id, act: self.act.clone(), actor, expected_version: None }
+    }
+
+    async fn one(&self, id: MessageId) -> Done {
+        if self.which.dry_run {
+            let letter = self.store.letter(id).await?;
+            if let Some(by) = self.act.as_move() {
+                next_status(id, letter.file.status, by)?;
+            }
+            return self.show_dry_run(1, &[letter]);
+        }
+        self.app.out.one(&only(self.store.act(vec![self.request(id)]).await?)?)?;
+        Ok(ExitCode::Ok)
+    }
+
+    async fn several(&self) -> Done {
+        let ids: std::collections::BTreeSet<MessageId> = self.which.ids.iter().copied().collect();
+        let mut sample = Vec::new();
+        for id in ids.iter().take(SAMPLE) {
+            sample.push(self.store.letter(*id).await?);
+        }
+        if let Some(early) = self.agree(ids.len() as u64, &sample)? {
+            return early;
+        }
+        let (mut results, ids) = (Vec::new(), ids.into_iter().collect::<Vec<_>>());
+        for chunk in ids.chunks(IDS_PER_COMMIT) {
+            let batch = chunk.iter().map(|id| self.request(*id)).collect();
+            results.extend(self.store.act(batch).await?);
+        }
+        each(self.app, results)
+    }
+
+    async fn matching(&self, filter: &Filter) -> Done {
+        let filter = self.possible(filter)?;
+        let preview = self.store.preview(filter.clone(), SAMPLE).await?;
+        if preview.count == 0 {
+            self.app.out.note(&format!("there is nothing to {}", self.act.name()));
+            return Ok(if self.which.fail_empty { ExitCode::NothingMatched } else { ExitCode::Ok });
+        }
+        if let Some(early) = self.agree(preview.count, &preview.sample)? {
+            return early;
+        }
+        let spec = OperationSpec {
+            id: OperationId::new(redrive::new_id()),
+            act: self.act.clone(),
+            filter,
+            bound: Some(preview.bound),
+            actor: self.app.actor(self.which.reason.clone()),
+        };
+        let operation = self.store.start(spec).await?;
+        self.carry_out(operation, preview.count).await
+    }
+
+    async fn resume(&self, id: OperationId) -> Done {
+        let operation = self.store.operation(id).await?;
+        if operation.act.name() != self.act.name() {
+            let (is, wanted) = (operation.act.name(), self.act.name());
+            return Err(CliError::usage(format!("operation {id} is to {is}, not to {wanted}"))
+                .hint(format!("redrive dlq {is} --resume {id}")));
+        }
+        let members = operation.members;
+        self.carry_out(operation, members).await
+    }
+
+    /// The filter, and only letters whose status allows the act: what is counted is what will be done.
+    fn possible(&self, filter: &Filter) -> Result<Filter, CliError> {
+        let any = redrive::new_id();
+        let allows =
+            |status: &&Status| self.act.as_move().is_none_or(|by| next_status(any, **status, by).is_ok());
+        let allowed: Vec<&str> = Status::ALL.iter().filter(allows).map(|status| status.name()).collect();
+        with_term(filter, &format!("status:{}", allowed.join(",")))
+    }
+
+    /// Shows what is about to happen and asks. `Some` ends the command: it was a dry run.
+    fn agree(&self, count: u64, sample: &[DeadLetter]) -> Result<Option<Done>, CliError> {
+        if self.which.dry_run {
+            return Ok(Some(self.show_dry_run(count, sample)));
+        }
+        if let Some(max) = self.which.max
+            && count > max
+        {
+            let what = format!("would {} {count} dead letters, and --max allows {max}", self.act.name());
+            return Err(CliError::new(ExitCode::Refused, what).hint("narrow the filter, or raise --max"));
+        }
+        if !(self.app.out.quiet && self.which.yes) {
+            self.show_sample(count, sample);
+        }
+        confirm(&format!("{} {count} dead letters?", self.act.name()), self.which.yes)?;
+        Ok(None)
+    }
+
+    fn show_sample(&self, count: u64, sample: &[DeadLetter]) {
+        let some = if count > sample.len() as u64 { "; the latest of them" } else { "" };
+        complain(&format!("to {}: {count} dead letters{some}:", self.act.name()));
+        self.app.out.sample(sample);
+    }
+
+    fn show_dry_run(&self, count: u64, sample: &[DeadLetter]) -> Done {
+        if !self.app.out.quiet {
+            self.show_sample(count, sample);
+        }
+        let sample = sample.iter().map(DeadLetter::id).collect();
+        self.app.out.one(&DryRun { act: self.act.name(), count, sample })?;
+        Ok(ExitCode::Ok)
+    }
+
+    /// Steps through an operation until it has an outcome for every member.
+    async fn carry_out(&self, mut operation: Operation, expected: u64) -> Done {
+        let mut progress = Progress::new(&self.app.out, self.act.name(), Some(expected));
+        loop {
+            let done = operation.succeeded + operation.skipped;
+            let again = format!("redrive dlq {} --resume {}", operation.act.name(), operation.id);
+            self.app.on_interrupt(format!("`{again}` goes on; {done} of {expected} are done"));
+            match operation.stage {
+                Stage::Freezing => progress.at(0, None),
+                Stage::Running => progress.at(done, Some(operation.members)),
+                Stage::Paused | Stage::Done | Stage::Cancelled => break,
+            }
+            let step = self.store.step(operation.id).await;
+            operation = step.map_err(|error| CliError::from(error).hint(format!("{again} goes on")))?;
+        }
+        drop(progress);
+        self.app.out.one(&operation)?;
+        if operation.skipped > 0 {
+            let skipped = operation.skipped;
+            self.app.out.note(&format!("{skipped} changed in the meantime and were left as they are"));
+        }
+        Ok(match operation.stage {
+            Stage::Done if operation.skipped == 0 => ExitCode::Ok,
+            Stage::Done | Stage::Freezing | Stage::Running | Stage::Paused | Stage::Cancelled => {
+                ExitCode::Partial
+            }
+        })
+    }
+}

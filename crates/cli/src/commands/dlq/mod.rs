@@ -1,0 +1,172 @@
+//! `dlq`: dead letters. Look at them, decide about them, send them back. The verbs that change letters share
+//! one path, in [`act`]; what they may do is decided by the status table of the core.
+
+mod act;
+mod stats;
+mod transfer;
+
+use super::{filter, narrowed, one_line, only, pages};
+use crate::args::PageArgs;
+use crate::connect::{Access, App, Hold};
+use crate::exit_code::{Done, ExitCode};
+use crate::output::{Column, Look, Sheet, Show, escape};
+use clap::Subcommand;
+use redrive::core::dead_letter::{Act, ActRequest, DeadLetter};
+use redrive::core::ids::{MessageId, QueueName};
+use redrive::core::query::Query;
+
+/// The commands under `dlq`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum DlqCommand {
+    /// List dead letters, latest death first
+    List {
+        /// Which: `queue:payments error:timeout attempts>3 age>2h`; everything when not said
+        #[arg(value_name = "FILTER", default_value = "")]
+        filter: String,
+        /// Only this drawer
+        #[arg(long, value_name = "DRAWER")]
+        dlq: Option<QueueName>,
+        #[command(flatten)]
+        page: PageArgs,
+    },
+    /// Show one dead letter with all its kept failures
+    Show {
+        /// The letter: the id of its message
+        #[arg(value_name = "ID")]
+        id: MessageId,
+        /// Only the payload: its exact bytes in a pipe, made harmless on a terminal
+        #[arg(long)]
+        payload: bool,
+    },
+    /// Count dead letters by drawer and status
+    Stats(stats::StatsArgs),
+    /// Send dead letters back to work
+    Retry(act::RetryArgs),
+    /// Close dead letters as dealt with
+    Resolve(act::Selection),
+    /// Close dead letters as given up
+    Abandon(act::Selection),
+    /// Ask for a person to look
+    Review(act::Selection),
+    /// Open closed dead letters again
+    Reopen(act::Selection),
+    /// Say something about a dead letter
+    Note {
+        /// The letter
+        #[arg(value_name = "ID")]
+        id: MessageId,
+        /// What to say
+        #[arg(value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+        text: String,
+    },
+    /// Write dead letters as NDJSON, whole, for `import` and other tools
+    Export(transfer::ExportArgs),
+    /// File dead letters from an export; those that are here already stay as they are
+    Import(transfer::ImportArgs),
+    /// Remove closed dead letters for good
+    Purge(act::Selection),
+}
+
+impl Show for DeadLetter {
+    const COLUMNS: &'static [Column] = &[
+        Column::whole("id"),
+        Column::whole("queue"),
+        Column::whole("status"),
+        Column::whole("reason"),
+        Column::number("attempts"),
+        Column::whole("dead_at"),
+        Column::text("error"),
+    ];
+
+    fn cells(&self, look: &Look) -> Vec<String> {
+        vec![
+            self.id().to_string(),
+            self.message.envelope.queue.to_string(),
+            self.file.status.to_string(),
+            self.file.reason.to_string(),
+            self.message.attempts.to_string(),
+            look.time(self.file.dead_at),
+            one_line(&format!("{}: {}", self.error.error_type, self.error.message)),
+        ]
+    }
+
+    fn sheet(&self, look: &Look) -> Sheet {
+        let file = &self.file;
+        let text = |value: &Option<String>| value.clone().unwrap_or_default();
+        let head = Sheet::default()
+            .field("status", file.status)
+            .field("reason", file.reason)
+            .field("dlq", &file.dlq)
+            .field("group", self.group)
+            .field("error", one_line(&format!("{}: {}", self.error.error_type, self.error.message)))
+            .field("code", text(&self.error.code))
+            .field("category", file.category)
+            .field("route", file.route)
+            .field("severity", file.severity)
+            .field("recoverability", file.recoverability)
+            .field("dead_at", look.time(file.dead_at))
+            .field("first_failed_at", look.maybe(file.first_failed_at))
+            .field("redrives", file.redrives)
+            .field("eligible", self.eligible)
+            .field("review_requested_by", text(&file.review_requested_by))
+            .field("quarantined_until", look.maybe(file.quarantined_until))
+            .field("resolution", text(&file.resolution))
+            .field("closed_at", look.maybe(file.closed_at))
+            .field("closed_by", text(&file.closed_by))
+            .field("expires_at", look.maybe(file.expires_at))
+            .field("version", file.version);
+        let notes: Vec<String> = file
+            .notes
+            .iter()
+            .map(|note| format!("{} {}: {}", look.time(note.at), note.by, one_line(&note.text)))
+            .collect();
+        self.message
+            .sheet(look)
+            .and(head)
+            .block("stack", text(&self.error.stack))
+            .block("notes", notes.join("\n"))
+    }
+}
+
+/// Runs one of them.
+pub(crate) async fn run(app: &App, command: DlqCommand) -> Done {
+    match command {
+        DlqCommand::List { filter: text, dlq, page } => {
+            let filter = narrowed(filter(&text)?, "dlq", dlq.as_ref())?;
+            let store = app.open(Access::Existing, Hold::Moment).await?;
+            let fetch = async |page| store.letters(Query { filter: filter.clone(), page }).await;
+            pages(app, &page, fetch).await
+        }
+        DlqCommand::Show { id, payload } => show(app, id, payload).await,
+        DlqCommand::Stats(args) => stats::run(app, args).await,
+        DlqCommand::Retry(args) => act::retry(app, args).await,
+        DlqCommand::Resolve(which) => act::run(app, which, |_| Act::Resolve).await,
+        DlqCommand::Abandon(which) => act::run(app, which, |_| Act::Abandon).await,
+        DlqCommand::Review(which) => act::run(app, which, |_| Act::Review).await,
+        DlqCommand::Reopen(which) => act::run(app, which, |_| Act::Reopen).await,
+        DlqCommand::Purge(which) => act::run(app, which, |_| Act::Purge).await,
+        DlqCommand::Note { id, text } => {
+            let store = app.open(Access::Existing, Hold::Moment).await?;
+            let actor = app.actor(Some(text));
+            let note = ActRequest { id, act: Act::Note, actor, expected_version: None };
+            app.out.one(&only(store.act(vec![note]).await?)?)?;
+            Ok(ExitCode::Ok)
+        }
+        DlqCommand::Export(args) => transfer::export(app, args).await,
+        DlqCommand::Import(args) => transfer::import(app, args).await,
+    }
+}
+
+async fn show(app: &App, id: MessageId, payload: bool) -> Done {
+    let store = app.open(Access::Existing, Hold::Moment).await?;
+    let letter = store.letter(id).await?;
+    if !payload {
+        app.out.one(&letter)?;
+    } else if app.out.terminal {
+        let text = String::from_utf8_lossy(&letter.message.envelope.payload.bytes);
+        app.out.raw((escape::lines(&text) + "\n").as_bytes())?;
+    } else {
+        app.out.raw(&letter.message.envelope.payload.bytes)?;
+    }
+    Ok(ExitCode::Ok)
+}

@@ -1,0 +1,309 @@
+//! `enqueue`: hand in one message from flags, or many as NDJSON from stdin. It makes the ids, so that asking
+//! again is harmless; it never changes a payload.
+
+mod line;
+
+use super::only;
+use crate::connect::{Access, App, Hold};
+use crate::exit_code::{CliError, Done, ExitCode};
+use crate::ndjson;
+use crate::output::{Column, Look, Show};
+use clap::Args;
+use redrive::core::ids::QueueName;
+use redrive::core::lifecycle::State;
+use redrive::core::limits;
+use redrive::core::message::{NewMessage, Payload, Priority};
+use redrive::core::store::{Enqueued, Store};
+use redrive::core::time::{Span, Time};
+use std::collections::BTreeSet;
+use std::io::{IsTerminal as _, Read as _};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+const EXAMPLES: &str = "\
+Examples:
+  redrive enqueue payments --payload '{\"order\":4411}' --kind charge
+  redrive enqueue payments --payload-file invoice.pdf --key invoice-4411 --delay 10m
+  redrive enqueue payments --payload hi --wait --timeout 1m     until it is done or dead
+  redrive enqueue payments < messages.ndjson                    one JSON object per line
+  redrive enqueue - --ndjson --keep-going < mixed.ndjson        each line names its queue
+
+A line has the field names of a message: {\"payload\": …, \"kind\": …, \"priority\": …, \"key\": …}. A payload
+that is a JSON string is its bytes; any other JSON is kept as it is written; payload_base64 takes the rest.";
+
+/// Where messages go: a queue, or wherever each line says.
+#[derive(Clone, Debug)]
+pub(crate) struct Destination(Option<QueueName>);
+
+impl FromStr for Destination {
+    type Err = redrive::core::ids::IdError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "-" { Ok(Self(None)) } else { text.parse().map(|queue| Self(Some(queue))) }
+    }
+}
+
+/// The flags of `enqueue`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct EnqueueArgs {
+    /// The queue; `-` when every NDJSON line names its own
+    #[arg(value_name = "QUEUE")]
+    queue: Destination,
+    /// The payload, as text
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with_all = ["payload_file", "ndjson"])]
+    payload: Option<String>,
+    /// A file whose bytes are the payload; `-` is stdin
+    #[arg(long, value_name = "FILE", conflicts_with = "ndjson")]
+    payload_file: Option<PathBuf>,
+    /// Read messages from stdin, one JSON object per line; the flags hold for lines that do not say. This is
+    /// what happens without a payload when stdin is not a terminal
+    #[arg(long)]
+    ndjson: bool,
+    /// Skip bad lines of NDJSON, report them, and exit with 4 if there were any
+    #[arg(long, conflicts_with_all = ["payload", "payload_file"])]
+    keep_going: bool,
+    /// What kind of work it is
+    #[arg(long, value_name = "KIND", default_value = "")]
+    kind: String,
+    /// How urgent: critical, high, normal, low, background
+    #[arg(long, value_name = "PRIORITY")]
+    priority: Option<Priority>,
+    /// Metadata for the handler; repeatable
+    #[arg(long, value_name = "NAME=VALUE", value_parser = header)]
+    header: Vec<(String, String)>,
+    /// A label for people; repeatable
+    #[arg(long, value_name = "TAG")]
+    tag: Vec<String>,
+    /// Idempotency key: the same key and content within 24 h is the same message
+    #[arg(long, value_name = "KEY", conflicts_with = "ndjson")]
+    key: Option<String>,
+    /// Messages with the same ordering key are worked on one at a time, in order
+    #[arg(long, value_name = "KEY")]
+    ordering_key: Option<String>,
+    /// Not before this long from now
+    #[arg(long, value_name = "DURATION")]
+    delay: Option<Span>,
+    /// Useless this long after now
+    #[arg(long, value_name = "DURATION")]
+    ttl: Option<Span>,
+    /// Must be done by then, such as 2026-01-31T12:00:00Z
+    #[arg(long, value_name = "TIME")]
+    deadline: Option<Time>,
+    /// Executions allowed, the first included
+    #[arg(long, value_name = "N")]
+    max_attempts: Option<u32>,
+    /// The queue that replies go to
+    #[arg(long, value_name = "QUEUE")]
+    reply_to: Option<QueueName>,
+    /// W3C trace context
+    #[arg(long, value_name = "TRACEPARENT")]
+    trace: Option<String>,
+    /// Free JSON kept with the message: task, repository, tenant
+    #[arg(long, value_name = "JSON", value_parser = json)]
+    context: Option<serde_json::Value>,
+    /// What the payload claims to be
+    #[arg(long, value_name = "TYPE", default_value = "")]
+    content_type: String,
+    /// Wait until the message is settled: exit with 0 when it is done, 4 when it is dead, cancelled or expired
+    #[arg(long, conflicts_with = "ndjson")]
+    wait: bool,
+    /// With --wait: give up after this long and exit with 9
+    #[arg(long, value_name = "DURATION", requires = "wait")]
+    timeout: Option<Span>,
+}
+
+fn header(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
+    if name.is_empty() {
+        return Err("the name is empty; write NAME=VALUE".into());
+    }
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+fn json(text: &str) -> Result<serde_json::Value, String> {
+    serde_json::from_str(text).map_err(|error| ndjson::complaint(&error))
+}
+
+impl Show for Enqueued {
+    const COLUMNS: &'static [Column] =
+        &[Column::whole("id"), Column::whole("state"), Column::whole("duplicate")];
+
+    fn cells(&self, _: &Look) -> Vec<String> {
+        vec![self.id.to_string(), self.state.to_string(), self.duplicate.to_string()]
+    }
+}
+
+/// Runs it.
+pub(crate) async fn run(app: &App, args: EnqueueArgs) -> Done {
+    if args.payload.is_some() || args.payload_file.is_some() {
+        let Some(queue) = args.queue.0.clone() else {
+            return Err(CliError::usage("`-` as the queue is for NDJSON; name the queue of this message"));
+        };
+        return one(app, &args, queue).await;
+    }
+    if !args.ndjson && std::io::stdin().is_terminal() {
+        let what = "nothing to enqueue: give --payload or --payload-file, or pipe NDJSON to stdin";
+        return Err(CliError::usage(what).hint("redrive enqueue QUEUE --payload '{\"hello\":\"world\"}'"));
+    }
+    if args.key.is_some() || args.wait {
+        return Err(CliError::usage(
+            "--key and --wait are for one message: give --payload or --payload-file",
+        ));
+    }
+    many(app, &args).await
+}
+
+impl EnqueueArgs {
+    /// The message that the flags describe.
+    fn message(&self, app: &App, queue: QueueName, payload: Payload) -> NewMessage {
+        let mut message = NewMessage::new(redrive::new_id(), queue, payload);
+        message.kind.clone_from(&self.kind);
+        message.priority = self.priority;
+        message.headers = self.header.iter().cloned().collect();
+        message.tags = self.tag.iter().cloned().collect();
+        message.key.clone_from(&self.key);
+        message.ordering_key.clone_from(&self.ordering_key);
+        message.reply_to.clone_from(&self.reply_to);
+        message.trace.clone_from(&self.trace);
+        message.context.clone_from(&self.context);
+        message.delay = self.delay;
+        message.ttl = self.ttl;
+        message.deadline = self.deadline;
+        message.max_attempts = self.max_attempts;
+        message.enqueued_by = Some(app.user().to_owned());
+        message
+    }
+
+    fn payload(&self) -> Result<Payload, CliError> {
+        let bytes = match (&self.payload, &self.payload_file) {
+            (Some(text), _) => text.clone().into_bytes(),
+            (None, Some(path)) => read_payload(path)?,
+            (None, None) => Vec::new(),
+        };
+        Ok(Payload { bytes, content_type: self.content_type.clone() })
+    }
+}
+
+/// The bytes of a file or of stdin; one more than allowed is enough to know that it is too long.
+fn read_payload(path: &Path) -> Result<Vec<u8>, CliError> {
+    let source = || -> std::io::Result<Box<dyn std::io::Read>> {
+        if path == Path::new("-") {
+            return Ok(Box::new(std::io::stdin()));
+        }
+        Ok(Box::new(std::fs::File::open(path)?))
+    };
+    let mut bytes = Vec::new();
+    let limit = limits::PAYLOAD_BYTES_MAX as u64 + 1;
+    let read = source().and_then(|source| source.take(limit).read_to_end(&mut bytes));
+    read.map_err(|error| CliError::io(format_args!("read the payload from {}", path.display()), &error))?;
+    if bytes.len() > limits::PAYLOAD_BYTES_MAX {
+        let what = format!("payload: {} is longer than {} bytes", path.display(), limits::PAYLOAD_BYTES_MAX);
+        return Err(CliError::usage(what).hint("store it elsewhere and enqueue a reference to it"));
+    }
+    Ok(bytes)
+}
+
+async fn one(app: &App, args: &EnqueueArgs, queue: QueueName) -> Done {
+    let mut message = args.message(app, queue.clone(), args.payload()?);
+    message.check()?;
+    if args.wait && message.key.is_none() {
+        // A keyed message's end is remembered, so that we can ask for it.
+        message.key = Some(message.id.to_string());
+    }
+    let key = message.key.clone();
+    let store = app.open(Access::Create, if args.wait { Hold::Long } else { Hold::Moment }).await?;
+    app.seed(store.as_ref(), &[queue.clone()].into()).await?;
+    let mut enqueued = only(store.enqueue(vec![message]).await?)?;
+    if let (true, Some(key)) = (args.wait, key) {
+        app.on_interrupt(format!("message {} is enqueued; `redrive message show` it", enqueued.id));
+        enqueued.state = settled(store.as_ref(), &queue, &key, args.timeout).await?;
+    }
+    app.out.one(&enqueued)?;
+    Ok(match enqueued.state {
+        State::Dead | State::Cancelled | State::Expired | State::Purged if args.wait => ExitCode::Partial,
+        State::Dead
+        | State::Cancelled
+        | State::Expired
+        | State::Purged
+        | State::Scheduled
+        | State::Ready
+        | State::Leased
+        | State::Done => ExitCode::Ok,
+    })
+}
+
+/// Waits until the message with this key is over; asks ever less often, up to twice a second.
+async fn settled(
+    store: &dyn Store,
+    queue: &QueueName,
+    key: &str,
+    timeout: Option<Span>,
+) -> Result<State, CliError> {
+    let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout.to_std()));
+    let mut pause = Duration::from_millis(10);
+    loop {
+        let known = store.key_state(queue.clone(), key.to_owned()).await?;
+        let Some(known) = known else {
+            let what = "the message's key was forgotten while waiting; keys are kept for 24 h";
+            return Err(CliError::new(ExitCode::Error, what));
+        };
+        match known.state {
+            State::Done | State::Dead | State::Cancelled | State::Expired | State::Purged => {
+                return Ok(known.state);
+            }
+            State::Scheduled | State::Ready | State::Leased => {}
+        }
+        if until.is_some_and(|until| Instant::now() >= until) {
+            let what = format!("message {} is still {} after the timeout", known.id, known.state);
+            return Err(CliError::new(ExitCode::Unreachable, what)
+                .hint(format!("`redrive message show {}`; it stays enqueued", known.id)));
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_millis(500));
+    }
+}
+
+async fn many(app: &App, args: &EnqueueArgs) -> Done {
+    let queue = args.queue.0.clone();
+    let placeholder = Payload { bytes: Vec::new(), content_type: args.content_type.clone() };
+    // The queue of this pattern is never used: a line's queue is its own or the one of the command line.
+    let any: QueueName =
+        "any".parse().map_err(|e: redrive::core::ids::IdError| CliError::usage(e.to_string()))?;
+    let like = args.message(app, any, placeholder);
+    let store = app.open(Access::Create, Hold::Long).await?;
+    let mut list = app.out.list::<Enqueued>();
+    let (mut duplicates, mut seeded) = (0_u64, BTreeSet::new());
+    let fed = ndjson::feed(
+        app,
+        ndjson::read(std::io::stdin()),
+        args.keep_going,
+        |bytes| line::message(bytes, &like, queue.as_ref()),
+        async |batch: Vec<NewMessage>| {
+            let queues: BTreeSet<_> = batch.iter().map(|m| m.queue.clone()).collect();
+            let new: BTreeSet<_> = queues.difference(&seeded).cloned().collect();
+            app.seed(store.as_ref(), &new).await?;
+            seeded.extend(new);
+            let results = store.enqueue(batch).await?;
+            let accepted: Vec<Enqueued> = results.iter().flatten().cloned().collect();
+            duplicates += accepted.iter().filter(|enqueued| enqueued.duplicate).count() as u64;
+            list.add(&accepted)?;
+            Ok(results.into_iter().map(|result| result.map(drop).map_err(CliError::from)).collect())
+        },
+    )
+    .await;
+    if matches!(fed, Ok(tally) if tally == ndjson::Tally::default()) && !args.ndjson {
+        let what = "nothing to enqueue: no --payload, no --payload-file, and stdin was empty";
+        return Err(CliError::usage(what));
+    }
+    // What was taken before a failure is data all the same, and a document must end.
+    if fed.is_ok() || !list.is_empty() {
+        list.end(None)?;
+    }
+    let tally = fed?;
+    let again = if duplicates > 0 { format!(", {duplicates} of them here before") } else { String::new() };
+    let bad = if tally.failed > 0 { format!("; {} lines failed", tally.failed) } else { String::new() };
+    app.out.note(&format!("{} messages enqueued{again}{bad}", tally.taken));
+    Ok(tally.code())
+}

@@ -1,0 +1,111 @@
+//! `lease`: take due work. With `--wait` it holds the directory while it waits and serves the others.
+
+use super::payload_text;
+use crate::connect::{Access, App, Hold};
+use crate::exit_code::{Done, ExitCode};
+use crate::output::{Column, Look, Sheet, Show};
+use clap::Args;
+use redrive::core::ids::QueueName;
+use redrive::core::message::Delivery;
+use redrive::core::store::{LeaseRequest, Store};
+use redrive::core::time::Span;
+use std::time::Instant;
+
+const EXAMPLES: &str = "\
+Examples:
+  redrive lease payments                              one message, for the lease of its queue
+  redrive lease payments refunds --max 10 --lease 5m --worker mailer-1
+  redrive lease payments --wait 20s -o json           wait until there is work
+  token=$(redrive lease payments -o ndjson | jq -r .token)
+  redrive ack \"$token\"";
+
+/// The flags of `lease`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct LeaseArgs {
+    /// The queues to take from, as if they were one
+    #[arg(required = true, value_name = "QUEUE")]
+    queues: Vec<QueueName>,
+    /// Messages at most
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    max: usize,
+    /// How long the lease lasts [default: as the queue's policy says]
+    #[arg(long, value_name = "DURATION")]
+    lease: Option<Span>,
+    /// Who works [default: the actor]
+    #[arg(long, value_name = "NAME")]
+    worker: Option<String>,
+    /// Wait up to this long for work
+    #[arg(long, value_name = "DURATION")]
+    wait: Option<Span>,
+    /// Exit with 3 when there is no work
+    #[arg(long)]
+    fail_empty: bool,
+}
+
+impl Show for Delivery {
+    const COLUMNS: &'static [Column] = &[
+        Column::whole("token"),
+        Column::whole("id"),
+        Column::whole("queue"),
+        Column::whole("kind"),
+        Column::number("attempt"),
+        Column::whole("lease_expires_at"),
+        Column::text("payload"),
+    ];
+
+    fn cells(&self, look: &Look) -> Vec<String> {
+        let envelope = &self.message.envelope;
+        vec![
+            self.token.to_string(),
+            envelope.id.to_string(),
+            envelope.queue.to_string(),
+            envelope.kind.clone(),
+            self.attempt.to_string(),
+            look.maybe(self.message.lease_expires_at),
+            payload_text(&envelope.payload),
+        ]
+    }
+
+    fn sheet(&self, look: &Look) -> Sheet {
+        self.message.sheet(look).field("attempt", self.attempt).field("token", self.token)
+    }
+}
+
+/// Runs it.
+pub(crate) async fn run(app: &App, args: LeaseArgs) -> Done {
+    let request = LeaseRequest {
+        queues: args.queues,
+        max: args.max,
+        lease_for: args.lease,
+        worker: args.worker.unwrap_or_else(|| app.user().to_owned()),
+    };
+    request.check()?;
+    let hold = if args.wait.is_some() { Hold::Long } else { Hold::Moment };
+    let store = app.open(Access::Existing, hold).await?;
+    let deliveries = leased(store.as_ref(), request, args.wait.unwrap_or(Span::ZERO)).await?;
+    match deliveries.as_slice() {
+        // On a terminal one message is easier to read as a sheet; a list it is in every other case.
+        [only] if app.out.terminal && app.out.format == crate::output::Format::Table => app.out.one(only)?,
+        many => app.out.all(many)?,
+    }
+    Ok(if deliveries.is_empty() && args.fail_empty { ExitCode::NothingMatched } else { ExitCode::Ok })
+}
+
+/// Leases at once, or as soon as there is something within the time.
+async fn leased(
+    store: &dyn Store,
+    request: LeaseRequest,
+    wait: Span,
+) -> redrive::core::error::Outcome<Vec<Delivery>> {
+    let began = Instant::now();
+    loop {
+        let deliveries = store.lease(request.clone()).await?;
+        let waited = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let left = wait.as_millis().saturating_sub(waited);
+        if !deliveries.is_empty() || left == 0 {
+            return Ok(deliveries);
+        }
+        store.wait(request.queues.clone(), Span::from_millis(left)).await?;
+    }
+}

@@ -1,0 +1,173 @@
+//! `message`: live messages, from enqueue to the last attempt. What died is under `dlq`.
+
+use super::{each, filter, narrowed, pages, payload_text};
+use crate::args::PageArgs;
+use crate::confirm::confirm;
+use crate::connect::{Access, App, Hold};
+use crate::exit_code::{CliError, Done, ExitCode};
+use crate::output::{Column, Look, Sheet, Show};
+use clap::Subcommand;
+use redrive::core::failure::Failure;
+use redrive::core::ids::{MessageId, QueueName};
+use redrive::core::message::Message;
+use redrive::core::query::Query;
+use serde::Serialize;
+
+/// The commands under `message`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum MessageCommand {
+    /// List live messages in the order they were enqueued
+    List {
+        /// Which: `kind:charge attempts>1 age>5m`; everything when not said
+        #[arg(value_name = "FILTER", default_value = "")]
+        filter: String,
+        /// Only this queue
+        #[arg(long, value_name = "QUEUE")]
+        queue: Option<QueueName>,
+        #[command(flatten)]
+        page: PageArgs,
+    },
+    /// Show one live message with its failures so far
+    Show {
+        /// The message
+        #[arg(value_name = "ID")]
+        id: MessageId,
+    },
+    /// Take waiting messages back; leased ones are refused
+    Cancel {
+        /// The messages
+        #[arg(required = true, value_name = "ID")]
+        ids: Vec<MessageId>,
+        /// Why, for the audit trail
+        #[arg(long, value_name = "TEXT")]
+        reason: Option<String>,
+        /// Do not ask when there is more than one
+        #[arg(long, short)]
+        yes: bool,
+    },
+}
+
+impl Show for Message {
+    const COLUMNS: &'static [Column] = &[
+        Column::whole("id"),
+        Column::whole("queue"),
+        Column::text("kind"),
+        Column::whole("priority"),
+        Column::whole("state"),
+        Column::number("attempts"),
+        Column::whole("ready_at"),
+        Column::whole("enqueued_at"),
+    ];
+
+    fn cells(&self, look: &Look) -> Vec<String> {
+        let envelope = &self.envelope;
+        vec![
+            envelope.id.to_string(),
+            envelope.queue.to_string(),
+            envelope.kind.clone(),
+            envelope.priority.to_string(),
+            self.state.to_string(),
+            self.attempts.to_string(),
+            look.time(self.ready_at),
+            look.time(envelope.enqueued_at),
+        ]
+    }
+
+    fn sheet(&self, look: &Look) -> Sheet {
+        let e = &self.envelope;
+        let text = |value: &Option<String>| value.clone().unwrap_or_default();
+        let limit = e.max_attempts.map(|n| format!(" of {n}")).unwrap_or_default();
+        let headers: Vec<String> = e.headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+        let tags: Vec<&str> = e.tags.iter().map(String::as_str).collect();
+        Sheet::default()
+            .field("id", e.id)
+            .field("queue", &e.queue)
+            .field("kind", &e.kind)
+            .field("state", self.state)
+            .field("priority", e.priority)
+            .field("attempts", format!("{}{limit}", self.attempts))
+            .field("deliveries", self.deliveries)
+            .field("generation", self.generation)
+            .field("enqueued_at", look.time(e.enqueued_at))
+            .field("enqueued_by", text(&e.enqueued_by))
+            .field("ready_at", look.time(self.ready_at))
+            .field("leased_by", text(&self.leased_by))
+            .field("lease_expires_at", look.maybe(self.lease_expires_at))
+            .field("deadline", look.maybe(e.deadline))
+            .field("expires_at", look.maybe(e.expires_at()))
+            .field("key", text(&e.key))
+            .field("ordering_key", text(&e.ordering_key))
+            .field("reply_to", e.reply_to.as_ref().map(ToString::to_string).unwrap_or_default())
+            .field("trace", text(&e.trace))
+            .field("tags", tags.join(", "))
+            .field("context", e.context.as_ref().map(ToString::to_string).unwrap_or_default())
+            .field("content_type", &e.payload.content_type)
+            .block("headers", headers.join("\n"))
+            .block("payload", payload_text(&e.payload))
+            .block("failures", failures(&self.failures, self.failed, look))
+    }
+}
+
+/// The kept failures, one line each, and how many were not kept.
+fn failures(kept: &[Failure], failed: u32, look: &Look) -> String {
+    let line = |failure: &Failure| {
+        let by = failure.worker.as_deref().map(|worker| format!(" by {worker}")).unwrap_or_default();
+        let step = failure.step.as_deref().map(|step| format!(" in {step}")).unwrap_or_default();
+        let code = failure.error.code.as_deref().map(|code| format!(" ({code})")).unwrap_or_default();
+        let (at, category) = (look.time(failure.at), failure.category);
+        let (generation, attempt) = (failure.generation, failure.attempt);
+        let error = super::one_line(&format!("{}: {}", failure.error.error_type, failure.error.message));
+        format!("{generation}.{attempt}  {at}{by}{step}  {category}  {error}{code}")
+    };
+    let mut lines: Vec<String> = kept.iter().map(line).collect();
+    let failed = usize::try_from(failed).unwrap_or(usize::MAX);
+    if failed > kept.len() {
+        lines.push(format!(
+            "({} more between the first and the last are counted, not kept)",
+            failed - kept.len()
+        ));
+    }
+    lines.join("\n")
+}
+
+/// A message that was taken back.
+#[derive(Serialize)]
+struct Cancelled {
+    id: MessageId,
+    state: &'static str,
+}
+
+impl Show for Cancelled {
+    const COLUMNS: &'static [Column] = &[Column::whole("id"), Column::whole("state")];
+
+    fn cells(&self, _: &Look) -> Vec<String> {
+        vec![self.id.to_string(), self.state.to_owned()]
+    }
+}
+
+/// Runs one of them.
+pub(crate) async fn run(app: &App, command: MessageCommand) -> Done {
+    match command {
+        MessageCommand::List { filter: text, queue, page } => {
+            let filter = filter(&text)?;
+            filter.check_for_messages().map_err(|error| CliError::usage(format!("filter: {error}")))?;
+            let filter = narrowed(filter, "queue", queue.as_ref())?;
+            let store = app.open(Access::Existing, Hold::Moment).await?;
+            let fetch = async |page| store.messages(Query { filter: filter.clone(), page }).await;
+            pages(app, &page, fetch).await
+        }
+        MessageCommand::Show { id } => {
+            let store = app.open(Access::Existing, Hold::Moment).await?;
+            app.out.one(&store.message(id).await?)?;
+            Ok(ExitCode::Ok)
+        }
+        MessageCommand::Cancel { ids, reason, yes } => {
+            if ids.len() > 1 {
+                confirm(&format!("cancel {} messages?", ids.len()), yes)?;
+            }
+            let store = app.open(Access::Existing, Hold::Moment).await?;
+            let results = store.cancel(ids, app.actor(reason)).await?;
+            each(app, results.into_iter().map(|r| r.map(|id| Cancelled { id, state: "cancelled" })).collect())
+        }
+    }
+}

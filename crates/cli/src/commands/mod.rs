@@ -1,0 +1,174 @@
+//! The commands, one file each: flags, what is asked of the store, how the answer is shown. No command knows
+//! which store it talks to.
+
+pub(crate) mod audit;
+pub(crate) mod backup;
+pub(crate) mod bench;
+pub(crate) mod completions;
+pub(crate) mod dlq;
+pub(crate) mod doctor;
+pub(crate) mod enqueue;
+pub(crate) mod group;
+pub(crate) mod init;
+pub(crate) mod lease;
+pub(crate) mod message;
+pub(crate) mod queue;
+pub(crate) mod settle;
+
+use crate::args::{Command, Global, PageArgs};
+use crate::config::Config;
+use crate::connect::App;
+use crate::exit_code::{CliError, Done, ExitCode};
+use crate::output::{Show, complain};
+use redrive::core::error::{Outcome, Refusal};
+use redrive::core::filter::Filter;
+use redrive::core::ids::QueueName;
+use redrive::core::limits;
+use redrive::core::message::Payload;
+use redrive::core::query::{Page, PageRequest};
+
+/// What a command works with. The two that help to get started must not fail on a bad configuration.
+pub(crate) fn surroundings(global: Global, command: &Command) -> Result<App, CliError> {
+    match command {
+        Command::Init | Command::Completions(_) => Ok(App::new(global, Config::default())),
+        Command::Enqueue(_)
+        | Command::Lease(_)
+        | Command::Ack(_)
+        | Command::Fail(_)
+        | Command::Extend(_)
+        | Command::Release(_)
+        | Command::Message(_)
+        | Command::Queue(_)
+        | Command::Dlq(_)
+        | Command::Group(_)
+        | Command::Audit(_)
+        | Command::Backup(_)
+        | Command::Restore(_)
+        | Command::Doctor(_)
+        | Command::Bench(_) => App::load(global),
+    }
+}
+
+/// Runs a command to its end.
+pub(crate) async fn run(app: &App, command: Command) -> Done {
+    match command {
+        Command::Enqueue(args) => enqueue::run(app, *args).await,
+        Command::Lease(args) => lease::run(app, args).await,
+        Command::Ack(args) => settle::ack(app, args).await,
+        Command::Fail(args) => settle::fail(app, *args).await,
+        Command::Extend(args) => settle::extend(app, args).await,
+        Command::Release(args) => settle::release(app, args).await,
+        Command::Message(command) => message::run(app, command).await,
+        Command::Queue(command) => queue::run(app, command).await,
+        Command::Dlq(command) => dlq::run(app, command).await,
+        Command::Group(command) => group::run(app, command).await,
+        Command::Audit(command) => audit::run(app, command).await,
+        Command::Backup(args) => backup::backup(app, args).await,
+        Command::Restore(args) => backup::restore(app, args).await,
+        Command::Doctor(args) => doctor::run(app, args).await,
+        Command::Bench(args) => bench::run(app, args).await,
+        Command::Init => init::run(app),
+        Command::Completions(args) => completions::run(app, &args),
+    }
+}
+
+/// Prints a list page by page until there is enough of it.
+async fn pages<T: Show>(
+    app: &App,
+    args: &PageArgs,
+    mut fetch: impl AsyncFnMut(PageRequest) -> Outcome<Page<T>>,
+) -> Done {
+    if args.limit == 0 {
+        return Err(CliError::usage("--limit: ask for at least 1"));
+    }
+    let mut list = app.out.list();
+    let mut wanted = if args.all { usize::MAX } else { args.limit };
+    let mut cursor = args.cursor.clone();
+    let next = loop {
+        let limit = Some(wanted.min(limits::PAGE_ITEMS_MAX));
+        let page = fetch(PageRequest { limit, cursor }).await?;
+        list.add(&page.items)?;
+        wanted = wanted.saturating_sub(page.items.len());
+        match page.next {
+            Some(next) if wanted > 0 => cursor = Some(next),
+            next => break next,
+        }
+    };
+    let count = list.end(next.as_ref())?;
+    Ok(if count == 0 && args.fail_empty { ExitCode::NothingMatched } else { ExitCode::Ok })
+}
+
+/// Prints what became of each entry of a batch: the good ones as data, the others as errors.
+fn each<T: Show>(app: &App, results: Vec<Result<T, Refusal>>) -> Done {
+    let total = results.len();
+    let mut done = Vec::new();
+    let mut refused: Vec<CliError> = Vec::new();
+    for result in results {
+        match result {
+            Ok(item) => done.push(item),
+            Err(refusal) => refused.push(refusal.into()),
+        }
+    }
+    if total > 1 || refused.is_empty() {
+        app.out.all(&done)?;
+    }
+    let some = !done.is_empty();
+    for error in refused.iter().filter(|_| total > 1) {
+        complain(&format!("error: {}", error.what));
+    }
+    match refused.into_iter().next() {
+        None => Ok(ExitCode::Ok),
+        Some(_) if some => Ok(ExitCode::Partial),
+        Some(first) if total > 1 => Ok(first.code),
+        Some(only) => Err(only),
+    }
+}
+
+/// The only entry of the answer to a batch of one.
+fn only<T>(results: Vec<Result<T, Refusal>>) -> Result<T, CliError> {
+    let none = || CliError::new(ExitCode::Error, "the store gave no answer for the entry");
+    Ok(results.into_iter().next().ok_or_else(none)??)
+}
+
+/// Reads a filter from the command line.
+fn filter(text: &str) -> Result<Filter, CliError> {
+    Filter::parse(text).map_err(|error| CliError::usage(format!("filter: {error}")))
+}
+
+/// The filter with one more condition, which comes from a flag and needs no checking of its own.
+fn narrowed(filter: Filter, field: &str, value: Option<&QueueName>) -> Result<Filter, CliError> {
+    match value {
+        None => Ok(filter),
+        Some(value) => with_term(&filter, &format!("{field}:{value}")),
+    }
+}
+
+/// Both the filter and this term.
+fn with_term(filter: &Filter, term: &str) -> Result<Filter, CliError> {
+    let both = if filter.is_all() { term.to_owned() } else { format!("{term} ({})", filter.text()) };
+    self::filter(&both)
+}
+
+/// The first line of a text and that there is more, for places that have one line.
+fn one_line(text: &str) -> String {
+    match text.split_once('\n') {
+        None => text.to_owned(),
+        Some((first, _)) => format!("{}…", first.trim_end()),
+    }
+}
+
+/// How much of a payload a person is shown unasked.
+const PAYLOAD_SHOWN: usize = 2 * 1024;
+
+/// A payload for people: its text, or that it is none.
+fn payload_text(payload: &Payload) -> String {
+    let size = payload.bytes.len();
+    match std::str::from_utf8(&payload.bytes) {
+        Ok(text) if size <= PAYLOAD_SHOWN => text.to_owned(),
+        Ok(text) => {
+            let start: String = text.chars().take(PAYLOAD_SHOWN).collect();
+            format!("{start}… ({size} bytes in all)")
+        }
+        Err(_) => format!("{size} bytes that are not text"),
+    }
+}

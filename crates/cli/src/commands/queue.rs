@@ -1,0 +1,307 @@
+//! `queue`: what is in the queues and the rules they follow. The store has the authority over the rules;
+//! `apply` writes what the configuration proposes, and shows where the two differ.
+
+use crate::confirm::confirm;
+use crate::connect::{Access, App, Hold};
+use crate::exit_code::{CliError, Done, ExitCode};
+use crate::output::{Column, Look, Sheet, Show};
+use crate::policy_change::PolicyChange;
+use crate::progress::Progress;
+use clap::Subcommand;
+use redrive::core::error::{Error, Refusal};
+use redrive::core::ids::QueueName;
+use redrive::core::policy::QueuePolicy;
+use redrive::core::store::{Queue, Store};
+use serde::Serialize;
+use serde_json::Value;
+
+/// The commands under `queue`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum QueueCommand {
+    /// List all queues with their counts
+    List,
+    /// Show one queue with its policy
+    Show {
+        /// The queue
+        #[arg(value_name = "QUEUE")]
+        queue: QueueName,
+    },
+    /// Change a queue's policy: what is given, and nothing else; makes the queue if need be
+    Set {
+        /// The queue
+        #[arg(value_name = "QUEUE")]
+        queue: QueueName,
+        #[command(flatten)]
+        change: Box<PolicyChange>,
+        /// Why, for the audit trail
+        #[arg(long, value_name = "TEXT")]
+        reason: Option<String>,
+    },
+    /// Write the [queues.NAME] tables of redrive.toml to the store, and show what differed
+    Apply {
+        /// Only show what differs
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Halt leasing; enqueue and settle go on
+    Pause {
+        /// The queue
+        #[arg(value_name = "QUEUE")]
+        queue: QueueName,
+        /// Why, shown with the queue
+        #[arg(long, value_name = "TEXT")]
+        reason: Option<String>,
+    },
+    /// Go on leasing
+    Resume {
+        /// The queue
+        #[arg(value_name = "QUEUE")]
+        queue: QueueName,
+    },
+    /// Remove all waiting messages; leased ones and dead letters stay
+    Purge {
+        /// The queue
+        #[arg(value_name = "QUEUE")]
+        queue: QueueName,
+        /// Do not ask
+        #[arg(long, short)]
+        yes: bool,
+        /// Only say how many
+        #[arg(long)]
+        dry_run: bool,
+        /// Why, for the audit trail
+        #[arg(long, value_name = "TEXT")]
+        reason: Option<String>,
+    },
+}
+
+impl Show for Queue {
+    const COLUMNS: &'static [Column] = &[
+        Column::whole("name"),
+        Column::number("ready"),
+        Column::number("scheduled"),
+        Column::number("leased"),
+        Column::number("dead"),
+        Column::number("done"),
+        Column::whole("paused"),
+    ];
+
+    fn cells(&self, _: &Look) -> Vec<String> {
+        let c = &self.counts;
+        let name = self.name.to_string();
+        let numbers =
+            [self.ready.to_string(), self.scheduled.to_string(), c.leased.to_string(), c.dead.to_string()];
+        let mut cells = vec![name];
+        cells.extend(numbers);
+        cells.extend([c.done.to_string(), if self.paused { "yes" } else { "no" }.to_owned()]);
+        cells
+    }
+
+    fn sheet(&self, _: &Look) -> Sheet {
+        let c = &self.counts;
+        let settings: Vec<String> =
+            settings(&self.policy).into_iter().map(|(name, value)| format!("{name} = {value}")).collect();
+        Sheet::default()
+            .field("name", &self.name)
+            .field("paused", self.paused)
+            .field("paused_by", self.paused_by.clone().unwrap_or_default())
+            .field("ready", self.ready)
+            .field("scheduled", self.scheduled)
+            .field("leased", c.leased)
+            .field("dead", c.dead)
+            .field("done", c.done)
+            .field("cancelled", c.cancelled)
+            .field("expired", c.expired)
+            .field("purged", c.purged)
+            .field("enqueued", c.enqueued)
+            .field("bytes", c.bytes)
+            .block("policy", settings.join("\n"))
+    }
+}
+
+/// The settings of a policy as flat names and values, by their names in JSON.
+fn settings(policy: &QueuePolicy) -> Vec<(String, String)> {
+    fn flatten(prefix: &str, value: &Value, into: &mut Vec<(String, String)>) {
+        match value {
+            Value::Object(map) => {
+                for (name, value) in map {
+                    let name = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+                    flatten(&name, value, into);
+                }
+            }
+            Value::String(text) => into.push((prefix.to_owned(), text.clone())),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => {
+                into.push((prefix.to_owned(), value.to_string()));
+            }
+        }
+    }
+    let mut all = Vec::new();
+    // A policy is plain data; if it ever cannot be written, an empty list is what can be said about it.
+    flatten("", &serde_json::to_value(policy).unwrap_or_default(), &mut all);
+    all
+}
+
+/// One setting of one queue that the store and the configuration see differently.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Drift {
+    queue: QueueName,
+    setting: String,
+    store: Option<String>,
+    config: Option<String>,
+}
+
+impl Show for Drift {
+    const COLUMNS: &'static [Column] =
+        &[Column::whole("queue"), Column::whole("setting"), Column::text("store"), Column::text("config")];
+
+    fn cells(&self, _: &Look) -> Vec<String> {
+        let text = |value: &Option<String>| value.clone().unwrap_or_default();
+        vec![self.queue.to_string(), self.setting.clone(), text(&self.store), text(&self.config)]
+    }
+}
+
+/// Where two policies differ; `stored` is nothing when the store does not know the queue.
+fn drift(queue: &QueueName, stored: Option<&QueuePolicy>, config: &QueuePolicy) -> Vec<Drift> {
+    let stored: std::collections::BTreeMap<_, _> =
+        stored.map(settings).unwrap_or_default().into_iter().collect();
+    let config: std::collections::BTreeMap<_, _> = settings(config).into_iter().collect();
+    let names: std::collections::BTreeSet<&String> = stored.keys().chain(config.keys()).collect();
+    let differs = names.into_iter().filter(|name| stored.get(*name) != config.get(*name));
+    let one = |name: &String| Drift {
+        queue: queue.clone(),
+        setting: name.clone(),
+        store: stored.get(name).cloned(),
+        config: config.get(name).cloned(),
+    };
+    differs.map(one).collect()
+}
+
+/// How much was removed.
+#[derive(Serialize)]
+struct PurgeReport {
+    queue: QueueName,
+    purged: u64,
+}
+
+impl Show for PurgeReport {
+    const COLUMNS: &'static [Column] = &[Column::whole("queue"), Column::number("purged")];
+
+    fn cells(&self, _: &Look) -> Vec<String> {
+        vec![self.queue.to_string(), self.purged.to_string()]
+    }
+}
+
+/// Runs one of them.
+pub(crate) async fn run(app: &App, command: QueueCommand) -> Done {
+    match command {
+        QueueCommand::List => {
+            let store = app.open(Access::Existing, Hold::Moment).await?;
+            app.out.all(&store.queues().await?)?;
+        }
+        QueueCommand::Show { queue } => {
+            let store = app.open(Access::Existing, Hold::Moment).await?;
+            app.out.one(&store.queue(queue).await?)?;
+        }
+        QueueCommand::Set { queue, change, reason } => {
+            let store = app.open(Access::Create, Hold::Moment).await?;
+            let stored = policy_in(store.as_ref(), &queue).await?;
+            let proposed = app.config.queues.get(&queue).cloned();
+            let now = stored.clone().or(proposed).unwrap_or_default();
+            let policy = change.apply(now).map_err(CliError::usage)?;
+            if stored.as_ref() == Some(&policy) {
+                app.out.note("nothing changes: these are the settings it has");
+            }
+            app.out.one(&store.configure(queue, policy, app.actor(reason)).await?)?;
+        }
+        QueueCommand::Apply { dry_run } => return apply(app, dry_run).await,
+        QueueCommand::Pause { queue, reason } => {
+            let store = app.open(Access::Create, Hold::Moment).await?;
+            app.out.one(&store.pause(queue, true, app.actor(reason)).await?)?;
+        }
+        QueueCommand::Resume { queue } => {
+            let store = app.open(Access::Existing, Hold::Moment).await?;
+            app.out.one(&store.pause(queue, false, app.actor(None)).await?)?;
+        }
+        QueueCommand::Purge { queue, yes, dry_run, reason } => {
+            return purge(app, queue, yes, dry_run, reason).await;
+        }
+    }
+    Ok(ExitCode::Ok)
+}
+
+async fn policy_in(store: &dyn Store, queue: &QueueName) -> Result<Option<QueuePolicy>, CliError> {
+    match store.queue(queue.clone()).await {
+        Ok(found) => Ok(Some(found.policy)),
+        Err(Error::Refused(Refusal::NoSuchQueue { .. })) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn apply(app: &App, dry_run: bool) -> Done {
+    if app.config.queues.is_empty() {
+        let what = "the configuration proposes nothing: there is no [queues.NAME] table in it";
+        return Err(CliError::usage(what).hint("`redrive init` writes a redrive.toml with examples"));
+    }
+    let access = if dry_run { Access::Existing } else { Access::Create };
+    let store = app.open(access, Hold::Moment).await?;
+    let (mut list, mut changed) = (app.out.list::<Drift>(), 0_u64);
+    for (queue, policy) in &app.config.queues {
+        let stored = policy_in(store.as_ref(), queue).await?;
+        if stored.as_ref() == Some(policy) {
+            continue;
+        }
+        changed += 1;
+        if !dry_run {
+            let actor = app.actor(Some("queue apply".into()));
+            store.configure(queue.clone(), policy.clone(), actor).await?;
+        }
+        list.add(&drift(queue, stored.as_ref(), policy))?;
+    }
+    list.end(None)?;
+    let did = if dry_run { "would change" } else { "changed" };
+    app.out.note(&format!("{changed} of {} queues {did}", app.config.queues.len()));
+    Ok(ExitCode::Ok)
+}
+
+async fn purge(app: &App, queue: QueueName, yes: bool, dry_run: bool, reason: Option<String>) -> Done {
+    let store = app.open(Access::Existing, Hold::Long).await?;
+    let waiting = u64::try_from(store.queue(queue.clone()).await?.counts.waiting).unwrap_or(0);
+    let mut report = PurgeReport { queue: queue.clone(), purged: 0 };
+    if dry_run {
+        app.out.note(&format!("would remove {waiting} waiting messages from {queue}"));
+        app.out.one(&report)?;
+        return Ok(ExitCode::Ok);
+    }
+    confirm(&format!("remove {waiting} waiting messages from {queue} for good?"), yes)?;
+    let mut progress = Progress::new(&app.out, "purging", Some(waiting));
+    loop {
+        let step = store.purge(queue.clone(), app.actor(reason.clone())).await?;
+        report.purged += step.purged;
+        progress.add(step.purged);
+        app.on_interrupt(format!("{} messages were removed; run it again for the rest", report.purged));
+        if !step.more {
+            break;
+        }
+    }
+    drop(progress);
+    app.out.one(&report)?;
+    Ok(ExitCode::Ok)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drift_names_the_settings_that_differ() {
+        let queue: QueueName = "q".parse().unwrap();
+        let stored = QueuePolicy::default();
+        let config = QueuePolicy { max_attempts: 7, max_messages: Some(3), ..QueuePolicy::default() };
+        assert!(drift(&queue, Some(&stored), &stored).is_empty());
+        let found = drift(&queue, Some(&stored), &config);
+        let said: Vec<(&str, Option<&str>, Option<&str>)> =
+            found.iter().map(|d| (d.setting.as_str(), d.store.as_deref(), d.config.as_deref())).collect();
+        assert_eq!(said, [("max_attempts", Some("5"), Some("7")), ("max_messages", None, Some("3"))]);
+        assert!(drift(&queue, None, &config).iter().all(|d| d.store.is_none()));
+    }
+}

@@ -1,0 +1,44 @@
+//! The redrive command. It reads the command line, runs one command and ends with its exit code; everything
+//! else stands in the modules.
+
+mod args;
+mod commands;
+mod config;
+mod confirm;
+mod connect;
+mod exit_code;
+mod ndjson;
+mod output;
+mod policy_change;
+mod progress;
+
+use exit_code::{CliError, Done};
+
+fn main() -> std::process::ExitCode {
+    let cli = match args::parse() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
+    let code = run(cli).unwrap_or_else(|error| {
+        output::report(&error);
+        error.code
+    });
+    code.into()
+}
+
+fn run(cli: args::Cli) -> Done {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| CliError::io("start the runtime", &error))?;
+    let done = runtime.block_on(async {
+        let app = commands::surroundings(cli.global, &cli.command)?;
+        tokio::select! {
+            done = commands::run(&app, cli.command) => done,
+            _ = tokio::signal::ctrl_c() => Err(app.interrupted()),
+        }
+    });
+    // A thread may still wait for input that never comes; it must not keep the process.
+    runtime.shutdown_background();
+    done
+}

@@ -1,0 +1,361 @@
+//! Everything the command prints. Data goes to stdout in the format asked for, everything else to stderr;
+//! both are made harmless on the way. Commands hand over values and never write themselves.
+
+pub(crate) mod escape;
+pub(crate) mod table;
+mod yaml;
+
+use crate::exit_code::{CliError, ExitCode};
+use clap::ValueEnum;
+use redrive::core::query::Cursor;
+use redrive::core::time::{Clock as _, Span, Time};
+use serde::{Deserialize, Serialize};
+use std::io::{self, IsTerminal as _, Write as _};
+use std::marker::PhantomData;
+pub(crate) use table::{Column, Sheet};
+
+/// How data is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Format {
+    /// For people.
+    Table,
+    /// One document: an object, or `{"items": […], "next": cursor}`.
+    Json,
+    /// One object per line.
+    Ndjson,
+    /// The columns of the table, quoted, safe for spreadsheets.
+    Csv,
+    /// The same document as json, as YAML.
+    Yaml,
+}
+
+/// How times are written in tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum TimeStyle {
+    /// `5m ago`, `in 30s`.
+    Relative,
+    /// RFC 3339, in UTC.
+    Iso,
+}
+
+/// How values become cells.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Look {
+    time: TimeStyle,
+    now: Time,
+}
+
+impl Look {
+    /// A time as a cell.
+    pub(crate) fn time(&self, at: Time) -> String {
+        match self.time {
+            TimeStyle::Iso => at.to_string(),
+            TimeStyle::Relative if at == self.now => "now".to_owned(),
+            TimeStyle::Relative if at > self.now => format!("in {}", rough(at.since(self.now))),
+            TimeStyle::Relative => format!("{} ago", rough(self.now.since(at))),
+        }
+    }
+
+    /// A time that may be missing.
+    pub(crate) fn maybe(&self, at: Option<Time>) -> String {
+        at.map(|at| self.time(at)).unwrap_or_default()
+    }
+}
+
+/// A span in its largest unit, which is enough for a glance.
+fn rough(span: Span) -> String {
+    let ms = span.as_millis();
+    let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
+    let unit = units.iter().find(|(_, unit)| ms >= *unit);
+    unit.map_or_else(|| format!("{ms}ms"), |(name, unit)| format!("{}{name}", ms / unit))
+}
+
+/// Something that can be shown in every format. JSON and YAML are its own serialisation.
+pub(crate) trait Show: Serialize {
+    /// The columns of a table of these.
+    const COLUMNS: &'static [Column];
+
+    /// One cell per column.
+    fn cells(&self, look: &Look) -> Vec<String>;
+
+    /// One of them alone, for people.
+    fn sheet(&self, look: &Look) -> Sheet {
+        let cells = self.cells(look);
+        Self::COLUMNS.iter().zip(cells).fold(Sheet::default(), |sheet, (c, cell)| sheet.field(c.name, cell))
+    }
+}
+
+/// Where and how to print.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Output {
+    /// The format of data.
+    pub format: Format,
+    /// Whether notes and progress are unwanted.
+    pub quiet: bool,
+    /// Whether stdout is a terminal.
+    pub terminal: bool,
+    color: bool,
+    look: Look,
+}
+
+impl Output {
+    /// The output that the flags and the surroundings ask for.
+    pub(crate) fn new(format: Format, time: Option<TimeStyle>, no_color: bool, quiet: bool) -> Self {
+        let terminal = io::stdout().is_terminal();
+        let unset = |name: &str| std::env::var_os(name).is_none_or(|value| value.is_empty());
+        let color = terminal
+            && !no_color
+            && unset("NO_COLOR")
+            && std::env::var_os("TERM").is_none_or(|t| t != "dumb");
+        let time = time.unwrap_or(if terminal { TimeStyle::Relative } else { TimeStyle::Iso });
+        Self { format, quiet, terminal, color, look: Look { time, now: redrive::store::clock::Wall.now() } }
+    }
+
+    /// Prints one item.
+    pub(crate) fn one<T: Show>(&self, item: &T) -> Result<(), CliError> {
+        match self.format {
+            Format::Table => self.raw(item.sheet(&self.look).render().as_bytes()),
+            Format::Json => self.raw((escape::json(pretty(item)?) + "\n").as_bytes()),
+            Format::Ndjson | Format::Csv => {
+                let mut list = self.list();
+                list.add(std::slice::from_ref(item))?;
+                list.end(None).map(drop)
+            }
+            Format::Yaml => self.raw(yaml::document(&value(item)?).as_bytes()),
+        }
+    }
+
+    /// Begins a list; nothing is printed before its first page or its end.
+    pub(crate) fn list<T: Show>(&self) -> List<T> {
+        List { out: *self, begun: false, count: 0, table: table::Table::default(), of: PhantomData }
+    }
+
+    /// Prints a whole list.
+    pub(crate) fn all<T: Show>(&self, items: &[T]) -> Result<(), CliError> {
+        let mut list = self.list();
+        list.add(items)?;
+        list.end(None).map(drop)
+    }
+
+    /// Prints bytes as they are.
+    pub(crate) fn raw(&self, bytes: &[u8]) -> Result<(), CliError> {
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(|error| {
+            if error.kind() == io::ErrorKind::BrokenPipe {
+                return CliError::reader_gone();
+            }
+            CliError::io("write to stdout", &error)
+        })
+    }
+
+    /// Says something to the person in front of the terminal; not part of the data.
+    pub(crate) fn note(&self, text: &str) {
+        if !self.quiet {
+            complain(text);
+        }
+    }
+
+    /// A few items for the person who has to decide, whatever the format of the data.
+    pub(crate) fn sample<T: Show>(&self, items: &[T]) {
+        let rows: Vec<Vec<String>> = items.iter().map(|item| item.cells(&self.look)).collect();
+        let text = table::Table::default().page(T::COLUMNS, &rows, self.room(), false);
+        complain(text.trim_end());
+    }
+
+    fn room(&self) -> Option<usize> {
+        let columns = || std::env::var("COLUMNS").ok()?.parse().ok();
+        self.terminal.then(|| columns().unwrap_or(80))
+    }
+}
+
+/// Writes a line to stderr, harmless. When even that fails there is nobody left to tell.
+pub(crate) fn complain(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{}", escape::lines(text));
+}
+
+/// Says why a command stopped.
+pub(crate) fn report(error: &CliError) {
+    if error.what.is_empty() {
+        return;
+    }
+    complain(&format!("error: {}", error.what));
+    if let Some(hint) = &error.hint {
+        complain(&format!("  try: {hint}"));
+    }
+}
+
+/// A list on its way out, page by page, so that its length never matters.
+#[derive(Debug)]
+pub(crate) struct List<T> {
+    out: Output,
+    begun: bool,
+    count: u64,
+    table: table::Table,
+    of: PhantomData<T>,
+}
+
+impl<T: Show> List<T> {
+    /// Prints some more items.
+    pub(crate) fn add(&mut self, items: &[T]) -> Result<(), CliError> {
+        let text = match self.out.format {
+            Format::Table => {
+                let rows: Vec<Vec<String>> = items.iter().map(|item| item.cells(&self.out.look)).collect();
+                if rows.is_empty() {
+                    return Ok(());
+                }
+                self.table.page(T::COLUMNS, &rows, self.out.room(), self.out.color)
+            }
+            Format::Csv => self.csv(items)?,
+            Format::Ndjson => {
+                let lines: Result<Vec<String>, CliError> = items.iter().map(|item| compact(item)).collect();
+                lines?.into_iter().map(|line| line + "\n").collect()
+            }
+            Format::Json | Format::Yaml => self.part_of_document(items)?,
+        };
+        self.begun = true;
+        self.count += items.len() as u64;
+        self.out.raw(text.as_bytes())
+    }
+
+    fn csv(&self, items: &[T]) -> Result<String, CliError> {
+        let mut writer =
+            csv::WriterBuilder::new().quote_style(csv::QuoteStyle::Always).from_writer(Vec::new());
+        let broken = |e: csv::Error| CliError::new(ExitCode::Error, format!("failed to write csv: {e}"));
+        if !self.begun {
+            writer.write_record(T::COLUMNS.iter().map(|column| column.name)).map_err(broken)?;
+        }
+        let look = Look { time: TimeStyle::Iso, ..self.out.look };
+        for item in items {
+            // A file keeps every character; a terminal would act on some.
+            let plain = |cell: &String| {
+                if self.out.terminal { escape::line(cell).into_owned() } else { cell.clone() }
+            };
+            let cells = item
+                .cells(&look)
+                .iter()
+                .map(|cell| escape::cell(&plain(cell)).into_owned())
+                .collect::<Vec<_>>();
+            writer.write_record(cells).map_err(broken)?;
+        }
+        let bytes = writer.into_inner().map_err(|e| broken(e.into_error().into()))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn part_of_document(&self, items: &[T]) -> Result<String, CliError> {
+        let mut text = String::new();
+        for (index, item) in items.iter().enumerate() {
+            let first = !self.begun && index == 0;
+            if self.out.format == Format::Yaml {
+                text.push_str(if first { "items:\n  " } else { "  " });
+                text.push_str(&yaml::element(&value(item)?, 2));
+            } else {
+                text.push_str(if first { "{\"items\":[\n" } else { ",\n" });
+                text.push_str(&compact(item)?);
+            }
+        }
+        Ok(text)
+    }
+
+    /// Whether nothing was printed yet.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Ends the list; returns how many items it had.
+    pub(crate) fn end(self, next: Option<&Cursor>) -> Result<u64, CliError> {
+        let cursor = serde_json::to_string(&next).unwrap_or_else(|_| "null".into());
+        let empty = self.is_empty();
+        match self.out.format {
+            Format::Json if empty => {
+                self.out.raw(format!("{{\"items\":[],\"next\":{cursor}}}\n").as_bytes())?
+            }
+            Format::Json => self.out.raw(format!("\n],\"next\":{cursor}}}\n").as_bytes())?,
+            Format::Yaml if empty => self.out.raw(format!("items: []\nnext: {cursor}\n").as_bytes())?,
+            Format::Yaml => self.out.raw(format!("next: {cursor}\n").as_bytes())?,
+            Format::Csv if !self.begun => self.out.raw(self.csv(&[])?.as_bytes())?,
+            Format::Table if empty => self.out.note("nothing to show"),
+            Format::Table | Format::Ndjson | Format::Csv => {}
+        }
+        if let (Some(next), Format::Table | Format::Ndjson | Format::Csv) = (next, self.out.format) {
+            self.out.note(&format!("there is more: add --cursor {} or --all", next.as_str()));
+        }
+        Ok(self.count)
+    }
+}
+
+fn unwritable(error: &serde_json::Error) -> CliError {
+    CliError::new(ExitCode::Error, format!("failed to write JSON: {error}"))
+}
+
+/// One line of JSON.
+pub(crate) fn compact(item: &impl Serialize) -> Result<String, CliError> {
+    serde_json::to_string(item).map(escape::json).map_err(|e| unwritable(&e))
+}
+
+fn pretty(item: &impl Serialize) -> Result<String, CliError> {
+    serde_json::to_string_pretty(item).map_err(|e| unwritable(&e))
+}
+
+fn value(item: &impl Serialize) -> Result<serde_json::Value, CliError> {
+    serde_json::to_value(item).map_err(|e| unwritable(&e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Serialize)]
+    struct Item {
+        name: String,
+        at: Time,
+    }
+
+    impl Show for Item {
+        const COLUMNS: &'static [Column] = &[Column::text("name"), Column::whole("at")];
+
+        fn cells(&self, look: &Look) -> Vec<String> {
+            vec![self.name.clone(), look.time(self.at)]
+        }
+    }
+
+    fn list(format: Format) -> List<Item> {
+        let look = Look { time: TimeStyle::Relative, now: Time::from_millis(100_000) };
+        Output { format, quiet: true, terminal: false, color: false, look }.list()
+    }
+
+    fn item(name: &str) -> Item {
+        Item { name: name.into(), at: Time::from_millis(5_000) }
+    }
+
+    #[test]
+    fn csv_is_quoted_iso_and_safe() {
+        let text = list(Format::Csv).csv(&[item("=cmd|' /C calc'!A0"), item("a \"b\",\nc")]).unwrap();
+        let expected = "\"name\",\"at\"\n\"'=cmd|' /C calc'!A0\",\"1970-01-01T00:00:05.000Z\"\n\
+                        \"a \"\"b\"\",\nc\",\"1970-01-01T00:00:05.000Z\"\n";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn a_list_in_pieces_is_one_document() {
+        let mut pages = list(Format::Json);
+        let mut text = pages.part_of_document(&[item("a"), item("b")]).unwrap();
+        pages.begun = true;
+        text += &pages.part_of_document(&[item("c")]).unwrap();
+        text += "\n],\"next\":null}";
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(value["items"].as_array().unwrap().len(), 3);
+    }
+
+    #[test]
+    fn times_are_rough_for_people() {
+        let look = Look { time: TimeStyle::Relative, now: Time::from_millis(100_000_000) };
+        let ago = |ms: i64| look.time(Time::from_millis(100_000_000 - ms));
+        assert_eq!(ago(0), "now");
+        assert_eq!(ago(400), "400ms ago");
+        assert_eq!(ago(61_000), "1m ago");
+        assert_eq!(ago(90_000_000), "1d ago");
+        assert_eq!(ago(-7_200_000), "in 2h");
+    }
+}

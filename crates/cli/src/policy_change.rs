@@ -1,0 +1,323 @@
+//! What somebody wants to be different about a queue's policy: the flags of `queue set` and the
+//! `[queues.NAME]` tables of `redrive.toml` are the same list, so they are one type. It proposes; the store
+//! checks and decides.
+
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser as _};
+use redrive::core::backoff::{Backoff, Growth, Jitter};
+use redrive::core::failure::Route;
+use redrive::core::ids::QueueName;
+use redrive::core::message::Priority;
+use redrive::core::policy::{ErrorMatch, OnDead, OnExpire, QueuePolicy};
+use redrive::core::time::Span;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+/// A setting that can also be taken away: `none` on the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Maybe<T>(Option<T>);
+
+impl<T: FromStr> FromStr for Maybe<T> {
+    type Err = T::Err;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "none" { Ok(Self(None)) } else { text.parse().map(|value| Self(Some(value))) }
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Maybe<T> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        T::deserialize(d).map(|value| Self(Some(value)))
+    }
+}
+
+/// Reads a word that serde knows, with the list of such words for help and completion.
+fn word<T>(words: &'static [&'static str]) -> impl clap::builder::TypedValueParser<Value = T>
+where
+    T: DeserializeOwned + Clone + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(words)
+        .try_map(|word| serde_json::from_value::<T>(serde_json::Value::String(word)))
+}
+
+/// One `ROUTE=DRAWER`; `ROUTE=none` takes the route back to the queue's own drawer.
+fn route(text: &str) -> Result<(Route, Maybe<QueueName>), String> {
+    let (route, drawer) = text.split_once('=').ok_or("write ROUTE=DRAWER, such as network=payments-net")?;
+    Ok((route.parse()?, drawer.parse().map_err(|e: redrive::core::ids::IdError| e.to_string())?))
+}
+
+/// The settings to change; what is not said stays.
+#[derive(Args, Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct PolicyChange {
+    /// Executions allowed, the first included
+    #[arg(long, value_name = "N")]
+    max_attempts: Option<u32>,
+    /// Retries allowed after the first execution; the same as --max-attempts N+1
+    #[arg(long, value_name = "N", conflicts_with = "max_attempts")]
+    max_retries: Option<u32>,
+    /// How long a lease lasts when the worker does not say
+    #[arg(long, value_name = "DURATION")]
+    #[serde(alias = "lease_ms")]
+    lease: Option<Span>,
+    /// How long a message is useful when it does not say; `none` for ever
+    #[arg(long, value_name = "DURATION")]
+    #[serde(alias = "ttl_ms")]
+    ttl: Option<Maybe<Span>>,
+    /// What happens to a message whose time is over
+    #[arg(long, value_name = "WHAT", value_parser = word::<OnExpire>(&["dead_letter", "drop"]))]
+    on_expire: Option<OnExpire>,
+    /// What happens to an ordering key when one of its messages dies
+    #[arg(long, value_name = "WHAT", value_parser = word::<OnDead>(&["continue", "hold"]))]
+    on_dead: Option<OnDead>,
+    /// The priority of messages that do not say: critical, high, normal, low, background
+    #[arg(long, value_name = "PRIORITY")]
+    priority: Option<Priority>,
+    /// The drawer dead letters lie in; `none` for QUEUE-dlq
+    #[arg(long, value_name = "DRAWER")]
+    dlq: Option<Maybe<QueueName>>,
+    /// How long closed dead letters are kept
+    #[arg(long, value_name = "DURATION")]
+    #[serde(alias = "retention_ms")]
+    retention: Option<Span>,
+    /// How long open dead letters are kept; `none` for ever
+    #[arg(long, value_name = "DURATION")]
+    #[serde(alias = "open_ttl_ms")]
+    open_ttl: Option<Maybe<Span>>,
+    /// Live messages the queue holds at most; `none` for no limit
+    #[arg(long, value_name = "N")]
+    max_messages: Option<Maybe<u64>>,
+    /// Payload bytes of live messages the queue holds at most; `none` for no limit
+    #[arg(long, value_name = "BYTES")]
+    max_bytes: Option<Maybe<u64>>,
+    /// Time budget for excluded errors, from the first failure
+    #[arg(long, value_name = "DURATION")]
+    #[serde(alias = "retry_for_ms")]
+    retry_for: Option<Span>,
+    /// Dead-letter these errors at once: a type, a glob or category:NAME; repeatable, `none` for no rule
+    #[arg(long, value_name = "ERROR")]
+    include: Option<Vec<Maybe<ErrorMatch>>>,
+    /// Never dead-letter these by count; repeatable, `none` for no rule
+    #[arg(long, value_name = "ERROR")]
+    exclude: Option<Vec<Maybe<ErrorMatch>>>,
+    /// Give a route its own drawer; repeatable, ROUTE=none takes it back
+    #[arg(long = "route", value_name = "ROUTE=DRAWER", value_parser = route)]
+    #[serde(skip)]
+    route: Vec<(Route, Maybe<QueueName>)>,
+    #[arg(skip)]
+    routes: Option<BTreeMap<Route, QueueName>>,
+    #[command(flatten)]
+    backoff: BackoffChange,
+}
+
+/// How the delay grows; the names of [`Growth`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Strategy {
+    /// Always the initial delay
+    Fixed,
+    /// The initial delay times the number of the retry
+    Linear,
+    /// The initial delay times the multiplier for every retry
+    Exponential,
+    /// The initial delay times 1, 1, 2, 3, 5…
+    Fibonacci,
+    /// The delays of --delays; the last one repeats
+    List,
+}
+
+/// The part of the settings that says when to try again.
+#[derive(Args, Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct BackoffChange {
+    /// How the delay before a retry grows
+    #[arg(long = "backoff", value_name = "STRATEGY")]
+    strategy: Option<Strategy>,
+    /// The delay before the first retry
+    #[arg(long, value_name = "DURATION")]
+    #[serde(alias = "initial_ms")]
+    initial: Option<Span>,
+    /// No delay is longer
+    #[arg(long, value_name = "DURATION")]
+    #[serde(alias = "cap_ms")]
+    cap: Option<Span>,
+    /// No delay is shorter
+    #[arg(long, value_name = "DURATION")]
+    #[serde(alias = "floor_ms")]
+    floor: Option<Span>,
+    /// The factor of exponential backoff
+    #[arg(long, value_name = "FACTOR")]
+    multiplier: Option<f64>,
+    /// The delays of a listed backoff, with commas between
+    #[arg(long, value_name = "DURATION,…", value_delimiter = ',')]
+    #[serde(alias = "delays_ms")]
+    delays: Option<Vec<Span>>,
+    /// How chance changes a delay
+    #[arg(long, value_name = "JITTER", value_parser = word::<Jitter>(&["none", "full", "equal", "decorrelated"]))]
+    jitter: Option<Jitter>,
+}
+
+/// Sets a value if one was given.
+fn set<T: Clone>(target: &mut T, given: Option<&T>) {
+    if let Some(value) = given {
+        target.clone_from(value);
+    }
+}
+
+/// Sets or takes away an optional value if that was asked for.
+fn set_maybe<T: Clone>(target: &mut Option<T>, given: Option<&Maybe<T>>) {
+    if let Some(Maybe(value)) = given {
+        target.clone_from(value);
+    }
+}
+
+/// A list replaces the old one; `none` alone is the empty list.
+fn set_rules(target: &mut Vec<ErrorMatch>, given: Option<&Vec<Maybe<ErrorMatch>>>) {
+    if let Some(rules) = given {
+        *target = rules.iter().filter_map(|Maybe(rule)| rule.clone()).collect();
+    }
+}
+
+impl PolicyChange {
+    /// The policy with these changes.
+    ///
+    /// # Errors
+    /// Text for settings that contradict each other; whether the numbers make sense is the store's to say.
+    pub(crate) fn apply(&self, mut policy: QueuePolicy) -> Result<QueuePolicy, String> {
+        set(&mut policy.max_attempts, self.max_attempts.as_ref());
+        if let Some(retries) = self.max_retries {
+            if self.max_attempts.is_some() {
+                return Err("max_attempts and max_retries say the same thing; give one of them".into());
+            }
+            policy.max_attempts = retries.saturating_add(1);
+        }
+        set(&mut policy.lease, self.lease.as_ref());
+        set(&mut policy.on_expire, self.on_expire.as_ref());
+        set(&mut policy.on_dead, self.on_dead.as_ref());
+        set(&mut policy.priority, self.priority.as_ref());
+        set(&mut policy.retention, self.retention.as_ref());
+        set(&mut policy.retry_for, self.retry_for.as_ref());
+        set_maybe(&mut policy.ttl, self.ttl.as_ref());
+        set_maybe(&mut policy.dlq, self.dlq.as_ref());
+        set_maybe(&mut policy.open_ttl, self.open_ttl.as_ref());
+        set_maybe(&mut policy.max_messages, self.max_messages.as_ref());
+        set_maybe(&mut policy.max_bytes, self.max_bytes.as_ref());
+        set_rules(&mut policy.include, self.include.as_ref());
+        set_rules(&mut policy.exclude, self.exclude.as_ref());
+        set(&mut policy.routes, self.routes.as_ref());
+        for (route, Maybe(drawer)) in &self.route {
+            match drawer {
+                Some(drawer) => policy.routes.insert(*route, drawer.clone()),
+                None => policy.routes.remove(route),
+            };
+        }
+        policy.backoff = self.backoff.apply(policy.backoff)?;
+        Ok(policy)
+    }
+}
+
+impl BackoffChange {
+    fn apply(&self, mut backoff: Backoff) -> Result<Backoff, String> {
+        set(&mut backoff.initial, self.initial.as_ref());
+        set(&mut backoff.cap, self.cap.as_ref());
+        set(&mut backoff.floor, self.floor.as_ref());
+        set(&mut backoff.jitter, self.jitter.as_ref());
+        backoff.growth = self.growth(backoff.growth)?;
+        Ok(backoff)
+    }
+
+    fn growth(&self, now: Growth) -> Result<Growth, String> {
+        let (old_multiplier, old_delays, old_strategy) = match now {
+            Growth::Exponential { multiplier } => (Some(multiplier), None, Strategy::Exponential),
+            Growth::List { delays } => (None, Some(delays), Strategy::List),
+            Growth::Fixed => (None, None, Strategy::Fixed),
+            Growth::Linear => (None, None, Strategy::Linear),
+            Growth::Fibonacci => (None, None, Strategy::Fibonacci),
+        };
+        // Delays say clearly enough that the backoff is a list of them.
+        let implied = if self.delays.is_some() { Strategy::List } else { old_strategy };
+        let strategy = self.strategy.unwrap_or(implied);
+        if self.multiplier.is_some() && strategy != Strategy::Exponential {
+            return Err("multiplier belongs to the exponential backoff".into());
+        }
+        if self.delays.is_some() && strategy != Strategy::List {
+            return Err("delays belong to the backoff `list`".into());
+        }
+        Ok(match strategy {
+            Strategy::Fixed => Growth::Fixed,
+            Strategy::Linear => Growth::Linear,
+            Strategy::Fibonacci => Growth::Fibonacci,
+            Strategy::Exponential => {
+                Growth::Exponential { multiplier: self.multiplier.or(old_multiplier).unwrap_or(2.0) }
+            }
+            Strategy::List => {
+                let delays = self.delays.clone().or(old_delays);
+                Growth::List { delays: delays.ok_or("the backoff `list` needs delays, such as 1s,10s,1m")? }
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Flags {
+        #[command(flatten)]
+        change: PolicyChange,
+    }
+
+    fn applied(flags: &str, to: QueuePolicy) -> Result<QueuePolicy, String> {
+        let words = std::iter::once("set").chain(flags.split_whitespace());
+        Flags::try_parse_from(words).map_err(|e| e.to_string())?.change.apply(to)
+    }
+
+    #[test]
+    fn what_is_not_said_stays() {
+        let old = QueuePolicy { max_attempts: 9, ttl: Some(Span::from_secs(5)), ..QueuePolicy::default() };
+        assert_eq!(applied("", old.clone()).unwrap(), old);
+        let new = applied("--lease 45s --ttl none --max-messages 10", old.clone()).unwrap();
+        let expected = QueuePolicy { lease: Span::from_secs(45), ttl: None, max_messages: Some(10), ..old };
+        assert_eq!(new, expected);
+    }
+
+    #[test]
+    fn retries_are_attempts_less_one() {
+        assert_eq!(applied("--max-retries 2", QueuePolicy::default()).unwrap().max_attempts, 3);
+        assert!(applied("--max-retries 2 --max-attempts 3", QueuePolicy::default()).is_err());
+    }
+
+    #[test]
+    fn lists_replace_and_none_empties() {
+        let policy = applied("--include Bad* --include category:poison", QueuePolicy::default()).unwrap();
+        assert_eq!(policy.include.len(), 2);
+        assert!(applied("--include none", policy).unwrap().include.is_empty());
+        let policy = applied("--route network=net --route timeout=slow", QueuePolicy::default()).unwrap();
+        let policy = applied("--route network=none", policy).unwrap();
+        assert_eq!(policy.routes.keys().collect::<Vec<_>>(), [&Route::Timeout]);
+    }
+
+    #[test]
+    fn backoffs_change_in_part_and_contradictions_are_told() {
+        let policy = applied("--backoff exponential --multiplier 3", QueuePolicy::default()).unwrap();
+        let policy = applied("--initial 2s --jitter none", policy).unwrap();
+        assert_eq!(policy.backoff.growth, Growth::Exponential { multiplier: 3.0 });
+        assert_eq!(policy.backoff.initial, Span::from_secs(2));
+        let listed = applied("--delays 1s,10s", policy).unwrap();
+        assert_eq!(listed.backoff.base(5), Span::from_secs(10));
+        let fixed = applied("--backoff fixed --initial 0", listed).unwrap();
+        assert_eq!(fixed.backoff.base(7), Span::ZERO);
+        for wrong in ["--backoff list", "--backoff fixed --multiplier 2", "--backoff linear --delays 1s"] {
+            assert!(applied(wrong, QueuePolicy::default()).is_err(), "{wrong}");
+        }
+        for wrong in
+            ["--jitter some", "--on-dead wait", "--route net=x", "--route network=-x", "--priority urgent"]
+        {
+            assert!(applied(wrong, QueuePolicy::default()).is_err(), "{wrong}");
+        }
+    }
+}

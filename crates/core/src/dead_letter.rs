@@ -1,0 +1,639 @@
+//! A dead letter: a message that will not be delivered again by itself, with everything a person needs to
+//! decide. [`next_status`] is the only place where a status changes; [`File::act`] is what an operator's act
+//! does to the rest of the file.
+
+use crate::error::Refusal;
+use crate::failure::{Analysed, Category, ErrorInfo, Failure, Reason, Recoverability, Route, Severity, named};
+use crate::ids::{GroupId, LeafId, LeaseToken, MessageId, QueueName};
+use crate::limits;
+use crate::message::{Message, Slip};
+use crate::policy::{OnDead, QueuePolicy};
+use crate::time::{Span, Time};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+named! {
+    /// Where a dead letter stands.
+    Status, "status", {
+        /// Waiting for a decision.
+        Pending = "pending",
+        /// Redriven and not settled yet; the message counts in its queue.
+        Retrying = "retrying",
+        /// Somebody must look.
+        Review = "review",
+        /// Set aside until a time.
+        Quarantined = "quarantined",
+        /// Closed: dealt with.
+        Resolved = "resolved",
+        /// Closed: given up.
+        Abandoned = "abandoned",
+    }
+}
+
+impl Status {
+    /// Closed letters are kept until retention and change only by reopening.
+    #[must_use]
+    pub const fn is_closed(self) -> bool {
+        match self {
+            Self::Resolved | Self::Abandoned => true,
+            Self::Pending | Self::Retrying | Self::Review | Self::Quarantined => false,
+        }
+    }
+}
+
+/// Everything that can move a status: the operator's acts and the message's own fate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Move {
+    /// Send it back to work.
+    Retry,
+    /// Ask for a person.
+    Review,
+    /// Set aside.
+    Quarantine,
+    /// Out of quarantine or review, back to pending.
+    Release,
+    /// Close as dealt with.
+    Resolve,
+    /// Close as given up.
+    Abandon,
+    /// Open again.
+    Reopen,
+    /// Remove.
+    Purge,
+    /// The redriven message was acknowledged.
+    Succeeded,
+    /// The redriven message died again.
+    DiedAgain,
+    /// The redrive was taken back before anybody leased the message.
+    Undo,
+}
+
+impl Move {
+    /// Every one.
+    pub const ALL: [Self; 11] = [
+        Self::Retry,
+        Self::Review,
+        Self::Quarantine,
+        Self::Release,
+        Self::Resolve,
+        Self::Abandon,
+        Self::Reopen,
+        Self::Purge,
+        Self::Succeeded,
+        Self::DiedAgain,
+        Self::Undo,
+    ];
+
+    /// The verb for messages.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Retry => "retry",
+            Self::Review => "review",
+            Self::Quarantine => "quarantine",
+            Self::Release => "release",
+            Self::Resolve => "resolve",
+            Self::Abandon => "abandon",
+            Self::Reopen => "reopen",
+            Self::Purge => "purge",
+            Self::Succeeded => "complete",
+            Self::DiedAgain => "bury",
+            Self::Undo => "pull back",
+        }
+    }
+}
+
+/// Where a letter goes, or that it is removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// It stays, with this status.
+    Stays(Status),
+    /// It is removed and counted as purged.
+    Gone,
+}
+
+/// The status table of PRODUCT.md section 3, whole. Anything it does not list is a conflict that says so.
+///
+/// # Errors
+/// [`Refusal::WrongStatus`] with a hint at what would work.
+pub fn next_status(id: MessageId, from: Status, by: Move) -> Result<Place, Refusal> {
+    use Place::{Gone, Stays};
+    let refuse = |hint: &str| {
+        Err(Refusal::WrongStatus { id, status: from, act: by.name().into(), hint: hint.into() })
+    };
+    const OPEN_FIRST: &str = "reopen it first";
+    const IN_FLIGHT: &str = "it was sent back to work; wait until the message is done or dies again";
+    match from {
+        Status::Pending | Status::Review | Status::Quarantined => match by {
+            Move::Retry => Ok(Stays(Status::Retrying)),
+            Move::Review if from == Status::Review => refuse("it is under review already"),
+            Move::Review => Ok(Stays(Status::Review)),
+            Move::Quarantine if from == Status::Quarantined => refuse("it is in quarantine already"),
+            Move::Quarantine => Ok(Stays(Status::Quarantined)),
+            Move::Release if from == Status::Pending => refuse("it is neither in quarantine nor under review"),
+            Move::Release => Ok(Stays(Status::Pending)),
+            Move::Resolve => Ok(Stays(Status::Resolved)),
+            Move::Abandon => Ok(Stays(Status::Abandoned)),
+            Move::Reopen => refuse("it is open"),
+            Move::Purge => refuse("it is open; resolve or abandon it first"),
+            Move::Succeeded | Move::DiedAgain | Move::Undo => refuse("it is not being retried"),
+        },
+        Status::Retrying => match by {
+            Move::Succeeded => Ok(Stays(Status::Resolved)),
+            Move::DiedAgain | Move::Undo => Ok(Stays(Status::Pending)),
+            Move::Retry
+            | Move::Review
+            | Move::Quarantine
+            | Move::Release
+            | Move::Resolve
+            | Move::Abandon
+            | Move::Reopen
+            | Move::Purge => refuse(IN_FLIGHT),
+        },
+        Status::Resolved | Status::Abandoned => match by {
+            Move::Reopen => Ok(Stays(Status::Pending)),
+            Move::Purge => Ok(Gone),
+            Move::Retry
+            | Move::Review
+            | Move::Quarantine
+            | Move::Release
+            | Move::Resolve
+            | Move::Abandon
+            | Move::Succeeded
+            | Move::DiedAgain
+            | Move::Undo => refuse(OPEN_FIRST),
+        },
+    }
+}
+
+/// What an operator, a policy or a consumer does to one letter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "act")]
+pub enum Act {
+    /// Send it back to work.
+    Retry {
+        /// Not before then; at once when not said.
+        #[serde(default)]
+        at: Option<Time>,
+    },
+    /// Ask for a person.
+    Review,
+    /// Set aside until a time.
+    Quarantine {
+        /// Until when.
+        until: Time,
+    },
+    /// Back to pending.
+    Release,
+    /// Close as dealt with.
+    Resolve,
+    /// Close as given up.
+    Abandon,
+    /// Open again.
+    Reopen,
+    /// Say something.
+    Note,
+    /// Remove.
+    Purge,
+}
+
+impl Act {
+    /// The move this act makes, if it makes one.
+    #[must_use]
+    pub const fn as_move(&self) -> Option<Move> {
+        match self {
+            Self::Retry { .. } => Some(Move::Retry),
+            Self::Review => Some(Move::Review),
+            Self::Quarantine { .. } => Some(Move::Quarantine),
+            Self::Release => Some(Move::Release),
+            Self::Resolve => Some(Move::Resolve),
+            Self::Abandon => Some(Move::Abandon),
+            Self::Reopen => Some(Move::Reopen),
+            Self::Note => None,
+            Self::Purge => Some(Move::Purge),
+        }
+    }
+
+    /// The verb in audit, CLI and API.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self.as_move() {
+            Some(by) => by.name(),
+            None => "note",
+        }
+    }
+}
+
+/// Who acts, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Actor {
+    /// The person or program.
+    pub name: String,
+    /// Through what: cli, library, api.
+    pub source: String,
+    /// Why, in their words.
+    #[serde(default)]
+    pub reason: Option<String>,
+}
+
+impl Actor {
+    /// An actor without a reason.
+    #[must_use]
+    pub fn new(name: impl Into<String>, source: impl Into<String>) -> Self {
+        Self { name: name.into(), source: source.into(), reason: None }
+    }
+
+    /// Refuses names and reasons that are too long.
+    ///
+    /// # Errors
+    /// [`Refusal::Invalid`] naming the field.
+    pub fn check(&self) -> Result<(), Refusal> {
+        let reason = self.reason.as_deref().unwrap_or("");
+        for (field, text, max) in [
+            ("actor", self.name.as_str(), limits::LABEL_BYTES_MAX),
+            ("source", self.source.as_str(), limits::LABEL_BYTES_MAX),
+            ("reason", reason, limits::NOTE_BYTES_MAX),
+        ] {
+            if text.len() > max {
+                return Err(Refusal::invalid(field, format!("{} bytes; at most {max}", text.len())));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Something a person said about a letter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Note {
+    /// When.
+    pub at: Time,
+    /// Who.
+    pub by: String,
+    /// What.
+    pub text: String,
+}
+
+/// What is written on the outside of a letter: everything but the message and its failures.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct File {
+    /// The drawer it lies in.
+    pub dlq: QueueName,
+    /// Where it stands.
+    pub status: Status,
+    /// Why it died.
+    pub reason: Reason,
+    /// Which part of the world failed.
+    pub route: Route,
+    /// What kind of failure.
+    pub category: Category,
+    /// How bad.
+    pub severity: Severity,
+    /// What it takes.
+    pub recoverability: Recoverability,
+    /// The leaf it was filed under; never changes for a death.
+    pub leaf: LeafId,
+    /// How often it was sent back.
+    pub redrives: u32,
+    /// Who asked for review.
+    #[serde(default)]
+    pub review_requested_by: Option<String>,
+    /// When.
+    #[serde(default)]
+    pub review_requested_at: Option<Time>,
+    /// Who ended the review.
+    #[serde(default)]
+    pub reviewed_by: Option<String>,
+    /// When.
+    #[serde(default)]
+    pub reviewed_at: Option<Time>,
+    /// Until when it is set aside.
+    #[serde(default)]
+    pub quarantined_until: Option<Time>,
+    /// How it was closed: `retried`, or what the operator said.
+    #[serde(default)]
+    pub resolution: Option<String>,
+    /// The first failure ever.
+    #[serde(default)]
+    pub first_failed_at: Option<Time>,
+    /// The latest.
+    #[serde(default)]
+    pub last_failed_at: Option<Time>,
+    /// When it died, the last time.
+    pub dead_at: Time,
+    /// When it was closed.
+    #[serde(default)]
+    pub closed_at: Option<Time>,
+    /// By whom.
+    #[serde(default)]
+    pub closed_by: Option<String>,
+    /// When retention removes it.
+    #[serde(default)]
+    pub expires_at: Option<Time>,
+    /// What people said.
+    #[serde(default)]
+    pub notes: Vec<Note>,
+    /// Changes with every change; acts may insist on it.
+    pub version: u64,
+    /// Its ordering key is held until it is closed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub holds_key: bool,
+    /// A dead-letter consumer may lease it from then on.
+    #[serde(default)]
+    pub available_at: Time,
+    /// Who works on it as a dead-letter consumer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub consumer: Option<String>,
+    /// Until when.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub consumer_until: Option<Time>,
+}
+
+impl File {
+    /// The file of a message that just died. `previous` is its file from an earlier death, which is reopened.
+    #[must_use]
+    pub fn of_death(
+        slip: impl Into<Slip>,
+        policy: &QueuePolicy,
+        failure: &Analysed,
+        reason: Reason,
+        previous: Option<&Self>,
+        now: Time,
+    ) -> Self {
+        let slip = slip.into();
+        let mut file = Self {
+            dlq: policy.drawer(&slip.queue, failure.route),
+            status: Status::Pending,
+            reason,
+            route: failure.route,
+            category: failure.category,
+            severity: failure.severity,
+            recoverability: failure.recoverability,
+            leaf: failure.signature.leaf,
+            redrives: 0,
+            review_requested_by: None,
+            review_requested_at: None,
+            reviewed_by: None,
+            reviewed_at: None,
+            quarantined_until: None,
+            resolution: None,
+            first_failed_at: Some(now),
+            last_failed_at: Some(now),
+            dead_at: now,
+            closed_at: None,
+            closed_by: None,
+            expires_at: policy.open_ttl.map(|ttl| now.plus(ttl)),
+            notes: Vec::new(),
+            version: 1,
+            holds_key: slip.ordering_key.is_some() && policy.on_dead == OnDead::Hold,
+            available_at: now,
+            consumer: None,
+            consumer_until: None,
+        };
+        if let Some(before) = previous {
+            file.redrives = before.redrives;
+            file.first_failed_at = before.first_failed_at;
+            file.notes.clone_from(&before.notes);
+            file.version = before.version + 1;
+        }
+        file
+    }
+
+    /// The file after the operator's act; pure. The message's own part of a retry is `transition`'s.
+    ///
+    /// # Errors
+    /// A refusal when the status does not allow it, a consumer holds the letter, or the version moved on.
+    pub fn act(&self, id: MessageId, request: &ActRequest, policy: &QueuePolicy, now: Time) -> Result<Acted, Refusal> {
+        if let Some(expected) = request.expected_version
+            && expected != self.version
+        {
+            return Err(Refusal::VersionConflict { id, expected, actual: self.version });
+        }
+        request.actor.check()?;
+        let Some(by) = request.act.as_move() else {
+            return Ok(Acted::Changed(self.noted(&request.actor, now)));
+        };
+        if let (Some(worker), Some(until)) = (&self.consumer, self.consumer_until)
+            && until > now
+        {
+            return Err(Refusal::LetterLeased { id, worker: worker.clone(), until });
+        }
+        let Place::Stays(status) = next_status(id, self.status, by)? else { return Ok(Acted::Purged) };
+        let mut next = self.moved(status, policy, &request.actor.name, now);
+        match &request.act {
+            Act::Retry { .. } => next.redrives = self.redrives.saturating_add(1),
+            Act::Review => {
+                next.review_requested_by = Some(request.actor.name.clone());
+                next.review_requested_at = Some(now);
+            }
+            Act::Quarantine { until } => next.quarantined_until = Some(*until),
+            Act::Resolve | Act::Abandon => next.resolution.clone_from(&request.actor.reason),
+            Act::Release | Act::Reopen | Act::Note | Act::Purge => {}
+        }
+        if self.status == Status::Review && status != Status::Review {
+            next.reviewed_by = Some(request.actor.name.clone());
+            next.reviewed_at = Some(now);
+        }
+        if request.actor.reason.is_some() {
+            next = Self { version: next.version, ..next.noted(&request.actor, now) };
+        }
+        Ok(Acted::Changed(next))
+    }
+
+    /// The file with a new status and everything that follows from the status alone.
+    #[must_use]
+    pub fn moved(&self, status: Status, policy: &QueuePolicy, by: &str, now: Time) -> Self {
+        let closed = status.is_closed();
+        let open_until = policy.open_ttl.map(|ttl| self.dead_at.plus(ttl));
+        Self {
+            status,
+            quarantined_until: None,
+            resolution: None,
+            closed_at: closed.then_some(now),
+            closed_by: closed.then(|| by.to_owned()),
+            expires_at: if closed { Some(now.plus(policy.retention)) } else { open_until },
+            version: self.version + 1,
+            holds_key: self.holds_key && !closed,
+            available_at: now,
+            consumer: None,
+            consumer_until: None,
+            ..self.clone()
+        }
+    }
+
+    /// The file after the redriven message was acknowledged.
+    ///
+    /// # Errors
+    /// A refusal when the letter is not being retried.
+    pub fn succeeded(&self, id: MessageId, policy: &QueuePolicy, by: &str, now: Time) -> Result<Self, Refusal> {
+        next_status(id, self.status, Move::Succeeded)?;
+        Ok(Self { resolution: Some("retried".into()), ..self.moved(Status::Resolved, policy, by, now) })
+    }
+
+    fn noted(&self, actor: &Actor, now: Time) -> Self {
+        let mut next = self.clone();
+        let text = actor.reason.clone().unwrap_or_default();
+        next.notes.push(Note { at: now, by: actor.name.clone(), text });
+        if next.notes.len() > limits::NOTES_MAX {
+            next.notes.remove(0);
+        }
+        next.version += 1;
+        next
+    }
+
+    /// Whether a dead-letter consumer may lease it now.
+    #[must_use]
+    pub fn leasable(&self, now: Time) -> bool {
+        let open = match self.status {
+            Status::Pending => true,
+            Status::Retrying | Status::Review | Status::Quarantined | Status::Resolved | Status::Abandoned => {
+                false
+            }
+        };
+        open && self.available_at <= now && self.consumer_until.is_none_or(|until| until <= now)
+    }
+
+    /// Whether the letter may be sent back as it stands.
+    #[must_use]
+    pub const fn eligible(&self) -> bool {
+        match self.status {
+            Status::Pending => !matches!(self.reason, Reason::Permanent | Reason::Undecodable),
+            Status::Retrying | Status::Review | Status::Quarantined | Status::Resolved | Status::Abandoned => {
+                false
+            }
+        }
+    }
+}
+
+/// What an act did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Acted {
+    /// The file changed.
+    Changed(File),
+    /// The letter is to be removed.
+    Purged,
+}
+
+/// One act on one letter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ActRequest {
+    /// The letter.
+    pub id: MessageId,
+    /// What to do.
+    #[serde(flatten)]
+    pub act: Act,
+    /// Who, and why.
+    pub actor: Actor,
+    /// Refuse unless the letter is still at this version.
+    #[serde(default)]
+    pub expected_version: Option<u64>,
+}
+
+/// A dead letter as people see it: the message, the file and the failures, in one flat list of fields.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeadLetter {
+    /// The message.
+    #[serde(flatten)]
+    pub message: Message,
+    /// The file.
+    #[serde(flatten)]
+    pub file: File,
+    /// The template of its last failure's signature.
+    pub signature: String,
+    /// The group its leaf belongs to.
+    pub group: GroupId,
+    /// The last failure's error.
+    pub error: ErrorInfo,
+    /// Whether it may be sent back as it stands.
+    pub eligible: bool,
+    /// Whether a person is asked for.
+    pub review_required: bool,
+    /// The order of deaths; a later death has a higher number.
+    pub death: u64,
+}
+
+impl DeadLetter {
+    /// Puts the parts together. `failures` is the kept history, oldest first.
+    #[must_use]
+    pub fn assemble(mut message: Message, file: File, group: GroupId, death: u64, failures: Vec<Failure>) -> Self {
+        let last = failures.last();
+        let signature = last.map(|f| f.signature.clone()).unwrap_or_default();
+        let error = last.map(|f| f.error.clone()).unwrap_or_default();
+        message.failures = failures;
+        Self {
+            signature,
+            group,
+            error,
+            eligible: file.eligible(),
+            review_required: file.status == Status::Review,
+            death,
+            message,
+            file,
+        }
+    }
+
+    /// The identity.
+    #[must_use]
+    pub fn id(&self) -> MessageId {
+        self.message.envelope.id
+    }
+}
+
+/// A letter handed to a dead-letter consumer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LetterDelivery {
+    /// The letter.
+    #[serde(flatten)]
+    pub letter: DeadLetter,
+    /// The right to settle it.
+    pub token: LeaseToken,
+}
+
+/// How long a letter rests after its consumer failed.
+pub const CONSUMER_BACKOFF: Span = Span::from_hours(1);
+/// How long a consumer's lease lasts when it does not say.
+pub const CONSUMER_LEASE: Span = Span::from_secs(300);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The transitions of PRODUCT.md section 3, word for word.
+    fn legal(from: Status, by: Move) -> Option<&'static str> {
+        match (from, by) {
+            (Status::Pending | Status::Review | Status::Quarantined, Move::Retry) => Some("retrying"),
+            (Status::Pending | Status::Quarantined, Move::Review) => Some("review"),
+            (Status::Pending | Status::Review, Move::Quarantine) => Some("quarantined"),
+            (Status::Review | Status::Quarantined, Move::Release)
+            | (Status::Retrying, Move::DiedAgain | Move::Undo)
+            | (Status::Resolved | Status::Abandoned, Move::Reopen) => Some("pending"),
+            (Status::Pending | Status::Review | Status::Quarantined, Move::Resolve)
+            | (Status::Retrying, Move::Succeeded) => Some("resolved"),
+            (Status::Pending | Status::Review | Status::Quarantined, Move::Abandon) => Some("abandoned"),
+            (Status::Resolved | Status::Abandoned, Move::Purge) => Some("gone"),
+            (_, _) => None,
+        }
+    }
+
+    #[test]
+    fn the_status_table_is_exactly_the_one_of_the_product() {
+        let id = MessageId::new(1, [0; 10]);
+        let mut cells = 0;
+        for from in Status::ALL {
+            for by in Move::ALL {
+                let got = match next_status(id, *from, by) {
+                    Ok(Place::Stays(status)) => Some(status.name()),
+                    Ok(Place::Gone) => Some("gone"),
+                    Err(refusal) => {
+                        let text = refusal.to_string();
+                        assert!(text.contains(from.name()) && text.contains(by.name()), "{text}");
+                        None
+                    }
+                };
+                assert_eq!(got, legal(*from, by), "{from} x {by:?}");
+                cells += 1;
+            }
+        }
+        assert_eq!(cells, 66);
+    }
+}

@@ -1,0 +1,324 @@
+//! Names and identities. Each is parsed once at the edge and correct from then on; nothing in here checks
+//! twice. Text forms are stable: they stand in files, URLs and other people's scripts.
+
+use crate::limits::NAME_BYTES_MAX;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
+use std::str::FromStr;
+
+/// Why a piece of text is not an identity.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not {wanted}")]
+pub struct IdError {
+    text: String,
+    wanted: &'static str,
+}
+
+impl IdError {
+    fn new(text: &str, wanted: &'static str) -> Self {
+        Self { text: text.chars().take(80).collect(), wanted }
+    }
+}
+
+/// Implements text serialisation for a type that has `Display` and `FromStr`.
+macro_rules! serde_as_text {
+    ($name:ty) => {
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+                s.collect_str(self)
+            }
+        }
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+                let text = std::borrow::Cow::<'_, str>::deserialize(d)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+pub(crate) use serde_as_text;
+
+/// The identity of a message and of its dead letter: a UUIDv7, made by whoever accepts the message.
+/// It survives retry, death and redrive.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MessageId(uuid::Uuid);
+
+impl MessageId {
+    /// A UUIDv7 from the time and eighty random bits.
+    #[must_use]
+    pub fn new(unix_ms: u64, random: [u8; 10]) -> Self {
+        Self(uuid::Builder::from_unix_timestamp_millis(unix_ms, &random).into_uuid())
+    }
+
+    /// The sixteen bytes, big endian; they sort by time.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; 16] {
+        self.0.into_bytes()
+    }
+
+    /// The identity with these sixteen bytes.
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(uuid::Uuid::from_bytes(bytes))
+    }
+}
+
+impl fmt::Display for MessageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.hyphenated().fmt(f)
+    }
+}
+
+impl fmt::Debug for MessageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for MessageId {
+    type Err = IdError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        uuid::Uuid::try_parse(text)
+            .map(Self)
+            .map_err(|_| IdError::new(text, "a message id (a UUID such as 01981c3e-7d5a-7cc0-8b1f-3a52c0ffee00)"))
+    }
+}
+serde_as_text!(MessageId);
+
+/// The identity of an operation; the same shape as a message's, never mixed up with one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct OperationId(MessageId);
+
+impl OperationId {
+    /// An operation's identity from a fresh UUIDv7.
+    #[must_use]
+    pub fn new(id: MessageId) -> Self {
+        Self(id)
+    }
+
+    /// The sixteen bytes, big endian.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; 16] {
+        self.0.to_bytes()
+    }
+
+    /// The identity with these sixteen bytes.
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(MessageId::from_bytes(bytes))
+    }
+}
+
+impl fmt::Display for OperationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for OperationId {
+    type Err = IdError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse().map(Self).map_err(|_: IdError| IdError::new(text, "an operation id (a UUID)"))
+    }
+}
+
+/// The name of a queue or of a drawer: letters, digits, `.`, `_`, `-`; starts with a letter or digit.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QueueName(std::sync::Arc<str>);
+
+impl QueueName {
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The drawer that a queue's dead letters lie in unless its policy names another: `{queue}-dlq`.
+    #[must_use]
+    pub fn default_drawer(&self) -> Self {
+        Self(format!("{}-dlq", self.0).into())
+    }
+}
+
+impl fmt::Display for QueueName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for QueueName {
+    type Err = IdError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        // Four bytes stay free so that the default drawer of every queue is a name too.
+        let fits = !text.is_empty() && text.len() <= NAME_BYTES_MAX;
+        let starts = text.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
+        let all = text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
+        if fits && starts && all {
+            Ok(Self(text.into()))
+        } else {
+            Err(IdError::new(text, "a queue name (1 to 128 of A-Z a-z 0-9 . _ -, starting with a letter or digit)"))
+        }
+    }
+}
+serde_as_text!(QueueName);
+
+/// A leaf of the signature tree, and the name of a group: sixteen hex digits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LeafId(u64);
+
+impl LeafId {
+    /// The leaf with this number.
+    #[must_use]
+    pub const fn new(n: u64) -> Self {
+        Self(n)
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for LeafId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl fmt::Debug for LeafId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for LeafId {
+    type Err = IdError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match u64::from_str_radix(text, 16) {
+            Ok(n) if text.len() == 16 && !text.starts_with('+') => Ok(Self(n)),
+            Ok(_) | Err(_) => Err(IdError::new(text, "a group id (16 hexadecimal digits)")),
+        }
+    }
+}
+serde_as_text!(LeafId);
+
+/// A group is named by the first leaf that was filed under it.
+pub type GroupId = LeafId;
+
+/// The right to settle one delivery: the message and 128 random bits, new for every lease (I17).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct LeaseToken {
+    /// The leased message; found by primary key, so a token needs no index.
+    pub id: MessageId,
+    /// What only the holder knows.
+    pub secret: Secret,
+}
+
+/// 128 random bits that are compared, never shown in logs.
+#[derive(Clone, Copy, Eq)]
+pub struct Secret([u8; 16]);
+
+impl Secret {
+    /// A secret of these bytes.
+    #[must_use]
+    pub const fn new(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// The bytes, for storing.
+    #[must_use]
+    pub const fn to_bytes(self) -> [u8; 16] {
+        self.0
+    }
+}
+
+impl PartialEq for Secret {
+    /// Takes the same time wherever the first difference is.
+    fn eq(&self, other: &Self) -> bool {
+        self.0.iter().zip(other.0.iter()).fold(0_u8, |acc, (a, b)| acc | (a ^ b)) == 0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+impl fmt::Display for LeaseToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for byte in self.id.to_bytes().iter().chain(self.secret.0.iter()) {
+            write!(f, "{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for LeaseToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LeaseToken({}, …)", self.id)
+    }
+}
+
+impl FromStr for LeaseToken {
+    type Err = IdError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = || IdError::new(text, "a lease token (64 hexadecimal digits, as printed by `lease`)");
+        let halves = (text.get(..32), text.get(32..));
+        let (Some(id), Some(secret)) = halves else { return Err(wrong()) };
+        let hex = |s: &str| -> Option<[u8; 16]> {
+            if s.len() != 32 || !s.bytes().all(|b| b.is_ascii_hexdigit()) {
+                return None;
+            }
+            u128::from_str_radix(s, 16).ok().map(u128::to_be_bytes)
+        };
+        match (hex(id), hex(secret)) {
+            (Some(id), Some(secret)) => {
+                Ok(Self { id: MessageId::from_bytes(id), secret: Secret::new(secret) })
+            }
+            (None, _) | (_, None) => Err(wrong()),
+        }
+    }
+}
+serde_as_text!(LeaseToken);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_sort_by_time_and_read_back() {
+        let early = MessageId::new(1_000, [0xff; 10]);
+        let late = MessageId::new(1_001, [0; 10]);
+        assert!(early < late);
+        assert_eq!(early.to_string().parse::<MessageId>(), Ok(early));
+        assert_eq!(MessageId::from_bytes(early.to_bytes()), early);
+    }
+
+    #[test]
+    fn tokens_read_back_and_hide_their_secret() {
+        let token = LeaseToken { id: MessageId::new(5, [7; 10]), secret: Secret::new([9; 16]) };
+        assert_eq!(token.to_string().parse::<LeaseToken>(), Ok(token));
+        assert!(!format!("{token:?}").contains("0909"));
+    }
+
+    #[test]
+    fn malformed_identities_are_refused_by_name() {
+        for text in ["", "abc", "01981c3e-7d5a-7cc0-8b1f-3a52c0ffee0g", "../../etc/passwd", "日本"] {
+            assert!(text.parse::<MessageId>().unwrap_err().to_string().contains("message id"));
+            assert!(text.parse::<LeaseToken>().unwrap_err().to_string().contains("lease token"));
+        }
+        for text in ["", "-x", ".x", "a b", "a/b", "é", &"x".repeat(129)] {
+            assert!(text.parse::<QueueName>().unwrap_err().to_string().contains("queue name"), "{text}");
+        }
+        assert!("+123456789abcdef".parse::<LeafId>().is_err());
+        assert!("payments-eu.v2_x".parse::<QueueName>().is_ok());
+    }
+}

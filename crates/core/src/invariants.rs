@@ -1,0 +1,290 @@
+//! What must always hold, checked by recounting. A store walks everything it has past a [`Census`] and then
+//! asks it to compare with the counters it shows. The same census runs in the model, in tests and in `doctor`.
+
+use crate::dead_letter::{File, Status};
+use crate::group::{LeafCount, LeafKey};
+use crate::ids::{MessageId, QueueName};
+use crate::lifecycle::{Final, Phase};
+use crate::limits;
+use crate::message::{Envelope, Record};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+/// The counters of one queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Accepted ever, imports included.
+    pub enqueued: i64,
+    /// Scheduled or ready.
+    pub waiting: i64,
+    /// With workers.
+    pub leased: i64,
+    /// Dead letters that are not being retried, closed ones included.
+    pub dead: i64,
+    /// Acknowledged ever.
+    pub done: i64,
+    /// Taken back ever.
+    pub cancelled: i64,
+    /// Dropped because their time was over.
+    pub expired: i64,
+    /// Removed ever.
+    pub purged: i64,
+    /// Payload bytes of waiting and leased messages.
+    pub bytes: i64,
+}
+
+impl Counts {
+    /// Conservation: whatever came in is somewhere, or in a final count (I11).
+    #[must_use]
+    pub const fn conserved(&self) -> bool {
+        self.enqueued
+            == self.waiting
+                + self.leased
+                + self.dead
+                + self.done
+                + self.cancelled
+                + self.expired
+                + self.purged
+    }
+
+    /// Takes one message from here: the first half of every move.
+    pub fn leave(&mut self, phase: &Phase, size: u64) {
+        self.shift(phase, -1, size);
+    }
+
+    /// Puts one message there: the second half.
+    pub fn enter(&mut self, phase: &Phase, size: u64) {
+        self.shift(phase, 1, size);
+    }
+
+    fn shift(&mut self, phase: &Phase, by: i64, size: u64) {
+        let bytes = i64::try_from(size).unwrap_or(i64::MAX) * by;
+        match phase {
+            Phase::Waiting => {
+                self.waiting += by;
+                self.bytes += bytes;
+            }
+            Phase::Leased(_) => {
+                self.leased += by;
+                self.bytes += bytes;
+            }
+            Phase::Dead => self.dead += by,
+            Phase::Over(Final::Done) => self.done += by,
+            Phase::Over(Final::Cancelled) => self.cancelled += by,
+            Phase::Over(Final::Expired) => self.expired += by,
+            Phase::Over(Final::Purged) => self.purged += by,
+        }
+    }
+
+    /// Adds a change made elsewhere.
+    pub fn add(&mut self, delta: &Self) {
+        self.enqueued += delta.enqueued;
+        self.waiting += delta.waiting;
+        self.leased += delta.leased;
+        self.dead += delta.dead;
+        self.done += delta.done;
+        self.cancelled += delta.cancelled;
+        self.expired += delta.expired;
+        self.purged += delta.purged;
+        self.bytes += delta.bytes;
+    }
+}
+
+/// Something that does not hold.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    /// The invariant, by number.
+    pub invariant: String,
+    /// What was found, with ids.
+    pub what: String,
+    /// Whether `doctor --repair` can mend it: only counters can be.
+    pub repairable: bool,
+}
+
+/// What a check looked at and what it found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verification {
+    /// Live messages walked.
+    pub messages: u64,
+    /// Dead letters walked.
+    pub letters: u64,
+    /// Payloads read and compared with their checksum.
+    pub payloads: u64,
+    /// Failures walked.
+    pub failures: u64,
+    /// Audit rows checked.
+    pub audit_rows: u64,
+    /// What does not hold; empty is good. At most [`limits::FINDINGS_MAX`] are listed.
+    pub findings: Vec<Finding>,
+    /// How many there are in all.
+    pub findings_total: u64,
+    /// Counters that were set right.
+    pub repaired: u64,
+}
+
+impl Verification {
+    /// Notes a finding.
+    pub fn find(&mut self, invariant: &str, what: impl Into<String>, repairable: bool) {
+        self.findings_total += 1;
+        if self.findings.len() < limits::FINDINGS_MAX {
+            self.findings.push(Finding { invariant: invariant.into(), what: what.into(), repairable });
+        }
+    }
+
+    /// Whether everything holds.
+    #[must_use]
+    pub const fn is_clean(&self) -> bool {
+        self.findings_total == 0
+    }
+}
+
+/// A recount of everything.
+#[derive(Debug, Default)]
+pub struct Census {
+    queues: BTreeMap<QueueName, Counts>,
+    open: BTreeMap<LeafKey, i64>,
+    redriven: HashSet<MessageId>,
+    retrying: HashSet<MessageId>,
+    live: HashSet<MessageId>,
+    leased_keys: HashMap<(QueueName, String), MessageId>,
+    /// What was found on the way.
+    pub verification: Verification,
+}
+
+impl Census {
+    /// Counts one live message.
+    pub fn message(&mut self, record: &Record) {
+        let id = record.envelope.id;
+        self.verification.messages += 1;
+        self.live.insert(id);
+        let counts = self.queues.entry(record.envelope.queue.clone()).or_default();
+        counts.enter(&record.life.phase, record.envelope.size());
+        match &record.life.phase {
+            Phase::Waiting => {}
+            Phase::Leased(_) => {
+                if let Some(key) = &record.envelope.ordering_key {
+                    let place = (record.envelope.queue.clone(), key.clone());
+                    if let Some(other) = self.leased_keys.insert(place, id) {
+                        let what = format!("messages {other} and {id} of ordering key {key:?} are both leased");
+                        self.verification.find("I30", what, false);
+                    }
+                }
+            }
+            Phase::Dead | Phase::Over(_) => {
+                self.verification.find("I11", format!("message {id} is finished but still in its queue"), false);
+            }
+        }
+        if record.life.generation > 1 {
+            self.redriven.insert(id);
+        }
+        if record.life.attempts > record.life.deliveries {
+            let what = format!("message {id} has more attempts than deliveries");
+            self.verification.find("I24", what, false);
+        }
+    }
+
+    /// Counts one dead letter.
+    pub fn letter(&mut self, envelope: &Envelope, file: &File) {
+        self.verification.letters += 1;
+        let counts = self.queues.entry(envelope.queue.clone()).or_default();
+        if file.status == Status::Retrying {
+            self.retrying.insert(envelope.id);
+        } else {
+            counts.dead += 1;
+            if self.live.contains(&envelope.id) {
+                let what = format!("message {} is both live and dead", envelope.id);
+                self.verification.find("I32", what, false);
+            }
+        }
+        if !file.status.is_closed() {
+            let key = LeafKey { leaf: file.leaf, queue: envelope.queue.clone(), kind: envelope.kind.clone() };
+            *self.open.entry(key).or_default() += 1;
+        }
+    }
+
+    /// Compares the recount with the counters shown. Messages must have been walked before letters.
+    pub fn compare(&mut self, shown: &BTreeMap<QueueName, Counts>, leaves: &[(LeafKey, LeafCount)]) {
+        let redriven_alone: Vec<_> = self.redriven.difference(&self.retrying).copied().collect();
+        for id in redriven_alone {
+            let what = format!("message {id} was redriven but its letter does not say so");
+            self.verification.find("I32", what, false);
+        }
+        let retrying_alone: Vec<_> = self.retrying.difference(&self.redriven).copied().collect();
+        for id in retrying_alone {
+            let what = format!("letter {id} says retrying but its message is not in any queue");
+            self.verification.find("I32", what, false);
+        }
+        let names: BTreeSet<QueueName> = shown.keys().chain(self.queues.keys()).cloned().collect();
+        for name in names {
+            let counted = self.queues.get(&name).copied().unwrap_or_default();
+            let says = shown.get(&name).copied().unwrap_or_default();
+            for (what, counted, says) in [
+                ("waiting", counted.waiting, says.waiting),
+                ("leased", counted.leased, says.leased),
+                ("dead", counted.dead, says.dead),
+                ("bytes", counted.bytes, says.bytes),
+            ] {
+                if counted != says {
+                    let what = format!("queue {name}: {what} shows {says}, recounted {counted}");
+                    self.verification.find("I15", what, true);
+                }
+            }
+            if !says.conserved() {
+                let what = format!("queue {name}: {} enqueued, but the states sum to another number", says.enqueued);
+                self.verification.find("I11", what, false);
+            }
+        }
+        let shown_open: BTreeMap<&LeafKey, i64> = leaves.iter().map(|(k, c)| (k, c.open)).collect();
+        for (key, says) in &shown_open {
+            let counted = self.open.get(*key).copied().unwrap_or(0);
+            if counted != *says {
+                let what = format!("leaf {} in queue {}: open shows {says}, recounted {counted}", key.leaf, key.queue);
+                self.verification.find("I15", what, true);
+            }
+        }
+        let unknown: Vec<String> =
+            self.open.keys().filter(|k| !shown_open.contains_key(k)).map(|k| k.leaf.to_string()).collect();
+        for leaf in unknown {
+            self.verification.find("I15", format!("leaf {leaf} has letters but no counter"), true);
+        }
+    }
+
+    /// The recounted states of a queue, for repair.
+    #[must_use]
+    pub fn counted(&self, queue: &QueueName) -> Counts {
+        self.queues.get(queue).copied().unwrap_or_default()
+    }
+
+    /// The recounted open letters, for repair.
+    #[must_use]
+    pub fn open(&self) -> &BTreeMap<LeafKey, i64> {
+        &self.open
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{NewMessage, Payload};
+    use crate::policy::QueuePolicy;
+    use crate::time::Time;
+
+    #[test]
+    fn i11_i15_a_census_sees_what_the_counters_hide() {
+        let queue: QueueName = "q".parse().unwrap();
+        let new = NewMessage::new(MessageId::new(1, [1; 10]), queue.clone(), Payload::default());
+        let record = new.accept(&QueuePolicy::default(), 1, Time::ZERO);
+        let good = Counts { enqueued: 1, waiting: 1, ..Counts::default() };
+        for (shown, findings) in [
+            (good, 0),
+            (Counts { waiting: 2, ..good }, 2),
+            (Counts { enqueued: 2, ..good }, 1),
+            (Counts { waiting: 0, leased: 1, ..good }, 2),
+        ] {
+            let mut census = Census::default();
+            census.message(&record);
+            census.compare(&[(queue.clone(), shown)].into(), &[]);
+            assert_eq!(census.verification.findings.len(), findings, "{shown:?}");
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! # The life of a message that keeps failing
+//!
+//! 1. Somebody hands in work: [`message::NewMessage`]. It becomes a [`message::Record`]: an envelope that
+//!    never changes and a [`lifecycle::Life`] that does.
+//! 2. The [`scheduler`] says which priority is served next; a store leases the message to a worker.
+//! 3. The worker fails and reports: [`failure::Report`]. In the worker's own process the report is analysed:
+//!    [`signature`] says which failures are the same, [`classify`] what kind they are.
+//! 4. Inside its commit the store asks [`policy::judge`]: retry at a time that [`backoff`] gives, or dead.
+//! 5. [`lifecycle::transition`] turns the verdict into the next life. It is the only place that does.
+//! 6. After the last attempt the message is a [`dead_letter`]: a file with a status of its own, in a drawer,
+//!    counted in a [`group`] by cause.
+//! 7. A person finds it with a [`filter`], looks, and acts; or an [`operation`] acts on all that match.
+//!    Every act is in the [`audit`] trail. Sent back, the message starts a new generation at step 2.
+//! 8. [`invariants`] says what must hold at every moment of this, and recounts to see that it does.
+//!
+//! This crate decides and never acts: no I/O, no clock, no randomness of its own. [`store`] is the contract
+//! of those who act.
+
+pub mod audit;
+pub mod backoff;
+pub mod classify;
+pub mod dead_letter;
+pub mod error;
+pub mod failure;
+pub mod filter;
+pub mod group;
+pub mod ids;
+pub mod invariants;
+pub mod lifecycle;
+pub mod limits;
+pub mod message;
+pub mod operation;
+pub mod policy;
+pub mod query;
+pub mod scheduler;
+pub mod signature;
+pub mod store;
+pub mod time;

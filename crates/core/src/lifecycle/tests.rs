@@ -1,0 +1,183 @@
+//! The full table: every state times every command, each cell checked. A new state or command does not
+//! compile until it is looked at here.
+
+use super::*;
+use crate::error::Refusal;
+use crate::failure::Reason;
+use crate::ids::{MessageId, Secret};
+use crate::policy::Verdict;
+use crate::time::{Span, Time};
+
+const NOW: Time = Time::from_millis(100_000);
+const RIGHT: Secret = Secret::new([1; 16]);
+const WRONG: Secret = Secret::new([2; 16]);
+
+fn id() -> MessageId {
+    MessageId::new(1, [0; 10])
+}
+
+fn lease(expires_at: Time) -> Lease {
+    Lease { secret: RIGHT, worker: "w".into(), granted_at: Time::from_millis(90_000), expires_at }
+}
+
+fn life(phase: Phase, ready_at: Time) -> Life {
+    Life { phase, attempts: 1, deliveries: 3, ..Life::new(ready_at, Time::from_millis(1)) }
+}
+
+/// Every state a message can be seen in, with a live and an expired lease told apart.
+fn lives() -> Vec<(&'static str, Life)> {
+    let past = Time::from_millis(50_000);
+    let live = NOW.plus(Span::from_secs(30));
+    vec![
+        ("scheduled", life(Phase::Waiting, NOW.plus(Span::from_secs(1)))),
+        ("ready", life(Phase::Waiting, NOW)),
+        ("leased", life(Phase::Leased(lease(live)), past)),
+        ("lease-expired", life(Phase::Leased(lease(NOW)), past)),
+        ("dead", life(Phase::Dead, past)),
+        ("done", life(Phase::Over(Final::Done), past)),
+        ("cancelled", life(Phase::Over(Final::Cancelled), past)),
+        ("expired", life(Phase::Over(Final::Expired), past)),
+        ("purged", life(Phase::Over(Final::Purged), past)),
+    ]
+}
+
+fn commands() -> Vec<(&'static str, Command)> {
+    let retry = Verdict::Retry { at: NOW.plus(Span::from_secs(5)) };
+    let die = Verdict::Dead { reason: Reason::MaxAttempts };
+    let lease_for = Span::from_secs(60);
+    let back = |secret| Command::GiveBack { secret, until: None, max_attempts: 5 };
+    vec![
+        ("lease", Command::Lease { secret: WRONG, worker: "w2".into(), lease_for }),
+        ("ack", Command::Ack { secret: RIGHT }),
+        ("ack-wrong", Command::Ack { secret: WRONG }),
+        ("fail-retry", Command::Fail { secret: RIGHT, verdict: retry }),
+        ("fail-dead", Command::Fail { secret: RIGHT, verdict: die }),
+        ("fail-drop", Command::Fail { secret: RIGHT, verdict: Verdict::Drop }),
+        ("fail-wrong", Command::Fail { secret: WRONG, verdict: die }),
+        ("release", back(RIGHT)),
+        ("release-wrong", back(WRONG)),
+        ("extend", Command::Extend { secret: RIGHT, lease_for }),
+        ("extend-wrong", Command::Extend { secret: WRONG, lease_for }),
+        ("lose", Command::LoseLease { verdict: retry }),
+        ("time-out", Command::TimeOut { verdict: die }),
+        ("cancel", Command::Cancel),
+        ("purge", Command::Purge),
+        ("redrive", Command::Redrive { at: NOW }),
+        ("undo", Command::UndoRedrive),
+    ]
+}
+
+/// What a cell of the table must hold: the state afterwards, or how it is refused.
+fn expected(state: &str, command: &str) -> &'static str {
+    match (state, command) {
+        ("ready", "lease") => "leased",
+        ("scheduled" | "ready", "time-out") | ("leased", "fail-dead") => "dead",
+        ("scheduled" | "ready", "cancel") => "cancelled",
+        ("scheduled" | "ready" | "dead", "purge") => "purged",
+        ("leased", "ack") => "done",
+        ("leased", "fail-retry") | ("lease-expired", "lose") => "scheduled",
+        ("leased", "fail-drop") => "expired",
+        ("leased", "release") | ("dead", "redrive") => "ready",
+        ("leased", "extend") => "leased",
+        ("lease-expired", "ack" | "fail-retry" | "fail-dead" | "fail-drop" | "release" | "extend") => "too late",
+        (
+            _,
+            "ack" | "ack-wrong" | "fail-retry" | "fail-dead" | "fail-drop" | "fail-wrong" | "release"
+            | "release-wrong" | "extend" | "extend-wrong",
+        ) => "stale",
+        (_, _) => "wrong state",
+    }
+}
+
+#[test]
+fn i12_every_state_times_every_command_is_as_the_table_says() {
+    let mut cells = 0;
+    for (state, life) in lives() {
+        for (name, command) in commands() {
+            let got = match transition(id(), &life, &command, NOW) {
+                Ok(t) => t.next.state(NOW).name(),
+                Err(Refusal::StaleToken { .. }) => "stale",
+                Err(Refusal::LeaseExpired { .. }) => "too late",
+                Err(Refusal::WrongState { .. }) => "wrong state",
+                Err(other) => panic!("{state} x {name}: {other}"),
+            };
+            assert_eq!(got, expected(state, name), "{state} x {name}");
+            cells += 1;
+        }
+    }
+    assert_eq!(cells, 9 * 17);
+}
+
+#[test]
+fn i18_i24_only_a_lease_counts_a_delivery_and_none_takes_one_back() {
+    for (state, life) in lives() {
+        for (name, command) in commands() {
+            let Ok(t) = transition(id(), &life, &command, NOW) else { continue };
+            let granted = u32::from(name == "lease");
+            assert_eq!(t.next.deliveries, life.deliveries + granted, "{state} x {name}");
+        }
+    }
+}
+
+#[test]
+fn i20_extend_never_shortens() {
+    let far = life(Phase::Leased(lease(NOW.plus(Span::from_hours(1)))), NOW);
+    let extend = Command::Extend { secret: RIGHT, lease_for: Span::from_secs(1) };
+    let next = transition(id(), &far, &extend, NOW).unwrap().next;
+    assert_eq!(next.lease().unwrap().expires_at, NOW.plus(Span::from_hours(1)));
+}
+
+#[test]
+fn giving_back_is_free_a_hundred_times_and_then_counts() {
+    let mut l = life(Phase::Waiting, NOW);
+    l.attempts = 0;
+    let mut rounds = 0;
+    let reason = loop {
+        l = transition(
+            id(),
+            &l,
+            &Command::Lease { secret: RIGHT, worker: "w".into(), lease_for: Span::from_secs(30) },
+            NOW,
+        )
+        .unwrap()
+        .next;
+        let t = transition(
+            id(),
+            &l,
+            &Command::GiveBack { secret: RIGHT, until: None, max_attempts: 3 },
+            NOW,
+        )
+        .unwrap();
+        rounds += 1;
+        match t.effect {
+            Effect::GivenBack => assert_eq!(t.next.attempts, 0),
+            Effect::Retried => assert!(t.next.attempts > 0),
+            Effect::Died(reason) => break reason,
+            other => panic!("{other:?}"),
+        }
+        assert!(rounds < 1_000);
+        l = t.next;
+    };
+    assert_eq!((rounds, reason), (103, Reason::MaxAttempts));
+}
+
+#[test]
+fn a_redrive_starts_a_generation_and_keeps_the_lifetime_numbers() {
+    let mut l = life(Phase::Dead, NOW);
+    l.failed = 5;
+    l.failing_since = Some(NOW);
+    let t = transition(id(), &l, &Command::Redrive { at: Time::ZERO }, NOW).unwrap();
+    assert_eq!((t.next.generation, t.next.attempts, t.next.deliveries, t.next.failed), (2, 0, 3, 5));
+    assert_eq!((t.next.failing_since, t.next.ready_at), (None, NOW));
+    let undone = transition(id(), &t.next, &Command::UndoRedrive, NOW).unwrap();
+    assert_eq!((undone.next.generation, undone.effect), (1, Effect::PulledBack));
+}
+
+#[test]
+fn a_failure_is_counted_and_dated_once_per_generation() {
+    let l = life(Phase::Leased(lease(NOW.plus(Span::from_secs(9)))), NOW);
+    let retry = Verdict::Retry { at: NOW.plus(Span::from_secs(5)) };
+    let t = transition(id(), &l, &Command::Fail { secret: RIGHT, verdict: retry }, NOW).unwrap();
+    assert_eq!((t.next.failed, t.next.failing_since), (1, Some(NOW)));
+    assert_eq!(t.next.last_delay, Some(Span::from_secs(5)));
+}

@@ -1,0 +1,97 @@
+//! Every bound of the system, with its reason. A loop, queue, page or string without a bound here is a bug
+//! (invariant I49). Nothing in this file decides anything: it only says how much is too much.
+
+use crate::time::Span;
+
+/// Payload bytes of one message. Larger work belongs in object storage with a reference here; SQLite rows
+/// stay cheap to copy and a full batch stays below the frame limit of the socket.
+pub const PAYLOAD_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Entries in one batch verb: one commit stays short enough for those who wait behind it.
+pub const BATCH_ENTRIES_MAX: usize = 10_000;
+/// Bytes of payload in one batch verb: bounds the memory of one commit.
+pub const BATCH_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Names of queues, drawers and kinds. Long enough for a dotted path, short enough for a table column.
+pub const NAME_BYTES_MAX: usize = 128;
+/// Idempotency and ordering keys: a composite of two ids fits.
+pub const KEY_BYTES_MAX: usize = 512;
+/// Headers of one message.
+pub const HEADERS_MAX: usize = 64;
+/// Bytes of all header names and values of one message.
+pub const HEADER_BYTES_MAX: usize = 16 * 1024;
+/// Tags of one message.
+pub const TAGS_MAX: usize = 32;
+/// Bytes of one tag.
+pub const TAG_BYTES_MAX: usize = 128;
+/// Bytes of the free JSON context.
+pub const CONTEXT_BYTES_MAX: usize = 16 * 1024;
+/// Bytes of a W3C trace context, worker, host, version, actor or step name.
+pub const LABEL_BYTES_MAX: usize = 256;
+/// Bytes of one error message kept with a failure (D12).
+pub const ERROR_MESSAGE_BYTES_MAX: usize = 8 * 1024;
+/// Bytes of one stack kept with a failure: about 600 frames.
+pub const STACK_BYTES_MAX: usize = 64 * 1024;
+/// Entries of an error's context trail and of its artifacts.
+pub const TRAIL_ENTRIES_MAX: usize = 32;
+/// Whole failures kept from the start of a message's history, and as many from its end.
+pub const HISTORY_EDGE: u32 = 10;
+/// Bytes of an operator's note or reason.
+pub const NOTE_BYTES_MAX: usize = 4 * 1024;
+/// Notes kept on one letter; the oldest beyond it are dropped and counted.
+pub const NOTES_MAX: usize = 100;
+
+/// Leases granted by one call.
+pub const LEASE_BATCH_MAX: usize = 1_000;
+/// Queues named in one lease call.
+pub const LEASE_QUEUES_MAX: usize = 64;
+/// The longest lease: a forgotten worker holds its message at most this long.
+pub const LEASE_MAX: Span = Span::from_hours(12);
+/// The shortest lease: below this a scheduler hiccup loses it.
+pub const LEASE_MIN: Span = Span::from_millis(100);
+/// Releases and snoozes of one generation that give the attempt back.
+pub const GIVE_BACKS_MAX: u32 = 100;
+/// Executions a policy or message may ask for.
+pub const ATTEMPTS_MAX: u32 = 10_000;
+/// The longest delay, ttl, backoff cap or retention: 10 years. Beyond it is a typing mistake.
+pub const SPAN_MAX: Span = Span::from_days(3_650);
+/// How long an idempotency key is remembered.
+pub const KEY_WINDOW: Span = Span::from_hours(24);
+/// Steps of a listed backoff.
+pub const BACKOFF_STEPS_MAX: usize = 100;
+/// Include and exclude rules of one policy.
+pub const RULES_MAX: usize = 100;
+/// Queues of one store: each costs a few kilobytes of memory when it is served.
+pub const QUEUES_MAX: usize = 10_000;
+
+/// Items on one page (D9).
+pub const PAGE_ITEMS_MAX: usize = 1_000;
+/// Items on a page when the caller does not say.
+pub const PAGE_ITEMS_DEFAULT: usize = 50;
+/// Candidates one filtered page looks at before it stops and says so.
+pub const PAGE_SCAN_MAX: usize = 100_000;
+/// Bytes of a filter text.
+pub const FILTER_BYTES_MAX: usize = 4 * 1024;
+/// Nesting of parentheses and `not` in a filter.
+pub const FILTER_DEPTH_MAX: usize = 32;
+/// Terms of a filter.
+pub const FILTER_TERMS_MAX: usize = 128;
+
+/// Members written per freezing step of an operation, and letters changed per running step.
+pub const OPERATION_CHUNK: usize = 2_000;
+/// Messages looked at by one maintenance pass (I23).
+pub const REAP_MAX: usize = 10_000;
+/// Commands one group commit takes before it answers.
+pub const GROUP_COMMANDS_MAX: usize = 1_024;
+/// Commands waiting for the writer before callers wait themselves.
+pub const WRITER_QUEUE_MAX: usize = 4_096;
+/// Entries of the in-memory index of ready messages; beyond it each level's tail stays on disk.
+pub const HOT_ENTRIES_MAX: usize = 4_000_000;
+/// Distinct sets of queues whose scheduler state is remembered.
+pub const SCHEDULERS_MAX: usize = 1_024;
+/// Findings `doctor` lists before it only counts.
+pub const FINDINGS_MAX: usize = 1_000;
+/// Bytes of one frame on the store's socket.
+pub const FRAME_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// Connections the store's socket serves at once.
+pub const CONNECTIONS_MAX: usize = 256;
+/// Bytes of one value in the small key-value space.
+pub const KV_BYTES_MAX: usize = 256 * 1024;

@@ -1,0 +1,677 @@
+//! A message: what was handed in ([`NewMessage`]), what never changes about it ([`Envelope`]), what a store
+//! keeps ([`Record`]) and what people see ([`Message`]). Payload bytes are opaque and never re-encoded.
+
+use crate::error::Refusal;
+use crate::failure::Failure;
+use crate::ids::{LeaseToken, MessageId, QueueName};
+use crate::lifecycle::{Life, State};
+use crate::limits;
+use crate::policy::QueuePolicy;
+use crate::time::{Span, Time};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::str::FromStr;
+
+/// How urgent due work is. Orders due work; never shortens a delay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Priority {
+    /// Served first: weight 16.
+    Critical,
+    /// Weight 8.
+    High,
+    /// Weight 4; what a message gets when nobody says.
+    #[default]
+    #[serde(alias = "medium")]
+    Normal,
+    /// Weight 2.
+    Low,
+    /// Served when there is room: weight 1.
+    Background,
+}
+
+impl Priority {
+    /// All five, most urgent first; the position is the level.
+    pub const ALL: [Self; 5] = [Self::Critical, Self::High, Self::Normal, Self::Low, Self::Background];
+
+    /// The level: 0 is the most urgent.
+    #[must_use]
+    pub const fn level(self) -> usize {
+        match self {
+            Self::Critical => 0,
+            Self::High => 1,
+            Self::Normal => 2,
+            Self::Low => 3,
+            Self::Background => 4,
+        }
+    }
+
+    /// The priority of a level; levels past the last are the last.
+    #[must_use]
+    pub const fn from_level(level: usize) -> Self {
+        match level {
+            0 => Self::Critical,
+            1 => Self::High,
+            2 => Self::Normal,
+            3 => Self::Low,
+            _ => Self::Background,
+        }
+    }
+
+    /// The name in every interface.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Critical => "critical",
+            Self::High => "high",
+            Self::Normal => "normal",
+            Self::Low => "low",
+            Self::Background => "background",
+        }
+    }
+}
+
+impl fmt::Display for Priority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Priority {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "medium" {
+            return Ok(Self::Normal);
+        }
+        Self::ALL
+            .into_iter()
+            .find(|p| p.name() == text)
+            .ok_or_else(|| format!("{text:?} is not a priority: critical, high, normal, low or background"))
+    }
+}
+
+/// The exact bytes of a message and what they claim to be.
+#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(try_from = "PayloadText", into = "PayloadText")]
+pub struct Payload {
+    /// The bytes, as handed in.
+    pub bytes: Vec<u8>,
+    /// What the sender says they are; never acted upon.
+    pub content_type: String,
+}
+
+/// How a payload is written in JSON: as text when it is UTF-8, else in base64; bit-exact either way.
+#[derive(Clone, Serialize, Deserialize)]
+struct PayloadText {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    payload: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    payload_base64: Option<String>,
+    #[serde(default)]
+    content_type: String,
+}
+
+impl From<Payload> for PayloadText {
+    fn from(p: Payload) -> Self {
+        match String::from_utf8(p.bytes) {
+            Ok(text) => Self { payload: Some(text), payload_base64: None, content_type: p.content_type },
+            Err(e) => Self {
+                payload: None,
+                payload_base64: Some(STANDARD.encode(e.as_bytes())),
+                content_type: p.content_type,
+            },
+        }
+    }
+}
+
+impl TryFrom<PayloadText> for Payload {
+    type Error = String;
+
+    fn try_from(t: PayloadText) -> Result<Self, Self::Error> {
+        let bytes = match (t.payload, t.payload_base64) {
+            (Some(_), Some(_)) => return Err("give payload or payload_base64, not both".into()),
+            (Some(text), None) => text.into_bytes(),
+            (None, Some(b64)) => {
+                STANDARD.decode(b64).map_err(|e| format!("payload_base64 is not base64: {e}"))?
+            }
+            (None, None) => Vec::new(),
+        };
+        Ok(Self { bytes, content_type: t.content_type })
+    }
+}
+
+impl fmt::Debug for Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Payload({} bytes, {:?})", self.bytes.len(), self.content_type)
+    }
+}
+
+/// Work as it is handed in. The id is made by whoever accepts it, so that asking again is harmless.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NewMessage {
+    /// The identity; the same id with the same body is the same message.
+    pub id: MessageId,
+    /// Where it goes.
+    pub queue: QueueName,
+    /// The operation type.
+    #[serde(default)]
+    pub kind: String,
+    /// How urgent; the queue's default when not said.
+    #[serde(default)]
+    pub priority: Option<Priority>,
+    /// The bytes.
+    #[serde(flatten)]
+    pub payload: Payload,
+    /// Metadata for handlers.
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+    /// Labels for people.
+    #[serde(default)]
+    pub tags: BTreeSet<String>,
+    /// Idempotency key.
+    #[serde(default)]
+    pub key: Option<String>,
+    /// Messages with the same ordering key are worked on one at a time, in order.
+    #[serde(default)]
+    pub ordering_key: Option<String>,
+    /// Where replies go.
+    #[serde(default)]
+    pub reply_to: Option<QueueName>,
+    /// W3C trace context.
+    #[serde(default)]
+    pub trace: Option<String>,
+    /// Free JSON: task, repository, tenant.
+    #[serde(default)]
+    pub context: Option<serde_json::Value>,
+    /// Not before this long from now.
+    #[serde(default, rename = "delay_ms", alias = "delay")]
+    pub delay: Option<Span>,
+    /// Useless this long after enqueue; the queue's default when not said.
+    #[serde(default, rename = "ttl_ms", alias = "ttl")]
+    pub ttl: Option<Span>,
+    /// Must be done by then.
+    #[serde(default)]
+    pub deadline: Option<Time>,
+    /// Executions allowed; the queue's default when not said.
+    #[serde(default)]
+    pub max_attempts: Option<u32>,
+    /// Who sent it.
+    #[serde(default)]
+    pub enqueued_by: Option<String>,
+}
+
+fn bounded(field: &str, length: usize, max: usize) -> Result<(), Refusal> {
+    if length <= max {
+        return Ok(());
+    }
+    Err(Refusal::invalid(field, format!("{length} bytes; at most {max} are allowed")))
+}
+
+/// Names and labels end up in terminals and logs: no control characters.
+fn printable(field: &str, text: &str, max: usize) -> Result<(), Refusal> {
+    bounded(field, text.len(), max)?;
+    if text.chars().any(char::is_control) {
+        return Err(Refusal::invalid(field, "contains a control character; only printable text is allowed"));
+    }
+    Ok(())
+}
+
+/// Refuses spans that are a typing mistake.
+pub(crate) fn sane(field: &str, span: Span, min: Span, max: Span) -> Result<(), Refusal> {
+    if span < min || span > max {
+        return Err(Refusal::invalid(field, format!("{span} is outside {min} to {max}")));
+    }
+    Ok(())
+}
+
+impl NewMessage {
+    /// A message with everything else left to the defaults.
+    #[must_use]
+    pub fn new(id: MessageId, queue: QueueName, payload: Payload) -> Self {
+        Self {
+            id,
+            queue,
+            kind: String::new(),
+            priority: None,
+            payload,
+            headers: BTreeMap::new(),
+            tags: BTreeSet::new(),
+            key: None,
+            ordering_key: None,
+            reply_to: None,
+            trace: None,
+            context: None,
+            delay: None,
+            ttl: None,
+            deadline: None,
+            max_attempts: None,
+            enqueued_by: None,
+        }
+    }
+
+    /// Refuses what is over a limit, naming the field (I49).
+    ///
+    /// # Errors
+    /// [`Refusal::Invalid`] for the first field that is out of bounds.
+    pub fn check(&self) -> Result<(), Refusal> {
+        bounded("payload", self.payload.bytes.len(), limits::PAYLOAD_BYTES_MAX)?;
+        printable("content_type", &self.payload.content_type, limits::LABEL_BYTES_MAX)?;
+        printable("kind", &self.kind, limits::NAME_BYTES_MAX)?;
+        if self.headers.len() > limits::HEADERS_MAX {
+            return Err(Refusal::invalid("headers", format!("more than {} headers", limits::HEADERS_MAX)));
+        }
+        bounded("headers", self.headers.iter().map(|(k, v)| k.len() + v.len()).sum(), limits::HEADER_BYTES_MAX)?;
+        if self.tags.len() > limits::TAGS_MAX {
+            return Err(Refusal::invalid("tags", format!("more than {} tags", limits::TAGS_MAX)));
+        }
+        for tag in &self.tags {
+            printable("tags", tag, limits::TAG_BYTES_MAX)?;
+        }
+        for (field, value) in [("key", &self.key), ("ordering_key", &self.ordering_key)] {
+            if let Some(value) = value {
+                printable(field, value, limits::KEY_BYTES_MAX)?;
+                if value.is_empty() {
+                    return Err(Refusal::invalid(field, "is empty; leave it out instead"));
+                }
+            }
+        }
+        for (field, value) in [("trace", &self.trace), ("enqueued_by", &self.enqueued_by)] {
+            if let Some(value) = value {
+                printable(field, value, limits::LABEL_BYTES_MAX)?;
+            }
+        }
+        if let Some(context) = &self.context {
+            bounded("context", context.to_string().len(), limits::CONTEXT_BYTES_MAX)?;
+        }
+        if let Some(delay) = self.delay {
+            sane("delay", delay, Span::ZERO, limits::SPAN_MAX)?;
+        }
+        if let Some(ttl) = self.ttl {
+            sane("ttl", ttl, Span::from_millis(1), limits::SPAN_MAX)?;
+        }
+        match self.max_attempts {
+            Some(n) if n == 0 || n > limits::ATTEMPTS_MAX => Err(Refusal::invalid(
+                "max_attempts",
+                format!("{n} is outside 1 to {}; it counts executions, the first included", limits::ATTEMPTS_MAX),
+            )),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// What makes two messages the same for idempotency: everything that reaches the handler.
+    #[must_use]
+    pub fn body_hash(&self) -> [u8; 32] {
+        body_hash(&self.queue, &self.kind, &self.payload, &self.headers, self.ordering_key.as_deref())
+    }
+
+    /// Fills in the queue's defaults: the record as it stands in the store from now on.
+    #[must_use]
+    pub fn accept(self, policy: &QueuePolicy, seq: u64, now: Time) -> Record {
+        let ready_at = now.plus(self.delay.unwrap_or(Span::ZERO));
+        let ttl = self.ttl.or(policy.ttl);
+        Record {
+            life: Life::new(ready_at, now),
+            envelope: Envelope {
+                id: self.id,
+                seq,
+                queue: self.queue,
+                kind: self.kind,
+                priority: self.priority.unwrap_or(policy.priority),
+                payload: self.payload,
+                headers: self.headers,
+                tags: self.tags,
+                key: self.key,
+                ordering_key: self.ordering_key,
+                reply_to: self.reply_to,
+                trace: self.trace,
+                context: self.context,
+                max_attempts: self.max_attempts,
+                delay: self.delay,
+                ttl,
+                deadline: self.deadline,
+                enqueued_by: self.enqueued_by,
+                enqueued_at: now,
+            },
+        }
+    }
+}
+
+/// Each part is closed by a byte that cannot be in it, or is last, so that no two bodies read the same.
+fn body_hash(
+    queue: &QueueName,
+    kind: &str,
+    payload: &Payload,
+    headers: &BTreeMap<String, String>,
+    ordering_key: Option<&str>,
+) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    for part in [queue.as_str(), kind, &payload.content_type, ordering_key.unwrap_or("")] {
+        hash.update(part);
+        hash.update([0]);
+    }
+    for text in headers.iter().flat_map(|(name, value)| [name, value]) {
+        hash.update((text.len() as u64).to_be_bytes());
+        hash.update(text);
+    }
+    hash.update([0]);
+    hash.update(&payload.bytes);
+    hash.finalize().into()
+}
+
+/// What never changes about a message, from enqueue to purge.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Envelope {
+    /// The identity.
+    pub id: MessageId,
+    /// The place in the order of enqueues; stays through retry and redrive, so ordering keys keep their order.
+    #[serde(default)]
+    pub seq: u64,
+    /// The queue.
+    pub queue: QueueName,
+    /// The operation type; may be empty.
+    #[serde(default)]
+    pub kind: String,
+    /// How urgent.
+    #[serde(default)]
+    pub priority: Priority,
+    /// The exact bytes.
+    #[serde(flatten)]
+    pub payload: Payload,
+    /// Metadata for handlers.
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+    /// Labels for people.
+    #[serde(default)]
+    pub tags: BTreeSet<String>,
+    /// Idempotency key.
+    #[serde(default)]
+    pub key: Option<String>,
+    /// Ordering key.
+    #[serde(default)]
+    pub ordering_key: Option<String>,
+    /// Where replies go.
+    #[serde(default)]
+    pub reply_to: Option<QueueName>,
+    /// W3C trace context.
+    #[serde(default)]
+    pub trace: Option<String>,
+    /// Free JSON.
+    #[serde(default)]
+    pub context: Option<serde_json::Value>,
+    /// Executions allowed for this message alone; the queue's policy rules when nothing is said.
+    #[serde(default)]
+    pub max_attempts: Option<u32>,
+    /// The delay it was enqueued with.
+    #[serde(default, rename = "delay_ms")]
+    pub delay: Option<Span>,
+    /// How long after enqueue it is useless.
+    #[serde(default, rename = "ttl_ms")]
+    pub ttl: Option<Span>,
+    /// When it must be done.
+    #[serde(default)]
+    pub deadline: Option<Time>,
+    /// Who sent it.
+    #[serde(default)]
+    pub enqueued_by: Option<String>,
+    /// When it was first accepted.
+    pub enqueued_at: Time,
+}
+
+impl Envelope {
+    /// When the ttl ends, if there is one.
+    #[must_use]
+    pub fn expires_at(&self) -> Option<Time> {
+        self.ttl.map(|ttl| self.enqueued_at.plus(ttl))
+    }
+
+    /// The earlier of ttl end and deadline: after it the message is not handed out any more.
+    #[must_use]
+    pub fn useless_at(&self) -> Option<Time> {
+        Terms::from(self).useless_at()
+    }
+
+    /// Executions allowed under this policy.
+    #[must_use]
+    pub fn max_attempts(&self, policy: &QueuePolicy) -> u32 {
+        Terms::from(self).max_attempts(policy)
+    }
+
+    /// The hash of the message it came from; see [`NewMessage::body_hash`].
+    #[must_use]
+    pub fn body_hash(&self) -> [u8; 32] {
+        body_hash(&self.queue, &self.kind, &self.payload, &self.headers, self.ordering_key.as_deref())
+    }
+
+    /// What the message counts against a queue's byte limit.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.payload.bytes.len() as u64
+    }
+}
+
+/// What limits a message's life, by count and by clock: all that judging needs of an envelope.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// Executions allowed for this message alone.
+    pub max_attempts: Option<u32>,
+    /// When the ttl ends.
+    pub expires_at: Option<Time>,
+    /// When it must be done.
+    pub deadline: Option<Time>,
+}
+
+impl Terms {
+    /// Executions allowed under this policy.
+    #[must_use]
+    pub fn max_attempts(&self, policy: &QueuePolicy) -> u32 {
+        self.max_attempts.unwrap_or(policy.max_attempts)
+    }
+
+    /// The earlier of ttl end and deadline: after it the message is not handed out any more.
+    #[must_use]
+    pub fn useless_at(&self) -> Option<Time> {
+        match (self.expires_at, self.deadline) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+}
+
+impl From<&Envelope> for Terms {
+    fn from(e: &Envelope) -> Self {
+        Self { max_attempts: e.max_attempts, expires_at: e.expires_at(), deadline: e.deadline }
+    }
+}
+
+/// The part of an envelope that decisions look at; small enough to be read and written on every verb, while
+/// the payload and what belongs to it stay where they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slip {
+    /// The identity.
+    pub id: MessageId,
+    /// The place in the order of enqueues.
+    pub seq: u64,
+    /// The queue.
+    pub queue: QueueName,
+    /// The operation type.
+    pub kind: String,
+    /// How urgent.
+    pub priority: Priority,
+    /// Payload bytes.
+    pub size: u64,
+    /// Idempotency key.
+    pub key: Option<String>,
+    /// Ordering key.
+    pub ordering_key: Option<String>,
+    /// What limits its life.
+    pub terms: Terms,
+}
+
+impl From<&Envelope> for Slip {
+    fn from(e: &Envelope) -> Self {
+        Self {
+            id: e.id,
+            seq: e.seq,
+            queue: e.queue.clone(),
+            kind: e.kind.clone(),
+            priority: e.priority,
+            size: e.size(),
+            key: e.key.clone(),
+            ordering_key: e.ordering_key.clone(),
+            terms: e.into(),
+        }
+    }
+}
+
+impl From<&Record> for Slip {
+    fn from(record: &Record) -> Self {
+        (&record.envelope).into()
+    }
+}
+
+/// A message as a store keeps it: what never changes, and where it is in its life.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    /// What never changes.
+    pub envelope: Envelope,
+    /// What does.
+    pub life: Life,
+}
+
+impl Record {
+    /// What people see of it at this instant.
+    #[must_use]
+    pub fn view(&self, policy: &QueuePolicy, now: Time) -> Message {
+        let lease = self.life.lease();
+        Message {
+            envelope: Envelope {
+                max_attempts: Some(self.envelope.max_attempts(policy)),
+                ..self.envelope.clone()
+            },
+            state: self.life.state(now),
+            attempts: self.life.attempts,
+            deliveries: self.life.deliveries,
+            generation: self.life.generation,
+            failed: self.life.failed,
+            ready_at: self.life.ready_at,
+            first_received_at: self.life.first_received_at,
+            updated_at: self.life.updated_at,
+            leased_by: lease.map(|l| l.worker.clone()),
+            lease_expires_at: lease.map(|l| l.expires_at),
+            failures: Vec::new(),
+        }
+    }
+}
+
+/// A message as people see it: one field list for CLI, API and exports. Never carries a lease's secret.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Message {
+    /// What never changes; `max_attempts` shows what is allowed, by the message or by its queue.
+    #[serde(flatten)]
+    pub envelope: Envelope,
+    /// Where it is in its life.
+    pub state: State,
+    /// Executions begun in this generation.
+    pub attempts: u32,
+    /// Leases granted ever; the fencing number.
+    pub deliveries: u32,
+    /// 1 at first, one more for every redrive.
+    pub generation: u32,
+    /// Failed deliveries ever.
+    pub failed: u32,
+    /// When it may be leased.
+    pub ready_at: Time,
+    /// When it was first leased.
+    pub first_received_at: Option<Time>,
+    /// When it last changed.
+    pub updated_at: Time,
+    /// Who works on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leased_by: Option<String>,
+    /// Until when.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_expires_at: Option<Time>,
+    /// What went wrong so far: the first and last ten. Filled in when one message is shown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<Failure>,
+}
+
+/// One attempt handed to a worker.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Delivery {
+    /// The message; its `lease_expires_at` says when the right ends.
+    #[serde(flatten)]
+    pub message: Message,
+    /// The right to settle it.
+    pub token: LeaseToken,
+    /// Which execution of this generation this is; 1 is the first.
+    pub attempt: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message() -> NewMessage {
+        NewMessage::new(MessageId::new(1, [1; 10]), "q".parse().unwrap(), Payload::default())
+    }
+
+    #[test]
+    fn payloads_survive_json_bit_for_bit() {
+        for bytes in [b"{\"n\": 1.0}".to_vec(), vec![0xff, 0, 1], Vec::new(), "žluť\u{0}".into()] {
+            let p = Payload { bytes, content_type: "x/y".into() };
+            let json = serde_json::to_string(&p).unwrap();
+            assert_eq!(serde_json::from_str::<Payload>(&json).unwrap(), p);
+        }
+    }
+
+    #[test]
+    fn records_survive_json_with_their_field_names() {
+        let mut m = message();
+        m.payload.bytes = vec![0xc3, 0x28];
+        m.ordering_key = Some("k".into());
+        let record = m.accept(&QueuePolicy::default(), 7, Time::from_millis(5));
+        let view = record.view(&QueuePolicy::default(), Time::from_millis(5));
+        let json = serde_json::to_value(&view).unwrap();
+        assert_eq!(json["payload_base64"], "wyg=");
+        assert_eq!(json["enqueued_at"], "1970-01-01T00:00:00.005Z");
+        assert_eq!(serde_json::from_value::<Message>(json).unwrap(), view);
+    }
+
+    #[test]
+    fn what_is_over_a_limit_is_refused_by_field() {
+        let refused = |change: fn(&mut NewMessage), field: &str| {
+            let mut m = message();
+            change(&mut m);
+            match m.check() {
+                Err(Refusal::Invalid { field: f, .. }) => assert_eq!(f, field),
+                other => panic!("{field}: {other:?}"),
+            }
+        };
+        refused(|m| m.payload.bytes = vec![0; limits::PAYLOAD_BYTES_MAX + 1], "payload");
+        refused(|m| m.kind = "a\u{1b}[31m".into(), "kind");
+        refused(|m| m.key = Some(String::new()), "key");
+        refused(|m| m.ordering_key = Some("x".repeat(513)), "ordering_key");
+        refused(|m| m.tags = (0..33).map(|i| i.to_string()).collect(), "tags");
+        refused(|m| m.delay = Some(Span::from_days(4_000)), "delay");
+        refused(|m| m.ttl = Some(Span::ZERO), "ttl");
+        refused(|m| m.max_attempts = Some(0), "max_attempts");
+        assert_eq!(message().check(), Ok(()));
+    }
+
+    #[test]
+    fn the_body_hash_ignores_identity_and_sees_content() {
+        let a = message();
+        let mut b = message();
+        b.id = MessageId::new(2, [2; 10]);
+        b.key = Some("k".into());
+        assert_eq!(a.body_hash(), b.body_hash());
+        b.payload.bytes.push(1);
+        assert_ne!(a.body_hash(), b.body_hash());
+    }
+}

@@ -1,0 +1,479 @@
+//! The store traits: the contract every backend keeps. Verbs are the CLI's and the API's. One call is many
+//! items is one commit, with a result per entry. Promises are named by invariant number; a backend is done
+//! when the laws of the testkit hold on it.
+//!
+//! For all verbs: **I1-I3** a reply that says success is durable before it is given; **I4** a call that gave
+//! no reply is applied whole or not at all, per entry (**I5**); **I6** after a failed write or fsync nothing
+//! more is acknowledged; **I11** conservation holds at every commit.
+
+use crate::audit::{AuditReport, AuditRow};
+use crate::dead_letter::{Act, ActRequest, Actor, DeadLetter, LetterDelivery, Status};
+use crate::error::{Outcome, Refusal};
+use crate::failure::{Analysed, Reason};
+use crate::filter::Filter;
+use crate::group::Group;
+use crate::ids::{GroupId, LeaseToken, MessageId, OperationId, QueueName};
+use crate::invariants::{Counts, Verification};
+use crate::lifecycle::State;
+use crate::limits;
+use crate::message::{Delivery, Message, NewMessage, sane};
+use crate::operation::{Control, Member, Operation, OperationSpec, Preview};
+use crate::policy::{Override, QueuePolicy};
+use crate::query::{Page, PageRequest, Query};
+use crate::time::{Span, Time};
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// A result per entry of a batch.
+pub type Each<T> = Vec<Result<T, Refusal>>;
+
+/// What became of one enqueue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Enqueued {
+    /// The message's id: the given one, or that of the message that has the same key.
+    pub id: MessageId,
+    /// Where that message is.
+    pub state: State,
+    /// Whether it was here before.
+    pub duplicate: bool,
+}
+
+/// Who wants how much work from where.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseRequest {
+    /// From these queues, as if they were one.
+    pub queues: Vec<QueueName>,
+    /// At most so many.
+    pub max: usize,
+    /// For how long; each queue's policy when not said.
+    #[serde(default)]
+    pub lease_for: Option<Span>,
+    /// Who.
+    pub worker: String,
+}
+
+impl LeaseRequest {
+    /// Refuses absurd numbers, naming the field.
+    ///
+    /// # Errors
+    /// [`Refusal::Invalid`].
+    pub fn check(&self) -> Result<(), Refusal> {
+        if self.queues.is_empty() || self.queues.len() > limits::LEASE_QUEUES_MAX {
+            let why = format!("name 1 to {} queues", limits::LEASE_QUEUES_MAX);
+            return Err(Refusal::invalid("queues", why));
+        }
+        if self.max == 0 || self.max > limits::LEASE_BATCH_MAX {
+            return Err(Refusal::invalid("max", format!("ask for 1 to {}", limits::LEASE_BATCH_MAX)));
+        }
+        check_lease(self.lease_for)?;
+        check_worker(&self.worker)
+    }
+}
+
+/// Refuses leases that are too short or too long.
+///
+/// # Errors
+/// [`Refusal::Invalid`].
+pub fn check_lease(lease_for: Option<Span>) -> Result<(), Refusal> {
+    lease_for.map_or(Ok(()), |span| sane("lease", span, limits::LEASE_MIN, limits::LEASE_MAX))
+}
+
+/// Refuses worker names that are empty, too long or not printable.
+///
+/// # Errors
+/// [`Refusal::Invalid`].
+pub fn check_worker(worker: &str) -> Result<(), Refusal> {
+    let fits = !worker.is_empty() && worker.len() <= limits::LABEL_BYTES_MAX;
+    if fits && !worker.chars().any(char::is_control) {
+        return Ok(());
+    }
+    let why = format!("1 to {} printable bytes", limits::LABEL_BYTES_MAX);
+    Err(Refusal::invalid("worker", why))
+}
+
+/// What a worker says about its delivery.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "settle")]
+pub enum Settle {
+    /// Done.
+    Ack,
+    /// Failed.
+    Fail {
+        /// What went wrong.
+        failure: Box<Analysed>,
+        /// A custom policy's word.
+        #[serde(default)]
+        said: Option<Override>,
+    },
+    /// Back to the queue at once; the attempt does not count.
+    Release,
+    /// Back to the queue for later; the attempt does not count.
+    Snooze {
+        /// For how long.
+        #[serde(rename = "for_ms")]
+        span: Span,
+    },
+    /// Longer, please.
+    Extend {
+        /// From now; the queue's policy when not said.
+        #[serde(default, rename = "by_ms")]
+        by: Option<Span>,
+    },
+}
+
+/// One settlement.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Settlement {
+    /// The right to settle.
+    pub token: LeaseToken,
+    /// What is said.
+    #[serde(flatten)]
+    pub what: Settle,
+}
+
+impl Settlement {
+    /// Refuses absurd spans.
+    ///
+    /// # Errors
+    /// [`Refusal::Invalid`].
+    pub fn check(&self) -> Result<(), Refusal> {
+        match &self.what {
+            Settle::Extend { by } => check_lease(*by),
+            Settle::Snooze { span } => sane("snooze", *span, Span::ZERO, limits::SPAN_MAX),
+            Settle::Ack | Settle::Fail { .. } | Settle::Release => Ok(()),
+        }
+    }
+}
+
+/// Where a message is after its settlement.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settled {
+    /// The message.
+    pub id: MessageId,
+    /// Where it is now.
+    pub state: State,
+    /// When it may be leased again, when it waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready_at: Option<Time>,
+    /// Until when the lease lasts, when it was extended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_expires_at: Option<Time>,
+    /// Why it died, when it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Reason>,
+}
+
+/// What a maintenance pass did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reaped {
+    /// Leases that had run out.
+    pub leases_lost: u64,
+    /// Messages whose time was over.
+    pub timed_out: u64,
+    /// Letters whose quarantine ended.
+    pub released: u64,
+    /// Letters removed by retention.
+    pub letters_expired: u64,
+    /// Idempotency keys forgotten.
+    pub keys_forgotten: u64,
+}
+
+impl Reaped {
+    /// Whether there was nothing to do.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// A queue as people see it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Queue {
+    /// The name.
+    pub name: QueueName,
+    /// Whether leasing is halted.
+    pub paused: bool,
+    /// Who halted it, when and why.
+    #[serde(default)]
+    pub paused_by: Option<String>,
+    /// Waiting for their time.
+    pub scheduled: u64,
+    /// May be leased now.
+    pub ready: u64,
+    /// The counters.
+    #[serde(flatten)]
+    pub counts: Counts,
+    /// The rules in effect.
+    pub policy: QueuePolicy,
+}
+
+/// A drawer as people see it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drawer {
+    /// The name.
+    pub dlq: QueueName,
+    /// Letters by status.
+    pub by_status: BTreeMap<Status, u64>,
+}
+
+/// Where the message that has an idempotency key is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyState {
+    /// The message.
+    pub id: MessageId,
+    /// Where it is, also when it is finished.
+    pub state: State,
+}
+
+/// How far a purge came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Purged {
+    /// Messages removed by this call.
+    pub purged: u64,
+    /// Whether there is more to remove.
+    pub more: bool,
+}
+
+/// The work side: from enqueue to the last attempt.
+#[async_trait]
+pub trait Work: Send + Sync {
+    /// Accepts work. **I41** same key and body within the window is the same message, also when it is dead
+    /// or done; same key and another body is refused. **I42** the same id and body again is harmless.
+    async fn enqueue(&self, batch: Vec<NewMessage>) -> Outcome<Each<Enqueued>>;
+
+    /// Hands out due work, most deserving first. **I16** one live lease per message; **I17** a new secret
+    /// each; **I19** run-out leases are judged in the same commit; **I24** each grant counts once;
+    /// **I29** the scheduler's shares; **I30** one at a time per ordering key; **I31** never early.
+    async fn lease(&self, request: LeaseRequest) -> Outcome<Vec<Delivery>>;
+
+    /// Takes the outcome of deliveries. **I13** exactly one finaliser; **I17** a stale token changes nothing;
+    /// **I20, I22** too late is too late; **I26** the attempt limit; **I32** death is one commit.
+    async fn settle(&self, batch: Vec<Settlement>) -> Outcome<Each<Settled>>;
+
+    /// One bounded maintenance pass over at most `limit` items. **I14, I23** nothing hides behind a block.
+    async fn reap(&self, limit: usize) -> Outcome<Reaped>;
+
+    /// Returns true as soon as one of the queues may have due work, or false after `at_most`.
+    async fn wait(&self, queues: Vec<QueueName>, at_most: Span) -> Outcome<bool>;
+
+    /// Live messages in the order they were enqueued.
+    async fn messages(&self, query: Query) -> Outcome<Page<Message>>;
+
+    /// One live message with its failures so far.
+    async fn message(&self, id: MessageId) -> Outcome<Message>;
+
+    /// Where the message with this idempotency key is; nothing when the key is unknown or forgotten.
+    async fn key_state(&self, queue: QueueName, key: String) -> Outcome<Option<KeyState>>;
+
+    /// Takes waiting messages back. Leased ones are refused.
+    async fn cancel(&self, ids: Vec<MessageId>, actor: Actor) -> Outcome<Each<MessageId>>;
+
+    /// Every queue, by name.
+    async fn queues(&self) -> Outcome<Vec<Queue>>;
+
+    /// One queue.
+    async fn queue(&self, name: QueueName) -> Outcome<Queue>;
+
+    /// Sets a queue's rules, making it if need be. **I38** a drawer is never a queue.
+    async fn configure(&self, name: QueueName, policy: QueuePolicy, actor: Actor) -> Outcome<Queue>;
+
+    /// Halts or resumes leasing; enqueue and settle go on.
+    async fn pause(&self, name: QueueName, paused: bool, actor: Actor) -> Outcome<Queue>;
+
+    /// Removes waiting messages, a bounded number per call; leased ones and letters stay.
+    async fn purge(&self, name: QueueName, actor: Actor) -> Outcome<Purged>;
+}
+
+/// Who wants letters from which drawer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LetterLeaseRequest {
+    /// The drawer.
+    pub dlq: QueueName,
+    /// At most so many.
+    pub max: usize,
+    /// For how long; 300 s when not said.
+    #[serde(default)]
+    pub lease_for: Option<Span>,
+    /// Who.
+    pub worker: String,
+}
+
+impl LetterLeaseRequest {
+    /// Refuses absurd numbers, naming the field.
+    ///
+    /// # Errors
+    /// [`Refusal::Invalid`].
+    pub fn check(&self) -> Result<(), Refusal> {
+        if self.max == 0 || self.max > limits::LEASE_BATCH_MAX {
+            return Err(Refusal::invalid("max", format!("ask for 1 to {}", limits::LEASE_BATCH_MAX)));
+        }
+        check_lease(self.lease_for)?;
+        check_worker(&self.worker)
+    }
+}
+
+/// What a dead-letter consumer says about its letter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "settle")]
+pub enum LetterSettle {
+    /// Do this with it.
+    Do {
+        /// The act.
+        act: Act,
+        /// Who, and why.
+        actor: Actor,
+    },
+    /// The consumer failed; the letter rests for an hour. It never dies a second time from this.
+    Fail {
+        /// What to note on the letter.
+        note: String,
+    },
+    /// Back to the drawer.
+    Release,
+    /// Longer, please.
+    Extend {
+        /// From now; 300 s when not said.
+        #[serde(default, rename = "by_ms")]
+        by: Option<Span>,
+    },
+}
+
+/// One settlement of a letter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LetterSettlement {
+    /// The right to settle.
+    pub token: LeaseToken,
+    /// What is said.
+    #[serde(flatten)]
+    pub what: LetterSettle,
+}
+
+/// Where a letter stands after an act.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LetterState {
+    /// The letter.
+    pub id: MessageId,
+    /// Its status; nothing when it was removed.
+    pub status: Option<Status>,
+    /// Its version.
+    pub version: u64,
+}
+
+/// The dead-letter side: from death to decision.
+#[async_trait]
+pub trait Letters: Send + Sync {
+    /// Letters that match, latest death first. The evaluator is the authority on what matches.
+    async fn letters(&self, query: Query) -> Outcome<Page<DeadLetter>>;
+
+    /// One letter with its kept history. **I33** payload bit-exact, every attempt.
+    async fn letter(&self, id: MessageId) -> Outcome<DeadLetter>;
+
+    /// Every drawer that has or had letters, by name.
+    async fn drawers(&self) -> Outcome<Vec<Drawer>>;
+
+    /// Hands pending letters to a dead-letter consumer, oldest death first. **I16, I17** as for messages.
+    async fn lease_letters(&self, request: LetterLeaseRequest) -> Outcome<Vec<LetterDelivery>>;
+
+    /// Takes a consumer's word. **I17, I22** as for messages.
+    async fn settle_letters(&self, batch: Vec<LetterSettlement>) -> Outcome<Each<LetterState>>;
+
+    /// Acts on single letters. **I12** the status table; **I48** one audit row each, in the same commit.
+    async fn act(&self, batch: Vec<ActRequest>) -> Outcome<Each<LetterState>>;
+
+    /// Groups, most open letters first. Exact: **I15**.
+    async fn groups(&self, page: PageRequest) -> Outcome<Page<Group>>;
+
+    /// One group.
+    async fn group(&self, id: GroupId) -> Outcome<Group>;
+
+    /// Files letters from an export. A letter whose id is here already is left alone and refused by entry.
+    async fn import(&self, batch: Vec<DeadLetter>, actor: Actor) -> Outcome<Each<MessageId>>;
+
+    /// What an operation over this filter would touch, and the bound that freezes it.
+    async fn preview(&self, filter: Filter, sample: usize) -> Outcome<Preview>;
+
+    /// Starts an operation; starting the same id again returns it as it stands (**I36**).
+    async fn start(&self, spec: OperationSpec) -> Outcome<Operation>;
+
+    /// Does one chunk of an operation's work in one commit, with one audit row (**I36, I48**).
+    async fn step(&self, id: OperationId) -> Outcome<Operation>;
+
+    /// Steers an operation.
+    async fn control(&self, id: OperationId, control: Control, actor: Actor) -> Outcome<Operation>;
+
+    /// One operation.
+    async fn operation(&self, id: OperationId) -> Outcome<Operation>;
+
+    /// Operations, latest first.
+    async fn operations(&self, page: PageRequest) -> Outcome<Page<Operation>>;
+
+    /// The members of an operation and what became of each.
+    async fn members(&self, id: OperationId, page: PageRequest) -> Outcome<Page<Member>>;
+
+    /// The audit trail, latest first.
+    async fn audit(&self, page: PageRequest) -> Outcome<Page<AuditRow>>;
+
+    /// Checks the chain, and that a head noted earlier is in it (**I48**).
+    async fn audit_verify(&self, head: Option<String>) -> Outcome<AuditReport>;
+}
+
+/// A small durable value and its version.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KvEntry {
+    /// The value.
+    pub value: Vec<u8>,
+    /// Changes with every write.
+    pub version: u64,
+}
+
+/// What a verification looks at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VerifyRequest {
+    /// Also read every payload and check the file itself.
+    pub deep: bool,
+    /// Set counters right that are wrong; nothing else is ever repaired.
+    pub repair: bool,
+}
+
+/// What a store says about itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreInfo {
+    /// memory, sqlite, model.
+    pub backend: String,
+    /// Whether success means durable.
+    pub durable: bool,
+    /// Where the data is.
+    pub place: String,
+    /// The store's clock.
+    pub now: Time,
+    /// How far the store's clock is ahead of the wall clock.
+    pub skew_ms: i64,
+    /// What is wrong with it at the moment, in words; empty is good.
+    pub degraded: Vec<String>,
+}
+
+/// A whole store.
+#[async_trait]
+pub trait Store: Work + Letters {
+    /// What this store is and how it is.
+    async fn info(&self) -> Outcome<StoreInfo>;
+
+    /// Recounts everything and compares (**I11, I14, I15, I30, I32, I46, I48**).
+    async fn verify(&self, request: VerifyRequest) -> Outcome<Verification>;
+
+    /// Copies the store to a new directory, as of one commit, while work goes on (**I9**).
+    async fn backup(&self, target: String) -> Outcome<u64>;
+
+    /// Reads a small durable value.
+    async fn kv_get(&self, namespace: String, key: String) -> Outcome<Option<KvEntry>>;
+
+    /// Writes or removes one, only if it is still at the version that was read (0 = not there).
+    async fn kv_put(
+        &self,
+        namespace: String,
+        key: String,
+        value: Option<Vec<u8>>,
+        expected: u64,
+    ) -> Outcome<u64>;
+}

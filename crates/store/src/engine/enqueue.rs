@@ -1,0 +1,246 @@
+//! Enqueue, and the verbs of queues and of waiting messages: configure, pause, cancel, purge.
+
+use super::Engine;
+use super::tables::{Incoming, KeyRow, Live, QueueRow, Tables};
+use redrive_core::audit::AuditEntry;
+use redrive_core::dead_letter::Actor;
+use redrive_core::error::{Error, Outcome, Refusal};
+use redrive_core::ids::{MessageId, QueueName};
+use redrive_core::lifecycle::{Command, Phase, State};
+use redrive_core::limits;
+use redrive_core::message::Slip;
+use redrive_core::policy::QueuePolicy;
+use redrive_core::store::{Each, Enqueued, Purged};
+use redrive_core::time::Time;
+
+/// Refuses a batch that one commit should not carry.
+pub(crate) fn check_batch(entries: usize, bytes: usize) -> Result<(), Refusal> {
+    if entries > limits::BATCH_ENTRIES_MAX || bytes > limits::BATCH_BYTES_MAX {
+        let why = format!(
+            "{entries} entries with {bytes} bytes; send at most {} entries and {} bytes in one call",
+            limits::BATCH_ENTRIES_MAX,
+            limits::BATCH_BYTES_MAX
+        );
+        return Err(Refusal::invalid("batch", why));
+    }
+    Ok(())
+}
+
+impl<T: Tables> Engine<T> {
+    /// Accepts work, entry by entry; entries before count for the limits of those after.
+    pub(crate) fn enqueue(
+        &mut self,
+        batch: Vec<Result<Incoming<T::Body>, Refusal>>,
+        now: Time,
+    ) -> Outcome<Each<Enqueued>> {
+        let mut results = Vec::with_capacity(batch.len());
+        for entry in batch {
+            let result = match entry {
+                Ok(incoming) => self.enqueue_one(incoming, now),
+                Err(refusal) => Err(refusal.into()),
+            };
+            results.push(match result {
+                Ok(enqueued) => Ok(enqueued),
+                Err(Error::Refused(refusal)) => Err(refusal),
+                Err(Error::Store(error)) => return Err(error.into()),
+            });
+        }
+        Ok(results)
+    }
+
+    fn enqueue_one(&mut self, incoming: Incoming<T::Body>, now: Time) -> Outcome<Enqueued> {
+        self.ensure_queue(&incoming.new.queue)?;
+        if let Some(known) = self.known(&incoming, now)? {
+            return Ok(known);
+        }
+        let Incoming { new, body, body_hash, size } = incoming;
+        let row = self.queue(&new.queue)?;
+        check_room(&new.queue, row, size)?;
+        let policy = row.policy.clone();
+        let heads = self.heads()?;
+        heads.seq += 1;
+        let record = new.accept(&policy, heads.seq, now);
+        let mut slip = Slip::from(&record);
+        slip.size = size;
+        self.tables.put_body(slip.seq, body, record.envelope.ttl, now)?;
+        if let Some(key) = &slip.key {
+            let row = KeyRow { id: slip.id, body_hash, created_at: now, ended: None };
+            self.tables.put_key(&slip.queue, key, &row)?;
+        }
+        self.move_count(&slip, None, &Phase::Waiting)?;
+        let state = record.life.state(now);
+        let id = slip.id;
+        let live = Live { slip, life: record.life };
+        self.tables.add_live(&live)?;
+        if let Some(hot) = &mut self.hot {
+            hot.add(&live.slip, &live.life);
+        }
+        self.woke = true;
+        Ok(Enqueued { id, state, duplicate: false })
+    }
+
+    /// Whether this message is here already: by key within its window, or by id (I41, I42).
+    fn known(&mut self, incoming: &Incoming<T::Body>, now: Time) -> Outcome<Option<Enqueued>> {
+        let new = &incoming.new;
+        if let Some(key) = &new.key
+            && let Some(row) = self.tables.key(&new.queue, key)?
+            && row.created_at.plus(limits::KEY_WINDOW) > now
+        {
+            if row.body_hash != incoming.body_hash {
+                let (queue, key) = (new.queue.clone(), key.clone());
+                return Err(Refusal::KeyConflict { queue, key, id: row.id }.into());
+            }
+            let state = super::reads::key_state(&self.tables, &row, now)?;
+            return Ok(Some(Enqueued { id: row.id, state, duplicate: true }));
+        }
+        let found = match self.tables.live(new.id)? {
+            Some(live) => Some((live.slip, live.life.state(now))),
+            None => self.tables.letter(new.id)?.map(|letter| (letter.slip, State::Dead)),
+        };
+        let Some((slip, state)) = found else { return Ok(None) };
+        if self.tables.envelope(&slip)?.body_hash() == incoming.body_hash {
+            return Ok(Some(Enqueued { id: new.id, state, duplicate: true }));
+        }
+        Err(Refusal::IdConflict { id: new.id }.into())
+    }
+
+    /// Makes a queue with the default rules, unless the name is a drawer's.
+    pub(super) fn ensure_queue(&mut self, name: &QueueName) -> Outcome<()> {
+        let queues = self.queues()?;
+        if queues.contains_key(name) {
+            return Ok(());
+        }
+        if queues.len() >= limits::QUEUES_MAX {
+            let why = format!("there are {} already; a name per message is a mistake", limits::QUEUES_MAX);
+            return Err(Refusal::invalid("queue", why).into());
+        }
+        if let Some(owner) = owner_of_drawer(queues.iter(), name) {
+            return Err(Refusal::IsDrawer { queue: name.clone(), owner }.into());
+        }
+        queues.insert(name.clone(), QueueRow::default());
+        self.cache.queues_changed.insert(name.clone());
+        Ok(())
+    }
+
+    /// Sets the rules of a queue, making it if need be.
+    pub(crate) fn configure(
+        &mut self,
+        name: &QueueName,
+        policy: QueuePolicy,
+        actor: &Actor,
+        now: Time,
+    ) -> Outcome<()> {
+        policy.check(name)?;
+        actor.check()?;
+        let queues = self.queues()?;
+        let taken = policy.drawers(name).into_iter().find(|drawer| queues.contains_key(drawer));
+        if let Some(drawer) = taken {
+            return Err(Refusal::invalid("dlq", format!("{drawer} is a queue, not a drawer")).into());
+        }
+        self.ensure_queue(name)?;
+        let row = self.queue_mut(name)?;
+        let before = serde_json::to_string(&row.policy).unwrap_or_default();
+        let after = serde_json::to_string(&policy).unwrap_or_default();
+        row.policy = policy;
+        let entry = AuditEntry::new(now, actor, "configure", name, 1);
+        self.record(entry.with_detail(format!("{before} -> {after}")))?;
+        Ok(())
+    }
+
+    /// Halts or resumes leasing.
+    pub(crate) fn pause(&mut self, name: &QueueName, paused: bool, actor: &Actor, now: Time) -> Outcome<()> {
+        actor.check()?;
+        self.queue(name)?;
+        self.queue_mut(name)?.paused_by = paused.then(|| actor.name.clone());
+        self.woke = true;
+        let act = if paused { "pause" } else { "resume" };
+        self.record(AuditEntry::new(now, actor, act, name, 1))?;
+        Ok(())
+    }
+
+    /// Takes waiting messages back.
+    pub(crate) fn cancel(&mut self, ids: &[MessageId], actor: &Actor, now: Time) -> Outcome<Each<MessageId>> {
+        actor.check()?;
+        check_batch(ids.len(), 0)?;
+        let mut results = Vec::with_capacity(ids.len());
+        for id in ids {
+            results.push(match self.cancel_one(*id, actor, now) {
+                Ok(()) => Ok(*id),
+                Err(Error::Refused(refusal)) => Err(refusal),
+                Err(Error::Store(error)) => return Err(error.into()),
+            });
+        }
+        Ok(results)
+    }
+
+    fn cancel_one(&mut self, id: MessageId, actor: &Actor, now: Time) -> Outcome<()> {
+        let Some(live) = self.tables.live(id)? else {
+            return Err(match self.tables.letter(id)? {
+                Some(_) => Refusal::WrongState { id, state: State::Dead, command: "cancel".into() },
+                None => Refusal::NoSuchMessage { id },
+            }
+            .into());
+        };
+        if live.life.generation > 1 {
+            let state = live.life.state(now);
+            return Err(Refusal::WrongState { id, state, command: "cancel redriven".into() }.into());
+        }
+        let policy = self.queue(&live.slip.queue)?.policy.clone();
+        self.change(live, &Command::Cancel, None, &policy, now)?;
+        self.record(AuditEntry::new(now, actor, "cancel", id, 1))?;
+        Ok(())
+    }
+
+    /// Removes waiting messages of a queue; redriven ones stay, their letters are waiting for them.
+    pub(crate) fn purge(&mut self, name: &QueueName, actor: &Actor, now: Time) -> Outcome<Purged> {
+        actor.check()?;
+        let policy = self.queue(name)?.policy.clone();
+        let mut purged = 0;
+        let mut after = None;
+        let mut more = false;
+        loop {
+            let page = self.tables.live_after(after, limits::REAP_MAX)?;
+            let Some(last) = page.last() else { break };
+            after = Some(last.slip.id);
+            let of_queue = page.into_iter().filter(|live| live.slip.queue == *name);
+            for live in of_queue.filter(|l| l.life.lease().is_none() && l.life.generation == 1) {
+                if purged as usize >= limits::REAP_MAX {
+                    more = true;
+                    break;
+                }
+                self.change(live, &Command::Purge, None, &policy, now)?;
+                purged += 1;
+            }
+            if more {
+                break;
+            }
+        }
+        self.record(AuditEntry::new(now, actor, "purge", name, purged))?;
+        Ok(Purged { purged, more })
+    }
+}
+
+/// The first queue, by name, that files into this drawer.
+fn owner_of_drawer<'a>(
+    mut queues: impl Iterator<Item = (&'a QueueName, &'a QueueRow)>,
+    drawer: &QueueName,
+) -> Option<QueueName> {
+    queues.find(|(name, row)| row.policy.drawers(name).contains(drawer)).map(|(name, _)| name.clone())
+}
+
+/// Refuses what is over the queue's limits.
+fn check_room(queue: &QueueName, row: &QueueRow, size: u64) -> Result<(), Refusal> {
+    let held = u64::try_from(row.counts.waiting + row.counts.leased).unwrap_or(0);
+    let bytes = u64::try_from(row.counts.bytes).unwrap_or(0);
+    let full = |limit: &str, allowed: u64, actual: u64| Refusal::QueueFull {
+        queue: queue.clone(),
+        limit: limit.into(),
+        allowed,
+        actual,
+    };
+    match (row.policy.max_messages, row.policy.max_bytes) {
+        (Some(allowed), _) if held >= allowed => Err(full("max_messages", allowed, held)),
+        (_, Some(allowed)) if bytes.saturating_add(size) > allowed => Err(full("max_bytes", allowed, bytes)),
+        (_, _) => Ok(()),
+    }
+}

@@ -1,0 +1,219 @@
+//! Leasing: who gets which message next. Run-out leases and overdue messages are dealt with first, in the
+//! same commit (I19); then the scheduler picks levels and the hot index says which message that is.
+
+use super::Engine;
+use super::hot::{Hot, Refill};
+use super::tables::{Kept, Live, Tables};
+use redrive_core::backoff::Roll;
+use redrive_core::error::{Outcome, Refusal};
+use redrive_core::failure::Analysed;
+use redrive_core::ids::{LeaseToken, MessageId, QueueName};
+use redrive_core::lifecycle::{Command, Phase};
+use redrive_core::limits;
+use redrive_core::message::{Delivery, Priority, Record};
+use redrive_core::policy::{QueuePolicy, judge, overdue, too_late};
+use redrive_core::scheduler::{Heads, PickReason, Scheduler};
+use redrive_core::store::LeaseRequest;
+use redrive_core::time::Time;
+use std::collections::HashMap;
+
+/// Rows looked at per refill of a spilled level.
+const REFILL_ROWS: usize = 65_536;
+/// A spilled level is refilled when it has fewer entries than this in memory.
+const REFILL_BELOW: usize = limits::LEASE_BATCH_MAX;
+
+/// A granted lease whose message still has to be put together.
+pub(crate) struct Grant {
+    pub(crate) live: Live,
+    pub(crate) token: LeaseToken,
+    pub(crate) policy: QueuePolicy,
+}
+
+impl<T: Tables> Engine<T> {
+    /// Hands out due work, without its payloads.
+    pub(crate) fn lease(&mut self, request: &LeaseRequest, now: Time) -> Outcome<Vec<Grant>> {
+        request.check()?;
+        let mut queues = request.queues.clone();
+        queues.sort();
+        queues.dedup();
+        let mut policies: HashMap<QueueName, QueuePolicy> = HashMap::new();
+        let mut open = Vec::new();
+        for name in &queues {
+            let row = self.queue(name)?;
+            policies.insert(name.clone(), row.policy.clone());
+            if row.paused_by.is_none() {
+                open.push(name.clone());
+            }
+        }
+        self.reap_messages(limits::REAP_MAX, now)?;
+        let mut scheduler = self.schedulers.remove(&queues).unwrap_or_default();
+        let mut grants = Vec::new();
+        while grants.len() < request.max {
+            self.refill(&open)?;
+            let Some(id) = pick(&mut scheduler, self.hot()?, &open, now) else { break };
+            let Some(live) = self.tables.live(id)? else {
+                // The index is ahead of the tables: build it again rather than hand out what is not there.
+                self.hot = None;
+                continue;
+            };
+            let Some(policy) = policies.get(&live.slip.queue) else { break };
+            if overdue(live.slip.terms, now).is_some() {
+                self.time_out(live, now)?;
+                continue;
+            }
+            grants.push(self.grant(live, policy, request, now)?);
+        }
+        if self.schedulers.len() >= limits::SCHEDULERS_MAX {
+            self.schedulers.clear();
+        }
+        self.schedulers.insert(queues, scheduler);
+        Ok(grants)
+    }
+
+    fn grant(&mut self, live: Live, policy: &QueuePolicy, request: &LeaseRequest, now: Time) -> Outcome<Grant> {
+        let token = LeaseToken { id: live.slip.id, secret: self.entropy.secret() };
+        let command = Command::Lease {
+            secret: token.secret,
+            worker: request.worker.clone(),
+            lease_for: request.lease_for.unwrap_or(policy.lease),
+        };
+        let slip = live.slip.clone();
+        let changed = self.change(live, &command, None, policy, now)?;
+        Ok(Grant { live: Live { slip, life: changed.life }, token, policy: policy.clone() })
+    }
+
+    /// Deals with run-out leases, then with overdue messages; at most `limit` of each (I23). Says how many.
+    pub(super) fn reap_messages(&mut self, limit: usize, now: Time) -> Outcome<(u64, u64)> {
+        let mut lost = 0;
+        for id in self.hot()?.run_out(now, limit) {
+            let Some(live) = self.tables.live(id)? else { continue };
+            let policy = self.queue(&live.slip.queue)?.policy.clone();
+            let Some(lease) = live.life.lease() else { continue };
+            let failure = Analysed::lease_lost(now.since(lease.granted_at));
+            let roll = Roll::of(id, live.life.deliveries);
+            let verdict = judge(&policy, live.slip.terms, &live.life, &failure, None, now, roll);
+            self.change(live, &Command::LoseLease { verdict }, Some(failure), &policy, now)?;
+            lost += 1;
+        }
+        let mut timed_out = 0;
+        for id in self.hot()?.overdue(now, limit) {
+            let Some(live) = self.tables.live(id)? else { continue };
+            self.time_out(live, now)?;
+            timed_out += 1;
+        }
+        Ok((lost, timed_out))
+    }
+
+    fn time_out(&mut self, live: Live, now: Time) -> Outcome<()> {
+        let Some(reason) = overdue(live.slip.terms, now) else { return Ok(()) };
+        let policy = self.queue(&live.slip.queue)?.policy.clone();
+        let verdict = too_late(&policy, reason);
+        let failure = Analysed::too_late(reason);
+        self.change(live, &Command::TimeOut { verdict }, Some(failure), &policy, now)?;
+        Ok(())
+    }
+
+    /// Builds the hot index from the tables: one pass over the live messages and the letters that hold a key.
+    pub(super) fn build_hot(&self) -> Kept<Hot> {
+        let mut hot = Hot::new(self.hot_entries_max);
+        let mut after = None;
+        loop {
+            let page = self.tables.live_after(after, REFILL_ROWS)?;
+            let Some(last) = page.last() else { break };
+            after = Some(last.slip.id);
+            for live in &page {
+                hot.add(&live.slip, &live.life);
+            }
+        }
+        for slip in self.tables.holding_keys()? {
+            hot.hold(&slip, true);
+        }
+        Ok(hot)
+    }
+
+    /// Brings in the next part of levels whose tail is on disk.
+    fn refill(&mut self, queues: &[QueueName]) -> Kept<()> {
+        while let Some(refill) = self.hot()?.wants_refill(queues, REFILL_BELOW) {
+            self.refill_level(&refill)?;
+        }
+        Ok(())
+    }
+
+    fn refill_level(&mut self, refill: &Refill) -> Kept<()> {
+        let page = self.tables.live_from(refill.from, REFILL_ROWS)?;
+        let rest = if page.len() < REFILL_ROWS { None } else { page.last().map(|l| next_id(l.slip.id)) };
+        // The boundary moves first, so that what is added now is not turned away as spilled.
+        self.hot()?.refilled(refill, rest);
+        let of_level = |l: &&Live| {
+            l.slip.queue == refill.queue && l.slip.priority == refill.priority && l.slip.ordering_key.is_none()
+        };
+        for live in page.iter().filter(of_level).filter(|l| l.life.phase == Phase::Waiting) {
+            self.hot()?.add_refilled(&live.slip, &live.life);
+        }
+        Ok(())
+    }
+
+    /// When one of these queues next has something due; nothing when none waits. Unknown queues are refused.
+    pub(crate) fn next_due(&mut self, queues: &[QueueName]) -> Outcome<Option<Time>> {
+        let mut next: Option<Time> = None;
+        for name in queues {
+            if self.queue(name)?.paused_by.is_some() {
+                continue;
+            }
+            let due = self.hot()?.next_due(name);
+            next = match (next, due) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            };
+        }
+        Ok(next)
+    }
+}
+
+/// The id after this one, in the order of bytes.
+fn next_id(id: MessageId) -> MessageId {
+    MessageId::from_bytes(u128::from_be_bytes(id.to_bytes()).saturating_add(1).to_be_bytes())
+}
+
+/// Asks the scheduler for a level and the index for the message.
+fn pick(scheduler: &mut Scheduler, hot: &Hot, queues: &[QueueName], now: Time) -> Option<MessageId> {
+    let mut heads = Heads::default();
+    let mut ids: [Option<MessageId>; 5] = [None; 5];
+    let slots = heads.levels.iter_mut().zip(ids.iter_mut()).zip(Priority::ALL);
+    for ((head, id), priority) in slots {
+        let first = queues
+            .iter()
+            .filter_map(|q| hot.head(q, priority))
+            .filter(|(h, _)| h.ready_at <= now)
+            .min_by_key(|(h, _)| (h.ready_at, h.seq));
+        if let Some((h, i)) = first {
+            (*head, *id) = (Some(h), Some(i));
+        }
+    }
+    let urgent = queues.iter().filter_map(|q| hot.urgent(q, now)).min_by_key(|(place, _)| *place);
+    heads.urgent = urgent.map(|((deadline, level, _), _)| (Priority::from_level(level), deadline));
+    let decision = scheduler.pick(&heads, now)?;
+    match decision.reason {
+        PickReason::DeadlineApproaching => urgent.map(|(_, id)| id),
+        PickReason::PriorityOrder
+        | PickReason::StarvationPrevention
+        | PickReason::LoadBalancing
+        | PickReason::EmergencyMode => ids.get(decision.level.level()).copied().flatten(),
+    }
+}
+
+/// Puts a delivery together.
+pub(crate) fn deliver(envelope: redrive_core::message::Envelope, grant: Grant, now: Time) -> Delivery {
+    let attempt = grant.live.life.attempts;
+    let record = Record { envelope, life: grant.live.life };
+    Delivery { message: record.view(&grant.policy, now), token: grant.token, attempt }
+}
+
+/// Refuses queues that are not there before anybody waits for them.
+pub(crate) fn check_wait(queues: &[QueueName]) -> Result<(), Refusal> {
+    if queues.is_empty() || queues.len() > limits::LEASE_QUEUES_MAX {
+        let why = format!("name 1 to {} queues", limits::LEASE_QUEUES_MAX);
+        return Err(Refusal::invalid("queues", why));
+    }
+    Ok(())
+}

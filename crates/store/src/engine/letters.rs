@@ -1,0 +1,282 @@
+//! The verbs of dead letters: acts, the leases of dead-letter consumers, import.
+
+use super::Engine;
+use super::settle::leaf_key;
+use super::tables::{Kept, Letter, Live, Tables};
+use redrive_core::audit::AuditEntry;
+use redrive_core::dead_letter::{
+    Act, ActRequest, Acted, Actor, CONSUMER_BACKOFF, CONSUMER_LEASE, DeadLetter, File, Note, Status,
+};
+use redrive_core::error::{Error, Outcome, Refusal};
+use redrive_core::ids::{LeaseToken, MessageId};
+use redrive_core::lifecycle::{Command, Final, Life, Phase, transition};
+use redrive_core::limits;
+use redrive_core::message::{NewMessage, Slip};
+use redrive_core::store::{Each, LetterLeaseRequest, LetterSettle, LetterSettlement, LetterState, check_lease};
+use redrive_core::time::Time;
+
+/// Turns per-entry outcomes into results; an error of the store ends the batch.
+fn each<I, R>(
+    batch: Vec<I>,
+    mut one: impl FnMut(I) -> Outcome<R>,
+) -> Outcome<Each<R>> {
+    let mut results = Vec::with_capacity(batch.len());
+    for entry in batch {
+        results.push(match one(entry) {
+            Ok(result) => Ok(result),
+            Err(Error::Refused(refusal)) => Err(refusal),
+            Err(Error::Store(error)) => return Err(error.into()),
+        });
+    }
+    Ok(results)
+}
+
+impl<T: Tables> Engine<T> {
+    /// Acts on single letters, each with its audit row.
+    pub(crate) fn act(&mut self, batch: Vec<ActRequest>, now: Time) -> Outcome<Each<LetterState>> {
+        super::enqueue::check_batch(batch.len(), 0)?;
+        each(batch, |request| {
+            let letter = self.letter_of(request.id)?;
+            let state = self.act_on(&letter, &request, now)?;
+            self.record(AuditEntry::new(now, &request.actor, request.act.name(), request.id, 1))?;
+            Ok(state)
+        })
+    }
+
+    fn letter_of(&mut self, id: MessageId) -> Outcome<Letter> {
+        self.tables.letter(id)?.ok_or_else(|| Refusal::NoSuchLetter { id }.into())
+    }
+
+    /// One act on one letter, without its audit row.
+    pub(super) fn act_on(&mut self, letter: &Letter, request: &ActRequest, now: Time) -> Outcome<LetterState> {
+        let id = letter.slip.id;
+        let policy = self.queue(&letter.slip.queue)?.policy.clone();
+        match letter.file.act(id, request, &policy, now)? {
+            Acted::Purged => {
+                self.remove_letter(letter, now)?;
+                Ok(LetterState { id, status: None, version: letter.file.version })
+            }
+            Acted::Changed(file) => {
+                if let Act::Retry { at } = &request.act {
+                    self.revive(letter, at.unwrap_or(now), now)?;
+                }
+                let letter = self.replace_letter(letter, file, now)?;
+                Ok(LetterState { id, status: Some(letter.file.status), version: letter.file.version })
+            }
+        }
+    }
+
+    /// Puts the message of a letter back into its queue as a new generation.
+    fn revive(&mut self, letter: &Letter, at: Time, now: Time) -> Outcome<()> {
+        let t = transition(letter.slip.id, &letter.life, &Command::Redrive { at }, now)?;
+        self.move_count(&letter.slip, Some(&Phase::Dead), &Phase::Waiting)?;
+        let live = Live { slip: letter.slip.clone(), life: t.next };
+        self.tables.add_live(&live)?;
+        if let Some(hot) = &mut self.hot {
+            hot.add(&live.slip, &live.life);
+        }
+        self.woke = true;
+        Ok(())
+    }
+
+    /// Removes a letter with all that belongs to it, counted as purged.
+    pub(super) fn remove_letter(&mut self, letter: &Letter, now: Time) -> Outcome<()> {
+        let slip = &letter.slip;
+        self.count_drawer(&letter.file.dlq, letter.file.status, -1)?;
+        if !letter.file.status.is_closed() {
+            self.count_leaf(leaf_key(slip, letter.file.leaf), |c| c.add(-1, 0, 0, now))?;
+        }
+        if letter.file.holds_key
+            && let Some(hot) = &mut self.hot
+        {
+            hot.hold(slip, false);
+        }
+        self.move_count(slip, Some(&Phase::Dead), &Phase::Over(Final::Purged))?;
+        self.end_key(slip, Final::Purged)?;
+        self.tables.drop_letter(letter)?;
+        self.tables.drop_failures(slip)?;
+        self.tables.drop_body(slip)?;
+        Ok(())
+    }
+
+    /// Hands pending letters to a consumer.
+    pub(crate) fn lease_letters(
+        &mut self,
+        request: &LetterLeaseRequest,
+        now: Time,
+    ) -> Outcome<Vec<(Letter, LeaseToken)>> {
+        request.check()?;
+        let mut leased = Vec::new();
+        for mut letter in self.tables.leasable_letters(&request.dlq, request.max, now)? {
+            let token = LeaseToken { id: letter.slip.id, secret: self.entropy.secret() };
+            letter.file.consumer = Some(request.worker.clone());
+            letter.file.consumer_until = Some(now.plus(request.lease_for.unwrap_or(CONSUMER_LEASE)));
+            letter.secret = Some(token.secret);
+            self.tables.put_letter(&letter)?;
+            leased.push((letter, token));
+        }
+        Ok(leased)
+    }
+
+    /// Takes a consumer's word.
+    pub(crate) fn settle_letters(
+        &mut self,
+        batch: Vec<LetterSettlement>,
+        now: Time,
+    ) -> Outcome<Each<LetterState>> {
+        super::enqueue::check_batch(batch.len(), 0)?;
+        each(batch, |settlement| self.settle_letter(settlement, now))
+    }
+
+    fn settle_letter(&mut self, settlement: LetterSettlement, now: Time) -> Outcome<LetterState> {
+        let id = settlement.token.id;
+        let stale = || Error::Refused(Refusal::StaleToken { id });
+        let letter = self.tables.letter(id)?.ok_or_else(stale)?;
+        let (Some(secret), Some(until)) = (letter.secret, letter.file.consumer_until) else { return Err(stale()) };
+        if secret != settlement.token.secret {
+            return Err(stale());
+        }
+        if until <= now {
+            return Err(Refusal::LeaseExpired { id, expired_at: until }.into());
+        }
+        let consumer = letter.file.consumer.clone().unwrap_or_default();
+        let free = File { consumer: None, consumer_until: None, ..letter.file.clone() };
+        let file = match settlement.what {
+            LetterSettle::Do { act, actor } => {
+                let request = ActRequest { id, act, actor, expected_version: None };
+                let freed = Letter { file: free, ..letter };
+                let state = self.act_on(&freed, &request, now)?;
+                self.record(AuditEntry::new(now, &request.actor, request.act.name(), id, 1))?;
+                return Ok(state);
+            }
+            LetterSettle::Fail { note } => {
+                if note.len() > limits::NOTE_BYTES_MAX {
+                    return Err(Refusal::invalid("note", format!("at most {} bytes", limits::NOTE_BYTES_MAX)).into());
+                }
+                let mut file = File { available_at: now.plus(CONSUMER_BACKOFF), version: free.version + 1, ..free };
+                file.notes.push(Note { at: now, by: consumer, text: note });
+                if file.notes.len() > limits::NOTES_MAX {
+                    file.notes.remove(0);
+                }
+                file
+            }
+            LetterSettle::Release => File { available_at: now, ..free },
+            LetterSettle::Extend { by } => {
+                check_lease(by)?;
+                let longer = until.max(now.plus(by.unwrap_or(CONSUMER_LEASE)));
+                File { consumer_until: Some(longer), ..letter.file.clone() }
+            }
+        };
+        let letter = self.replace_letter(&letter, file, now)?;
+        Ok(LetterState { id, status: Some(letter.file.status), version: letter.file.version })
+    }
+
+    /// Files letters from an export.
+    pub(crate) fn import(
+        &mut self,
+        batch: Vec<(DeadLetter, T::Body)>,
+        actor: &Actor,
+        now: Time,
+    ) -> Outcome<Each<MessageId>> {
+        super::enqueue::check_batch(batch.len(), 0)?;
+        actor.check()?;
+        each(batch, |(letter, body)| {
+            let id = letter.id();
+            self.import_one(letter, body, now)?;
+            self.record(AuditEntry::new(now, actor, "import", id, 1))?;
+            Ok(id)
+        })
+    }
+
+    fn import_one(&mut self, letter: DeadLetter, body: T::Body, now: Time) -> Outcome<()> {
+        let id = letter.id();
+        if self.tables.live(id)?.is_some() || self.tables.letter(id)?.is_some() {
+            return Err(Refusal::IdConflict { id }.into());
+        }
+        self.ensure_queue(&letter.message.envelope.queue)?;
+        let heads = self.heads()?;
+        heads.seq += 1;
+        heads.death += 1;
+        let (seq, death) = (heads.seq, heads.death);
+        let slip = Slip { seq, ..Slip::from(&letter.message.envelope) };
+        let ttl = letter.message.envelope.ttl;
+        self.tables.put_body(seq, body, ttl, letter.message.envelope.enqueued_at)?;
+        let template = letter.signature.clone();
+        self.know_leaf(letter.file.leaf, &template, &letter.error.error_type)?;
+        self.import_history(&slip, &letter, now)?;
+        let row = imported(letter, slip, death);
+        let open = i64::from(!row.file.status.is_closed());
+        self.count_leaf(leaf_key(&row.slip, row.file.leaf), |c| c.add(open, 1, 0, now))?;
+        self.count_drawer(&row.file.dlq, row.file.status, 1)?;
+        self.move_count(&row.slip, None, &Phase::Dead)?;
+        if let Some(hot) = &mut self.hot {
+            hot.hold(&row.slip, row.file.holds_key);
+        }
+        self.tables.add_letter(&row)?;
+        Ok(())
+    }
+
+    /// Files the kept failures at the ordinals they had: the first ones from 0, the last ones up to the end.
+    fn import_history(&mut self, slip: &Slip, letter: &DeadLetter, now: Time) -> Kept<()> {
+        let kept = u32::try_from(letter.message.failures.len()).unwrap_or(u32::MAX);
+        let gap = letter.message.failed.saturating_sub(kept);
+        for (n, failure) in (0..).zip(&letter.message.failures) {
+            let ordinal = if n < limits::HISTORY_EDGE { n } else { n + gap };
+            self.tables.add_failure(slip, ordinal, failure)?;
+            self.know_leaf(failure.leaf, &failure.signature, &failure.error.error_type)?;
+            self.count_leaf(leaf_key(slip, failure.leaf), |c| c.add(0, 0, 1, now))?;
+        }
+        Ok(())
+    }
+}
+
+/// The row of an imported letter: at rest, whatever it was in the middle of.
+fn imported(letter: DeadLetter, slip: Slip, death: u64) -> Letter {
+    let message = letter.message;
+    let status = match letter.file.status {
+        Status::Retrying => Status::Pending,
+        Status::Pending | Status::Review | Status::Quarantined | Status::Resolved | Status::Abandoned => {
+            letter.file.status
+        }
+    };
+    let life = Life {
+        phase: Phase::Dead,
+        ready_at: message.ready_at,
+        attempts: message.attempts,
+        deliveries: message.deliveries,
+        generation: message.generation.max(1),
+        failed: message.failed,
+        first_received_at: message.first_received_at,
+        ..Life::new(message.ready_at, message.updated_at)
+    };
+    let file = File { status, consumer: None, consumer_until: None, ..letter.file };
+    Letter { death, slip, life, file, secret: None }
+}
+
+/// Refuses an imported letter that no enqueue would have let in, and takes it apart for packing.
+pub(crate) fn check_import(letter: &DeadLetter) -> Result<NewMessage, Refusal> {
+    let e = &letter.message.envelope;
+    let new = NewMessage {
+        priority: Some(e.priority),
+        kind: e.kind.clone(),
+        headers: e.headers.clone(),
+        tags: e.tags.clone(),
+        key: e.key.clone(),
+        ordering_key: e.ordering_key.clone(),
+        reply_to: e.reply_to.clone(),
+        trace: e.trace.clone(),
+        context: e.context.clone(),
+        delay: e.delay,
+        ttl: e.ttl,
+        deadline: e.deadline,
+        max_attempts: e.max_attempts,
+        enqueued_by: e.enqueued_by.clone(),
+        ..NewMessage::new(e.id, e.queue.clone(), e.payload.clone())
+    };
+    new.check()?;
+    let kept = letter.message.failures.len();
+    if kept > 2 * limits::HISTORY_EDGE as usize || kept > letter.message.failed as usize {
+        return Err(Refusal::invalid("failures", format!("{kept} failures do not fit the count")));
+    }
+    Ok(new)
+}

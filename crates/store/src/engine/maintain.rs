@@ -1,0 +1,70 @@
+//! Maintenance: what time does to messages and letters, in bounded passes.
+
+use super::Engine;
+use super::tables::Tables;
+use redrive_core::dead_letter::Status;
+use redrive_core::error::Outcome;
+use redrive_core::group::LeafKey;
+use redrive_core::ids::QueueName;
+use redrive_core::invariants::{Counts, Verification};
+use redrive_core::limits;
+use redrive_core::store::Reaped;
+use redrive_core::time::Time;
+use std::collections::BTreeSet;
+
+impl<T: Tables> Engine<T> {
+    /// One bounded pass: run-out leases, overdue messages, ended quarantines, retention, old keys.
+    pub(crate) fn reap(&mut self, limit: usize, now: Time) -> Outcome<Reaped> {
+        let limit = limit.clamp(1, limits::REAP_MAX);
+        let (leases_lost, timed_out) = self.reap_messages(limit, now)?;
+        let mut reaped = Reaped { leases_lost, timed_out, ..Reaped::default() };
+        for letter in self.tables.quarantine_ended(limit, now)? {
+            let policy = self.queue(&letter.slip.queue)?.policy.clone();
+            let file = letter.file.moved(Status::Review, &policy, "system", now);
+            self.replace_letter(&letter, file, now)?;
+            reaped.released += 1;
+        }
+        for letter in self.tables.retention_ended(limit, now)? {
+            self.remove_letter(&letter, now)?;
+            reaped.letters_expired += 1;
+        }
+        reaped.keys_forgotten = self.tables.drop_keys(now.minus(limits::KEY_WINDOW), limit)?;
+        Ok(reaped)
+    }
+
+    /// Recounts everything and sets counters right that are wrong; nothing else is ever repaired.
+    pub(crate) fn repair(&mut self, deep: bool) -> Outcome<Verification> {
+        self.flush()?;
+        let census = super::reads::verify(&self.tables, &self.audit_key, deep)?;
+        self.forget();
+        let names: Vec<QueueName> = self.queues()?.keys().cloned().collect();
+        let mut repaired = 0;
+        for name in names {
+            let counted = census.counted(&name);
+            let row = self.queue_mut(&name)?;
+            let right = Counts {
+                waiting: counted.waiting,
+                leased: counted.leased,
+                dead: counted.dead,
+                bytes: counted.bytes,
+                ..row.counts
+            };
+            repaired += u64::from(row.counts != right);
+            row.counts = right;
+        }
+        let shown: Vec<(LeafKey, i64)> =
+            self.tables.leaf_counts()?.into_iter().map(|(key, count)| (key, count.open)).collect();
+        let known: BTreeSet<LeafKey> = shown.iter().map(|(key, _)| key.clone()).collect();
+        let unknown = census.open().keys().filter(|key| !known.contains(key)).map(|key| (key.clone(), 0));
+        for (key, open) in shown.into_iter().chain(unknown) {
+            let counted = census.open().get(&key).copied().unwrap_or(0);
+            if counted != open {
+                self.count_leaf(key, |c| c.open = counted)?;
+                repaired += 1;
+            }
+        }
+        let mut verification = census.verification;
+        verification.repaired = repaired;
+        Ok(verification)
+    }
+}

@@ -1,0 +1,210 @@
+//! The verbs, written once over [`Tables`]. An engine is what a store does inside one commit: it reads and
+//! writes tables, keeps the hot index in step, and collects counters so that they are written once per commit.
+//! It decides nothing that the core decides.
+
+pub(crate) mod hot;
+pub(crate) mod tables;
+
+pub(crate) mod enqueue;
+pub(crate) mod lease;
+pub(crate) mod letters;
+mod maintain;
+mod operations;
+pub(crate) mod reads;
+mod settle;
+
+use crate::entropy::Entropy;
+use crate::faults::{self, Fault};
+use hot::Hot;
+use redrive_core::audit::{self, AuditEntry, AuditKey, AuditRow};
+use redrive_core::dead_letter::Status;
+use redrive_core::error::{Error, Outcome, Refusal, StoreError};
+use redrive_core::group::{LeafCount, LeafKey};
+use redrive_core::ids::QueueName;
+use redrive_core::limits;
+use redrive_core::scheduler::Scheduler;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use tables::{DrawerCounts, Heads, Kept, QueueRow, Tables};
+
+/// What a store does inside a commit.
+pub(crate) struct Engine<T> {
+    pub(crate) tables: T,
+    entropy: Arc<dyn Entropy>,
+    audit_key: AuditKey,
+    hot: Option<Hot>,
+    hot_entries_max: usize,
+    schedulers: HashMap<Vec<QueueName>, Scheduler>,
+    /// What was read from the tables once and is written back when it changed.
+    cache: Cache,
+    /// Whether this commit may have made work leasable.
+    pub(crate) woke: bool,
+    /// Audit rows that a deliberate bug keeps out of the commit they belong to; empty otherwise.
+    pub(crate) late_audit: Vec<AuditRow>,
+}
+
+/// Rows that nearly every commit touches: read once, changed in memory, written once per commit.
+#[derive(Default)]
+struct Cache {
+    heads: Option<Heads>,
+    heads_changed: bool,
+    queues: Option<BTreeMap<QueueName, QueueRow>>,
+    queues_changed: BTreeSet<QueueName>,
+    drawers: Option<DrawerCounts>,
+    drawers_changed: BTreeSet<(QueueName, Status)>,
+    leaves: HashMap<LeafKey, LeafCount>,
+    leaves_changed: BTreeSet<LeafKey>,
+}
+
+/// Leaf counters kept in memory between commits; beyond it they are read again.
+const LEAF_CACHE_MAX: usize = 100_000;
+
+impl<T: Tables> Engine<T> {
+    pub(crate) fn new(tables: T, entropy: Arc<dyn Entropy>, audit_key: AuditKey) -> Self {
+        Self {
+            tables,
+            entropy,
+            audit_key,
+            hot: None,
+            hot_entries_max: limits::HOT_ENTRIES_MAX,
+            schedulers: HashMap::new(),
+            cache: Cache::default(),
+            woke: false,
+            late_audit: Vec::new(),
+        }
+    }
+
+    /// Sets how many entries the hot index holds before it spills; tests make it small.
+    pub(crate) fn hold_at_most(&mut self, entries: usize) {
+        self.hot_entries_max = entries;
+        self.hot = None;
+    }
+
+    pub(crate) fn audit_key(&self) -> &AuditKey {
+        &self.audit_key
+    }
+
+    /// Writes what this commit changed and was kept in memory. The last thing before a commit; the audit
+    /// head and the counters go in with what they count.
+    pub(crate) fn flush(&mut self) -> Kept<()> {
+        let cache = &mut self.cache;
+        if let Some(queues) = &cache.queues {
+            for name in std::mem::take(&mut cache.queues_changed) {
+                if let Some(row) = queues.get(&name) {
+                    self.tables.put_queue(&name, row)?;
+                }
+            }
+        }
+        if let Some(drawers) = &cache.drawers {
+            for (dlq, status) in std::mem::take(&mut cache.drawers_changed) {
+                let count = drawers.get(&(dlq.clone(), status)).copied().unwrap_or(0);
+                self.tables.put_drawer(&dlq, status, count)?;
+            }
+        }
+        for key in std::mem::take(&mut cache.leaves_changed) {
+            if let Some(count) = cache.leaves.get(&key) {
+                self.tables.put_leaf_count(&key, count)?;
+            }
+        }
+        if cache.leaves.len() > LEAF_CACHE_MAX {
+            cache.leaves.clear();
+        }
+        if std::mem::take(&mut cache.heads_changed)
+            && let Some(heads) = &cache.heads
+        {
+            self.tables.put_heads(heads)?;
+        }
+        Ok(())
+    }
+
+    /// Forgets everything that is not in the tables: after a commit that did not happen.
+    pub(crate) fn forget(&mut self) {
+        self.hot = None;
+        self.cache = Cache::default();
+        self.woke = false;
+    }
+
+    /// The hot index, built from the tables when it is first needed.
+    fn hot(&mut self) -> Kept<&mut Hot> {
+        if self.hot.is_none() {
+            self.hot = Some(self.build_hot()?);
+        }
+        match &mut self.hot {
+            Some(hot) => Ok(hot),
+            None => Err(StoreError::new(
+                redrive_core::error::StoreErrorKind::Stopped,
+                "the index of ready messages could not be built",
+            )),
+        }
+    }
+
+    fn heads(&mut self) -> Kept<&mut Heads> {
+        if self.cache.heads.is_none() {
+            self.cache.heads = Some(self.tables.heads()?);
+        }
+        self.cache.heads_changed = true;
+        self.cache.heads.as_mut().ok_or_else(|| unreachable_cache("heads"))
+    }
+
+    fn queues(&mut self) -> Kept<&mut BTreeMap<QueueName, QueueRow>> {
+        if self.cache.queues.is_none() {
+            self.cache.queues = Some(self.tables.queues()?);
+        }
+        self.cache.queues.as_mut().ok_or_else(|| unreachable_cache("queues"))
+    }
+
+    /// A queue's row for reading.
+    fn queue(&mut self, name: &QueueName) -> Outcome<&QueueRow> {
+        let row = self.queues()?.get(name);
+        row.ok_or_else(|| Error::Refused(Refusal::NoSuchQueue { queue: name.clone() }))
+    }
+
+    /// A queue's row for changing; it is written with this commit.
+    fn queue_mut(&mut self, name: &QueueName) -> Outcome<&mut QueueRow> {
+        self.cache.queues_changed.insert(name.clone());
+        let row = self.queues()?.get_mut(name);
+        row.ok_or_else(|| Error::Refused(Refusal::NoSuchQueue { queue: name.clone() }))
+    }
+
+    fn count_drawer(&mut self, dlq: &QueueName, status: Status, by: i64) -> Kept<()> {
+        if self.cache.drawers.is_none() {
+            self.cache.drawers = Some(self.tables.drawers()?);
+        }
+        let place = (dlq.clone(), status);
+        if let Some(drawers) = &mut self.cache.drawers {
+            *drawers.entry(place.clone()).or_default() += by;
+        }
+        self.cache.drawers_changed.insert(place);
+        Ok(())
+    }
+
+    fn count_leaf(&mut self, key: LeafKey, change: impl FnOnce(&mut LeafCount)) -> Kept<()> {
+        if !self.cache.leaves.contains_key(&key) {
+            let count = self.tables.leaf_count(&key)?;
+            self.cache.leaves.insert(key.clone(), count);
+        }
+        if let Some(count) = self.cache.leaves.get_mut(&key) {
+            change(count);
+        }
+        self.cache.leaves_changed.insert(key);
+        Ok(())
+    }
+
+    /// Appends to the audit trail, in this commit.
+    fn record(&mut self, entry: AuditEntry) -> Kept<()> {
+        let heads = self.heads()?;
+        heads.audit_n += 1;
+        let (n, previous) = (heads.audit_n, heads.audit_seal.clone());
+        let row = audit::seal(&self.audit_key, n, &previous, entry);
+        self.heads()?.audit_seal.clone_from(&row.seal);
+        if faults::is(Fault::AuditOutsideCommit) {
+            self.late_audit.push(row);
+            return Ok(());
+        }
+        self.tables.add_audit(&row)
+    }
+}
+
+fn unreachable_cache(what: &str) -> StoreError {
+    StoreError::new(redrive_core::error::StoreErrorKind::Stopped, format!("the cache of {what} is gone"))
+}

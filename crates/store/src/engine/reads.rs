@@ -1,0 +1,353 @@
+//! What can be seen, written once over [`Reads`]: pages, single items, sums and the recount. Runs on any
+//! connection that can read; changes nothing.
+
+use super::tables::{KeyRow, Kept, Letter, Live, Reads};
+use redrive_core::audit::{AuditCheck, AuditKey, AuditReport, AuditRow, ORIGIN};
+use redrive_core::dead_letter::{DeadLetter, Status};
+use redrive_core::error::{Outcome, Refusal};
+use redrive_core::filter::Filter;
+use redrive_core::group::{self, Group};
+use redrive_core::ids::{GroupId, MessageId, OperationId, QueueName};
+use redrive_core::invariants::Census;
+use redrive_core::lifecycle::State;
+use redrive_core::limits;
+use redrive_core::message::{Envelope, Message, Payload, Record};
+use redrive_core::operation::{Member, Operation, Preview};
+use redrive_core::policy::QueuePolicy;
+use redrive_core::query::{Cursor, Page, PageRequest, Query};
+use redrive_core::store::{Drawer, KeyState, Queue};
+use redrive_core::time::Time;
+use std::collections::BTreeMap;
+
+/// Rows read at once while a page is filled.
+const CHUNK: usize = 512;
+
+fn policies(tables: &dyn Reads) -> Kept<BTreeMap<QueueName, QueuePolicy>> {
+    Ok(tables.queues()?.into_iter().map(|(name, row)| (name, row.policy)).collect())
+}
+
+fn view(tables: &dyn Reads, policy: &QueuePolicy, live: Live, now: Time) -> Kept<Message> {
+    let envelope = tables.envelope(&live.slip)?;
+    Ok(Record { envelope, life: live.life }.view(policy, now))
+}
+
+/// Live messages that match, in the order of ids.
+pub(crate) fn messages(tables: &dyn Reads, query: &Query, now: Time) -> Outcome<Page<Message>> {
+    let policies = policies(tables)?;
+    let limit = query.page.limit();
+    let with_failures = query.filter.needs_failures();
+    let mut after = query.page.id("m")?;
+    let mut items = Vec::new();
+    let mut looked_at = 0;
+    loop {
+        let chunk = tables.live_after(after, CHUNK)?;
+        let ended = chunk.len() < CHUNK;
+        let mut left = chunk.len();
+        for live in chunk {
+            left -= 1;
+            looked_at += 1;
+            let id = live.slip.id;
+            after = Some(id);
+            let policy = policies.get(&live.slip.queue).cloned().unwrap_or_default();
+            let failures = if with_failures { tables.failures(&live.slip)? } else { Vec::new() };
+            let mut message = Message { failures, ..view(tables, &policy, live, now)? };
+            if query.filter.matches_message(&message, now) {
+                message.failures.clear();
+                items.push(message);
+            }
+            let full = items.len() >= limit || looked_at >= limits::PAGE_SCAN_MAX;
+            if full {
+                let more = left > 0 || (!ended && !tables.live_after(after, 1)?.is_empty());
+                return Ok(Page { items, next: more.then(|| Cursor::after_id("m", id)) });
+            }
+        }
+        if ended {
+            return Ok(Page::last(items));
+        }
+    }
+}
+
+/// One live message with its failures.
+pub(crate) fn message(tables: &dyn Reads, id: MessageId, now: Time) -> Outcome<Message> {
+    let live = tables.live(id)?.ok_or(Refusal::NoSuchMessage { id })?;
+    let policy = policies(tables)?.remove(&live.slip.queue).unwrap_or_default();
+    let failures = tables.failures(&live.slip)?;
+    Ok(Message { failures, ..view(tables, &policy, live, now)? })
+}
+
+/// Where the message of a key is.
+pub(crate) fn key_state(tables: &dyn Reads, row: &KeyRow, now: Time) -> Kept<State> {
+    Ok(match (row.ended, tables.live(row.id)?) {
+        (Some(ended), _) => ended,
+        (None, Some(live)) => live.life.state(now),
+        (None, None) => State::Dead,
+    })
+}
+
+/// Where the message of a key is, if the key is still remembered.
+pub(crate) fn key(tables: &dyn Reads, queue: &QueueName, key: &str, now: Time) -> Outcome<Option<KeyState>> {
+    let Some(row) = tables.key(queue, key)? else { return Ok(None) };
+    if row.created_at.plus(limits::KEY_WINDOW) <= now {
+        return Ok(None);
+    }
+    Ok(Some(KeyState { id: row.id, state: key_state(tables, &row, now)? }))
+}
+
+/// Every queue.
+pub(crate) fn queues(tables: &dyn Reads, now: Time) -> Outcome<Vec<Queue>> {
+    let mut all = Vec::new();
+    for (name, row) in tables.queues()? {
+        let scheduled = tables.scheduled(&name, now)?;
+        let waiting = u64::try_from(row.counts.waiting).unwrap_or(0);
+        all.push(Queue {
+            paused: row.paused_by.is_some(),
+            paused_by: row.paused_by,
+            scheduled,
+            ready: waiting.saturating_sub(scheduled),
+            counts: row.counts,
+            policy: row.policy,
+            name,
+        });
+    }
+    Ok(all)
+}
+
+/// One queue.
+pub(crate) fn queue(tables: &dyn Reads, name: &QueueName, now: Time) -> Outcome<Queue> {
+    let found = queues(tables, now)?.into_iter().find(|q| q.name == *name);
+    found.ok_or_else(|| Refusal::NoSuchQueue { queue: name.clone() }.into())
+}
+
+/// A letter with everything that belongs to it. While it is retried, the message part is the live message's.
+pub(crate) fn assemble(tables: &dyn Reads, letter: &Letter, now: Time) -> Kept<DeadLetter> {
+    let policy = tables.queues()?.remove(&letter.slip.queue).unwrap_or_default().policy;
+    assemble_with(tables, &policy, letter, now)
+}
+
+fn assemble_with(tables: &dyn Reads, policy: &QueuePolicy, letter: &Letter, now: Time) -> Kept<DeadLetter> {
+    let envelope = tables.envelope(&letter.slip)?;
+    let life = if letter.file.status == Status::Retrying {
+        tables.live(letter.slip.id)?.map(|live| live.life)
+    } else {
+        None
+    };
+    let record = Record { envelope, life: life.unwrap_or_else(|| letter.life.clone()) };
+    let message = record.view(policy, now);
+    let group = tables.leaf(letter.file.leaf)?.map_or(letter.file.leaf, |leaf| leaf.group);
+    let failures = tables.failures(&letter.slip)?;
+    Ok(DeadLetter::assemble(message, letter.file.clone(), group, letter.death, failures))
+}
+
+/// Walks letters that match, latest death first, until `take` says stop. Gives where it stopped, if it did.
+fn walk_letters(
+    tables: &dyn Reads,
+    filter: &Filter,
+    before: u64,
+    scan_max: usize,
+    now: Time,
+    mut take: impl FnMut(DeadLetter) -> bool,
+) -> Kept<Option<u64>> {
+    let policies = policies(tables)?;
+    let mut before = before;
+    let mut looked_at = 0;
+    loop {
+        let chunk = tables.letters_before(before, CHUNK, filter, now)?;
+        let ended = chunk.len() < CHUNK;
+        let mut left = chunk.len();
+        for letter in chunk {
+            left -= 1;
+            looked_at += 1;
+            before = letter.death;
+            let policy = policies.get(&letter.slip.queue).cloned().unwrap_or_default();
+            let seen = assemble_with(tables, &policy, &letter, now)?;
+            let stop = filter.matches_letter(&seen, now) && take(seen);
+            if stop || looked_at >= scan_max {
+                let more = left > 0 || !tables.letters_before(before, 1, filter, now)?.is_empty();
+                return Ok(more.then_some(before));
+            }
+        }
+        if ended {
+            return Ok(None);
+        }
+    }
+}
+
+/// Letters that match, latest death first.
+pub(crate) fn letters(tables: &dyn Reads, query: &Query, now: Time) -> Outcome<Page<DeadLetter>> {
+    let before = query.page.position("l")?.unwrap_or(u64::MAX);
+    let limit = query.page.limit();
+    let mut items = Vec::new();
+    let stopped = walk_letters(tables, &query.filter, before, limits::PAGE_SCAN_MAX, now, |letter| {
+        items.push(letter);
+        items.len() >= limit
+    })?;
+    Ok(Page { items, next: stopped.map(|death| Cursor::after("l", death)) })
+}
+
+/// One letter.
+pub(crate) fn letter(tables: &dyn Reads, id: MessageId, now: Time) -> Outcome<DeadLetter> {
+    let letter = tables.letter(id)?.ok_or(Refusal::NoSuchLetter { id })?;
+    Ok(assemble(tables, &letter, now)?)
+}
+
+/// What an operation would touch.
+pub(crate) fn preview(tables: &dyn Reads, filter: &Filter, sample: usize, now: Time) -> Outcome<Preview> {
+    let bound = tables.heads()?.death;
+    let mut shown = Vec::new();
+    let mut count = 0;
+    walk_letters(tables, filter, u64::MAX, usize::MAX, now, |letter| {
+        count += 1;
+        if shown.len() < sample.min(limits::PAGE_ITEMS_MAX) {
+            shown.push(letter);
+        }
+        false
+    })?;
+    Ok(Preview { count, sample: shown, bound })
+}
+
+/// Every drawer.
+pub(crate) fn drawers(tables: &dyn Reads) -> Outcome<Vec<Drawer>> {
+    let mut all: BTreeMap<QueueName, Drawer> = BTreeMap::new();
+    for ((dlq, status), count) in tables.drawers()? {
+        let drawer = all.entry(dlq.clone()).or_insert_with(|| Drawer { dlq, by_status: BTreeMap::new() });
+        if count > 0 {
+            drawer.by_status.insert(status, u64::try_from(count).unwrap_or(0));
+        }
+    }
+    Ok(all.into_values().collect())
+}
+
+fn all_groups(tables: &dyn Reads) -> Kept<Vec<Group>> {
+    Ok(group::sum(&tables.leaves()?, &tables.leaf_counts()?))
+}
+
+/// Groups, most open letters first.
+pub(crate) fn groups(tables: &dyn Reads, page: &PageRequest) -> Outcome<Page<Group>> {
+    let start = usize::try_from(page.position("g")?.unwrap_or(0)).unwrap_or(usize::MAX);
+    let all = all_groups(tables)?;
+    let end = start.saturating_add(page.limit());
+    let next = (end < all.len()).then(|| Cursor::after("g", end as u64));
+    Ok(Page { items: all.into_iter().skip(start).take(page.limit()).collect(), next })
+}
+
+/// One group; a merged group's old id still finds it.
+pub(crate) fn group(tables: &dyn Reads, id: GroupId) -> Outcome<Group> {
+    let now_named = tables.leaf(id)?.map_or(id, |leaf| leaf.group);
+    let found = all_groups(tables)?.into_iter().find(|g| g.id == now_named);
+    found.ok_or_else(|| Refusal::NoSuchGroup { group: id }.into())
+}
+
+/// Takes one more row than the page has, to know whether there is a next one.
+fn page_of<R>(mut rows: Vec<(u64, R)>, list: &str, limit: usize) -> Page<R> {
+    let more = rows.len() > limit;
+    rows.truncate(limit);
+    let next = rows.last().filter(|_| more).map(|(position, _)| Cursor::after(list, *position));
+    Page { items: rows.into_iter().map(|(_, row)| row).collect(), next }
+}
+
+/// Operations, latest first.
+pub(crate) fn operations(tables: &dyn Reads, page: &PageRequest) -> Outcome<Page<Operation>> {
+    let before = page.position("o")?.unwrap_or(u64::MAX);
+    Ok(page_of(tables.operations_before(before, page.limit() + 1)?, "o", page.limit()))
+}
+
+/// One operation.
+pub(crate) fn operation(tables: &dyn Reads, id: OperationId) -> Outcome<Operation> {
+    tables.operation(id)?.ok_or_else(|| Refusal::NoSuchOperation { id }.into())
+}
+
+/// The members of an operation.
+pub(crate) fn members(tables: &dyn Reads, id: OperationId, page: &PageRequest) -> Outcome<Page<Member>> {
+    operation(tables, id)?;
+    let after = page.position("p")?.unwrap_or(0);
+    Ok(page_of(tables.members_after(id, after, page.limit() + 1)?, "p", page.limit()))
+}
+
+/// The audit trail, latest first.
+pub(crate) fn audit(tables: &dyn Reads, page: &PageRequest) -> Outcome<Page<AuditRow>> {
+    let before = page.position("a")?.unwrap_or(u64::MAX);
+    let rows = tables.audit_before(before, page.limit() + 1)?;
+    Ok(page_of(rows.into_iter().map(|row| (row.n, row)).collect(), "a", page.limit()))
+}
+
+/// Checks the whole chain.
+pub(crate) fn audit_verify(tables: &dyn Reads, key: &AuditKey, head: Option<&str>) -> Outcome<AuditReport> {
+    let mut check = AuditCheck::new(key);
+    let mut seen = head.map(|h| h == ORIGIN);
+    let mut after = 0;
+    loop {
+        let rows = tables.audit_after(after, CHUNK)?;
+        let Some(last) = rows.last() else { break };
+        after = last.n;
+        for row in &rows {
+            check.row(row);
+            if head == Some(row.seal.as_str()) {
+                seen = Some(true);
+            }
+        }
+    }
+    Ok(check.finish(&tables.heads()?.audit_seal, seen))
+}
+
+/// Recounts everything and compares. Gives the census too, for repair.
+pub(crate) fn verify(tables: &dyn Reads, key: &AuditKey, deep: bool) -> Outcome<Census> {
+    let mut census = Census::default();
+    let mut after = None;
+    loop {
+        let page = tables.live_after(after, CHUNK)?;
+        let Some(last) = page.last() else { break };
+        after = Some(last.slip.id);
+        for live in page {
+            census.message(&bare_record(&live));
+        }
+    }
+    let mut after = 0;
+    loop {
+        let page = tables.letters_after(after, u64::MAX, CHUNK)?;
+        let Some(last) = page.last() else { break };
+        after = last.death;
+        for letter in page {
+            let live = Live { slip: letter.slip, life: letter.life };
+            census.letter(&bare_record(&live).envelope, &letter.file);
+        }
+    }
+    let shown = tables.queues()?.into_iter().map(|(name, row)| (name, row.counts)).collect();
+    census.compare(&shown, &tables.leaf_counts()?);
+    let audit = audit_verify(tables, key, None)?;
+    census.verification.audit_rows = audit.rows;
+    if let Some(broken) = audit.broken {
+        census.verification.find("I48", broken, false);
+    }
+    tables.check(deep, &mut census.verification)?;
+    Ok(census)
+}
+
+/// A record with nothing in it but what the census looks at; payloads are checked apart.
+fn bare_record(live: &Live) -> Record {
+    let slip = &live.slip;
+    let payload = Payload { bytes: Vec::new(), content_type: String::new() };
+    Record {
+        envelope: Envelope {
+            id: slip.id,
+            seq: slip.seq,
+            queue: slip.queue.clone(),
+            kind: slip.kind.clone(),
+            priority: slip.priority,
+            payload,
+            headers: BTreeMap::new(),
+            tags: std::collections::BTreeSet::new(),
+            key: slip.key.clone(),
+            ordering_key: slip.ordering_key.clone(),
+            reply_to: None,
+            trace: None,
+            context: None,
+            max_attempts: slip.terms.max_attempts,
+            delay: None,
+            ttl: None,
+            deadline: slip.terms.deadline,
+            enqueued_by: None,
+            enqueued_at: Time::ZERO,
+        },
+        life: live.life.clone(),
+    }
+}

@@ -1,0 +1,326 @@
+//! Settling: the one way a live message changes. [`Engine::change`] applies a command to a message and does
+//! everything that follows from it: counters, history, index, letter, key. Every other verb goes through it.
+
+use super::Engine;
+use super::tables::{Kept, Letter, Live, Tables};
+use crate::faults::{self, Fault};
+use redrive_core::backoff::Roll;
+use redrive_core::dead_letter::{File, Status};
+use redrive_core::error::{Error, Outcome, Refusal};
+use redrive_core::failure::{Analysed, Reason, displaced_by};
+use redrive_core::group::{Leaf, LeafKey};
+use redrive_core::ids::Secret;
+use redrive_core::lifecycle::{Command, Effect, Final, Life, Phase, State, Transition, transition};
+use redrive_core::limits;
+use redrive_core::message::Slip;
+use redrive_core::policy::{QueuePolicy, Verdict, judge};
+use redrive_core::store::{Each, Settle, Settled, Settlement};
+use redrive_core::time::Time;
+
+/// A life changed: what it is now and what that means.
+pub(super) struct Changed {
+    pub(super) life: Life,
+    pub(super) effect: Effect,
+}
+
+impl<T: Tables> Engine<T> {
+    /// Takes the outcome of deliveries, entry by entry.
+    pub(crate) fn settle(&mut self, batch: Vec<Settlement>, now: Time) -> Outcome<Each<Settled>> {
+        let mut results = Vec::with_capacity(batch.len());
+        for settlement in batch {
+            results.push(match self.settle_one(settlement, now) {
+                Ok(settled) => Ok(settled),
+                Err(Error::Refused(refusal)) => Err(refusal),
+                Err(Error::Store(error)) => return Err(error.into()),
+            });
+        }
+        Ok(results)
+    }
+
+    fn settle_one(&mut self, settlement: Settlement, now: Time) -> Outcome<Settled> {
+        settlement.check()?;
+        let id = settlement.token.id;
+        let Some(live) = self.tables.live(id)? else { return Err(Refusal::StaleToken { id }.into()) };
+        let policy = self.queue(&live.slip.queue)?.policy.clone();
+        let secret = match live.life.lease() {
+            Some(lease) if faults::is(Fault::TokenNotChecked) => lease.secret,
+            Some(_) | None => settlement.token.secret,
+        };
+        let extended = matches!(settlement.what, Settle::Extend { .. });
+        let (command, failure) = command_of(settlement.what, secret, &live, &policy, now);
+        let changed = self.change(live, &command, failure, &policy, now)?;
+        let state = changed.life.state(now);
+        Ok(Settled {
+            id,
+            state,
+            ready_at: matches!(state, State::Ready | State::Scheduled).then_some(changed.life.ready_at),
+            lease_expires_at: changed.life.lease().filter(|_| extended).map(|l| l.expires_at),
+            reason: match changed.effect {
+                Effect::Died(reason) => Some(reason),
+                Effect::Granted
+                | Effect::Retried
+                | Effect::GivenBack
+                | Effect::Extended
+                | Effect::Ended(_)
+                | Effect::Revived
+                | Effect::PulledBack => None,
+            },
+        })
+    }
+
+    /// Applies one command to one live message, with everything that follows, in this commit.
+    pub(super) fn change(
+        &mut self,
+        live: Live,
+        command: &Command,
+        failure: Option<Analysed>,
+        policy: &QueuePolicy,
+        now: Time,
+    ) -> Outcome<Changed> {
+        let Live { slip, life } = live;
+        let Transition { mut next, effect } = transition(slip.id, &life, &spare_letters(command, &life), now)?;
+        if faults::is(Fault::CountReset) && effect == Effect::Retried {
+            next.attempts = 0;
+        }
+        // A redriven message that succeeds leaves its letter behind, closed: it counts there, not as done.
+        let counted_as = if life.generation > 1 && next.phase != Phase::Waiting && next.lease().is_none() {
+            &Phase::Dead
+        } else {
+            &next.phase
+        };
+        self.move_count(&slip, Some(&life.phase), counted_as)?;
+        if self.hot.is_some() {
+            self.hot()?.remove(&slip, &life);
+        }
+        // Only a transition that counts a failed delivery has moved `failed`; one that was never executed
+        // (a time-out) or was handed back too often gets its place in the history here.
+        let failure = failure.filter(|_| matches!(effect, Effect::Retried | Effect::Died(_)));
+        if let Some(failure) = &failure
+            && (next.failed > life.failed || matches!(effect, Effect::Died(_)))
+        {
+            next.failed = life.failed + 1;
+            self.file_failure(&slip, &life, failure, now)?;
+        }
+        match effect {
+            Effect::Granted | Effect::Extended => self.keep(&slip, &next)?,
+            Effect::Retried | Effect::GivenBack => {
+                self.woke = true;
+                if faults::is(Fault::IndexNotUpdated) && self.hot.is_some() {
+                    self.tables.put_life(&slip, &next)?;
+                } else {
+                    self.keep(&slip, &next)?;
+                }
+            }
+            Effect::Died(reason) => {
+                let failure = failure.unwrap_or_else(|| Analysed::too_late(reason));
+                self.bury(&slip, &next, reason, &failure, policy, now)?;
+            }
+            Effect::Ended(how) => {
+                let by = life.lease().map_or("system", |l| l.worker.as_str());
+                self.end(&slip, &next, how, by, policy, now)?;
+            }
+            Effect::PulledBack | Effect::Revived => self.tables.drop_live(&slip)?,
+        }
+        Ok(Changed { life: next, effect })
+    }
+
+    fn keep(&mut self, slip: &Slip, next: &Life) -> Kept<()> {
+        self.tables.put_life(slip, next)?;
+        if let Some(hot) = &mut self.hot {
+            hot.add(slip, next);
+        }
+        Ok(())
+    }
+
+    /// Moves one message between the counters of its queue.
+    pub(super) fn move_count(&mut self, slip: &Slip, from: Option<&Phase>, to: &Phase) -> Outcome<()> {
+        let counts = &mut self.queue_mut(&slip.queue)?.counts;
+        match from {
+            Some(phase) => counts.leave(phase, slip.size),
+            None => counts.enqueued += 1,
+        }
+        counts.enter(to, slip.size);
+        Ok(())
+    }
+
+    /// Adds a failure to the history and to the counters of its leaf.
+    fn file_failure(&mut self, slip: &Slip, life: &Life, failure: &Analysed, now: Time) -> Kept<()> {
+        let worker = life.lease().map(|l| l.worker.clone());
+        let filed = failure.clone().file(life.generation, life.attempts, now, worker);
+        if let Some(victim) = displaced_by(life.failed) {
+            self.tables.drop_failure(slip, victim)?;
+        }
+        self.tables.add_failure(slip, life.failed, &filed)?;
+        let leaf = failure.signature.leaf;
+        self.know_leaf(leaf, &failure.signature.template, &failure.report.error.error_type)?;
+        self.count_leaf(leaf_key(slip, leaf), |c| c.add(0, 0, 1, now))
+    }
+
+    /// Registers a leaf the first time it is seen.
+    pub(super) fn know_leaf(&mut self, id: redrive_core::ids::LeafId, template: &str, error_type: &str) -> Kept<()> {
+        if self.tables.leaf(id)?.is_none() {
+            let leaf = Leaf { id, group: id, template: template.into(), error_type: error_type.into() };
+            self.tables.put_leaf(&leaf)?;
+        }
+        Ok(())
+    }
+
+    /// Turns a message into a dead letter: out of one table, into the other, in one commit (I32).
+    fn bury(
+        &mut self,
+        slip: &Slip,
+        life: &Life,
+        reason: Reason,
+        failure: &Analysed,
+        policy: &QueuePolicy,
+        now: Time,
+    ) -> Kept<()> {
+        self.tables.drop_live(slip)?;
+        let previous = if life.generation > 1 { self.tables.letter(slip.id)? } else { None };
+        let file = File::of_death(slip.clone(), policy, failure, reason, previous.as_ref().map(|l| &l.file), now);
+        if let Some(old) = previous {
+            self.count_drawer(&old.file.dlq, old.file.status, -1)?;
+            self.count_leaf(leaf_key(slip, old.file.leaf), |c| c.add(-1, 0, 0, now))?;
+            self.tables.drop_letter(&old)?;
+        }
+        let heads = self.heads()?;
+        heads.death += 1;
+        let letter = Letter { death: heads.death, slip: slip.clone(), life: life.clone(), file, secret: None };
+        self.count_drawer(&letter.file.dlq, letter.file.status, 1)?;
+        self.count_leaf(leaf_key(slip, letter.file.leaf), |c| c.add(1, 1, 0, now))?;
+        if let Some(hot) = &mut self.hot {
+            hot.hold(slip, letter.file.holds_key);
+        }
+        self.woke = true;
+        self.tables.add_letter(&letter)
+    }
+
+    /// A message is over: its rows go, its key remembers how.
+    fn end(
+        &mut self,
+        slip: &Slip,
+        life: &Life,
+        how: Final,
+        by: &str,
+        policy: &QueuePolicy,
+        now: Time,
+    ) -> Outcome<()> {
+        self.tables.drop_live(slip)?;
+        self.woke |= slip.ordering_key.is_some();
+        self.end_key(slip, how)?;
+        if life.generation > 1 {
+            return self.close_letter(slip, life, by, policy, now);
+        }
+        if life.failed > 0 {
+            self.tables.drop_failures(slip)?;
+        }
+        self.tables.drop_body(slip)?;
+        Ok(())
+    }
+
+    /// The idempotency key of a finished message remembers how it ended (I41).
+    pub(super) fn end_key(&mut self, slip: &Slip, how: Final) -> Kept<()> {
+        let Some(key) = &slip.key else { return Ok(()) };
+        let Some(mut row) = self.tables.key(&slip.queue, key)? else { return Ok(()) };
+        if row.id == slip.id {
+            row.ended = Some(match how {
+                Final::Done => State::Done,
+                Final::Cancelled => State::Cancelled,
+                Final::Expired => State::Expired,
+                Final::Purged => State::Purged,
+            });
+            self.tables.put_key(&slip.queue, key, &row)?;
+        }
+        Ok(())
+    }
+
+    /// The redriven message succeeded: its letter is resolved, keeps the lifetime numbers, and counts as dead
+    /// until retention.
+    fn close_letter(&mut self, slip: &Slip, life: &Life, by: &str, policy: &QueuePolicy, now: Time) -> Outcome<()> {
+        let Some(mut old) = self.tables.letter(slip.id)? else { return Ok(()) };
+        let file = old.file.succeeded(slip.id, policy, by, now)?;
+        old.life = Life { phase: Phase::Dead, ..life.clone() };
+        self.replace_letter(&old, file, now)?;
+        Ok(())
+    }
+
+    /// Writes a letter's new file and everything that follows from the change of status.
+    pub(super) fn replace_letter(&mut self, old: &Letter, file: File, now: Time) -> Kept<Letter> {
+        let open = |s: Status| i64::from(!s.is_closed());
+        if old.file.status != file.status {
+            self.count_drawer(&old.file.dlq, old.file.status, -1)?;
+            self.count_drawer(&file.dlq, file.status, 1)?;
+        }
+        let opened = open(file.status) - open(old.file.status);
+        if opened != 0 {
+            self.count_leaf(leaf_key(&old.slip, file.leaf), |c| c.add(opened, 0, 0, now))?;
+        }
+        if old.file.holds_key != file.holds_key
+            && let Some(hot) = &mut self.hot
+        {
+            hot.hold(&old.slip, file.holds_key);
+            self.woke = true;
+        }
+        let secret = if file.consumer.is_some() { old.secret } else { None };
+        let letter = Letter { file, secret, ..old.clone() };
+        self.tables.put_letter(&letter)?;
+        Ok(letter)
+    }
+}
+
+/// The key of a message's counters.
+pub(super) fn leaf_key(slip: &Slip, leaf: redrive_core::ids::LeafId) -> LeafKey {
+    LeafKey { leaf, queue: slip.queue.clone(), kind: slip.kind.clone() }
+}
+
+/// A message that has a letter is never dropped: it dies again instead, or the letter would wait for ever.
+fn spare_letters(command: &Command, life: &Life) -> Command {
+    let spare = |verdict: &Verdict| match verdict {
+        Verdict::Drop if life.generation > 1 => Verdict::Dead { reason: Reason::Expired },
+        Verdict::Drop | Verdict::Retry { .. } | Verdict::Dead { .. } => *verdict,
+    };
+    match command {
+        Command::Fail { secret, verdict } => Command::Fail { secret: *secret, verdict: spare(verdict) },
+        Command::LoseLease { verdict } => Command::LoseLease { verdict: spare(verdict) },
+        Command::TimeOut { verdict } => Command::TimeOut { verdict: spare(verdict) },
+        Command::Lease { .. }
+        | Command::Ack { .. }
+        | Command::GiveBack { .. }
+        | Command::Extend { .. }
+        | Command::Cancel
+        | Command::Purge
+        | Command::Redrive { .. }
+        | Command::UndoRedrive => command.clone(),
+    }
+}
+
+/// What a worker's word means for its message: the command, and the failure that is filed if it comes to that.
+fn command_of(
+    what: Settle,
+    secret: Secret,
+    live: &Live,
+    policy: &QueuePolicy,
+    now: Time,
+) -> (Command, Option<Analysed>) {
+    let held_for = live.life.lease().map_or(redrive_core::time::Span::ZERO, |l| now.since(l.granted_at));
+    let give_back = |until| Command::GiveBack {
+        secret,
+        until,
+        max_attempts: live.slip.terms.max_attempts(policy),
+    };
+    match what {
+        Settle::Ack => (Command::Ack { secret }, None),
+        Settle::Release => (give_back(None), Some(Analysed::lease_lost(held_for))),
+        Settle::Snooze { span } => (give_back(Some(now.plus(span))), Some(Analysed::lease_lost(held_for))),
+        Settle::Extend { by } => {
+            let longest = limits::LEASE_MAX.as_millis().saturating_sub(held_for.as_millis());
+            let lease_for = by.unwrap_or(policy.lease).as_millis().min(longest);
+            (Command::Extend { secret, lease_for: redrive_core::time::Span::from_millis(lease_for) }, None)
+        }
+        Settle::Fail { failure, said } => {
+            let roll = Roll::of(live.slip.id, live.life.deliveries);
+            let verdict = judge(policy, live.slip.terms, &live.life, &failure, said, now, roll);
+            (Command::Fail { secret, verdict }, Some(*failure))
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! The seam between what is done and where it is kept. Verbs are written once, over these traits; a backend
+//! is a set of tables that can be read ([`Reads`]) and, inside one commit, written ([`Tables`]). Tables keep
+//! what they are told: nothing in an implementation decides anything.
+
+use redrive_core::audit::AuditRow;
+use redrive_core::dead_letter::{File, Status};
+use redrive_core::error::StoreError;
+use redrive_core::failure::Failure;
+use redrive_core::filter::Filter;
+use redrive_core::group::{Leaf, LeafCount, LeafKey};
+use redrive_core::ids::{LeafId, MessageId, OperationId, QueueName, Secret};
+use redrive_core::invariants::{Counts, Verification};
+use redrive_core::lifecycle::{Life, State};
+use redrive_core::message::{Envelope, NewMessage, Slip};
+use redrive_core::operation::{Member, MemberOutcome, Operation};
+use redrive_core::policy::QueuePolicy;
+use redrive_core::store::KvEntry;
+use redrive_core::time::{Span, Time};
+use std::collections::BTreeMap;
+
+/// What a table access gives.
+pub(crate) type Kept<T> = Result<T, StoreError>;
+
+/// A live message as it lies in its table.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Live {
+    pub(crate) slip: Slip,
+    pub(crate) life: Life,
+}
+
+/// A dead letter as it lies in its table. While it is being retried, `life` is as it was at death and the
+/// live message has the present one.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Letter {
+    pub(crate) death: u64,
+    pub(crate) slip: Slip,
+    pub(crate) life: Life,
+    pub(crate) file: File,
+    pub(crate) secret: Option<Secret>,
+}
+
+/// What is remembered under an idempotency key.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct KeyRow {
+    pub(crate) id: MessageId,
+    pub(crate) body_hash: [u8; 32],
+    pub(crate) created_at: Time,
+    /// How the message ended, once it has.
+    pub(crate) ended: Option<State>,
+}
+
+/// A queue as it lies in its table.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct QueueRow {
+    pub(crate) policy: QueuePolicy,
+    pub(crate) paused_by: Option<String>,
+    pub(crate) counts: Counts,
+}
+
+/// The numbers that only ever grow, and the head of the audit chain.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Heads {
+    pub(crate) seq: u64,
+    pub(crate) death: u64,
+    pub(crate) audit_n: u64,
+    pub(crate) audit_seal: String,
+}
+
+/// Letters by drawer and status.
+pub(crate) type DrawerCounts = BTreeMap<(QueueName, Status), i64>;
+
+/// A body that was read and not opened yet.
+#[derive(Debug)]
+pub(crate) enum Stored {
+    /// Kept as it is.
+    #[cfg(feature = "memory")]
+    Whole(Box<Envelope>),
+    /// Kept as bytes with a checksum.
+    #[cfg(feature = "sqlite")]
+    Packed(crate::sqlite::body::Packed),
+}
+
+impl Stored {
+    /// The whole envelope, or that its bytes are not what was written (I46).
+    pub(crate) fn open(self, slip: &Slip) -> Kept<Envelope> {
+        match self {
+            #[cfg(feature = "memory")]
+            Self::Whole(envelope) => Ok(*envelope),
+            #[cfg(feature = "sqlite")]
+            Self::Packed(packed) => packed.open(slip),
+        }
+    }
+}
+
+/// Everything that can be read, from a connection of its own or inside a commit.
+pub(crate) trait Reads {
+    fn heads(&self) -> Kept<Heads>;
+    fn queues(&self) -> Kept<BTreeMap<QueueName, QueueRow>>;
+    /// How many waiting messages of a queue are not due yet.
+    fn scheduled(&self, queue: &QueueName, now: Time) -> Kept<u64>;
+
+    fn live(&self, id: MessageId) -> Kept<Option<Live>>;
+    /// Live messages in the order of ids, after this one.
+    fn live_after(&self, after: Option<MessageId>, limit: usize) -> Kept<Vec<Live>>;
+    /// Live messages in the order of ids, from this one on.
+    fn live_from(&self, from: MessageId, limit: usize) -> Kept<Vec<Live>>;
+    /// The letters that hold their ordering key.
+    fn holding_keys(&self) -> Kept<Vec<Slip>>;
+    /// The body of a message as it lies in its table; opening it is the caller's work, not the commit's.
+    fn body(&self, slip: &Slip) -> Kept<Stored>;
+    /// The whole envelope.
+    fn envelope(&self, slip: &Slip) -> Kept<Envelope> {
+        self.body(slip)?.open(slip)
+    }
+    fn failures(&self, slip: &Slip) -> Kept<Vec<Failure>>;
+    fn key(&self, queue: &QueueName, key: &str) -> Kept<Option<KeyRow>>;
+
+    fn letter(&self, id: MessageId) -> Kept<Option<Letter>>;
+    /// Letters with a death before this one, latest first; a store may leave out what the filter cannot match.
+    fn letters_before(&self, death: u64, limit: usize, filter: &Filter, now: Time) -> Kept<Vec<Letter>>;
+    /// Letters with a death after this one and up to the bound, oldest first.
+    fn letters_after(&self, death: u64, bound: u64, limit: usize) -> Kept<Vec<Letter>>;
+    fn leasable_letters(&self, dlq: &QueueName, limit: usize, now: Time) -> Kept<Vec<Letter>>;
+    fn quarantine_ended(&self, limit: usize, now: Time) -> Kept<Vec<Letter>>;
+    fn retention_ended(&self, limit: usize, now: Time) -> Kept<Vec<Letter>>;
+    fn drawers(&self) -> Kept<DrawerCounts>;
+
+    fn leaf(&self, id: LeafId) -> Kept<Option<Leaf>>;
+    fn leaves(&self) -> Kept<Vec<Leaf>>;
+    fn leaf_count(&self, key: &LeafKey) -> Kept<LeafCount>;
+    fn leaf_counts(&self) -> Kept<Vec<(LeafKey, LeafCount)>>;
+
+    fn operation(&self, id: OperationId) -> Kept<Option<Operation>>;
+    fn operations_before(&self, position: u64, limit: usize) -> Kept<Vec<(u64, Operation)>>;
+    fn members_after(&self, id: OperationId, position: u64, limit: usize) -> Kept<Vec<(u64, Member)>>;
+    fn waiting_members(&self, id: OperationId, limit: usize) -> Kept<Vec<(u64, Member)>>;
+
+    fn audit_before(&self, n: u64, limit: usize) -> Kept<Vec<AuditRow>>;
+    fn audit_after(&self, n: u64, limit: usize) -> Kept<Vec<AuditRow>>;
+    fn kv(&self, namespace: &str, key: &str) -> Kept<Option<KvEntry>>;
+
+    /// What only this kind of table can check: orphans, checksums, the file itself.
+    fn check(&self, deep: bool, verification: &mut Verification) -> Kept<()>;
+}
+
+/// A message on its way in, with everything that can be prepared outside the commit.
+pub(crate) struct Incoming<B> {
+    /// What decisions look at; payload and what belongs to it are in `body`.
+    pub(crate) new: NewMessage,
+    pub(crate) body_hash: [u8; 32],
+    pub(crate) size: u64,
+    pub(crate) body: B,
+}
+
+/// Everything that can be written inside a commit.
+pub(crate) trait Tables: Reads {
+    /// A body made ready for its table by the caller, so that the commit only copies bytes.
+    type Body: Send;
+    /// Takes the body out of a message.
+    fn pack(new: &mut NewMessage) -> Self::Body;
+
+    fn put_heads(&mut self, heads: &Heads) -> Kept<()>;
+    fn put_queue(&mut self, name: &QueueName, row: &QueueRow) -> Kept<()>;
+
+    fn put_body(&mut self, seq: u64, body: Self::Body, ttl: Option<Span>, enqueued_at: Time) -> Kept<()>;
+    fn drop_body(&mut self, slip: &Slip) -> Kept<()>;
+    fn add_live(&mut self, live: &Live) -> Kept<()>;
+    /// Writes the changing part of a live message.
+    fn put_life(&mut self, slip: &Slip, life: &Life) -> Kept<()>;
+    fn drop_live(&mut self, slip: &Slip) -> Kept<()>;
+
+    fn add_failure(&mut self, slip: &Slip, ordinal: u32, failure: &Failure) -> Kept<()>;
+    fn drop_failure(&mut self, slip: &Slip, ordinal: u32) -> Kept<()>;
+    fn drop_failures(&mut self, slip: &Slip) -> Kept<()>;
+
+    fn put_key(&mut self, queue: &QueueName, key: &str, row: &KeyRow) -> Kept<()>;
+    /// Forgets up to `limit` keys made before `before`; says how many.
+    fn drop_keys(&mut self, before: Time, limit: usize) -> Kept<u64>;
+
+    fn add_letter(&mut self, letter: &Letter) -> Kept<()>;
+    fn put_letter(&mut self, letter: &Letter) -> Kept<()>;
+    fn drop_letter(&mut self, letter: &Letter) -> Kept<()>;
+    fn put_drawer(&mut self, dlq: &QueueName, status: Status, count: i64) -> Kept<()>;
+
+    fn put_leaf(&mut self, leaf: &Leaf) -> Kept<()>;
+    fn put_leaf_count(&mut self, key: &LeafKey, count: &LeafCount) -> Kept<()>;
+
+    fn add_operation(&mut self, operation: &Operation) -> Kept<()>;
+    fn put_operation(&mut self, operation: &Operation) -> Kept<()>;
+    fn add_member(&mut self, id: OperationId, position: u64, member: &Member) -> Kept<()>;
+    fn put_member(&mut self, id: OperationId, position: u64, outcome: MemberOutcome) -> Kept<()>;
+
+    fn add_audit(&mut self, row: &AuditRow) -> Kept<()>;
+    fn put_kv(&mut self, namespace: &str, key: &str, entry: Option<&KvEntry>) -> Kept<()>;
+}

@@ -1,0 +1,371 @@
+//! Tables as ordered maps.
+
+use crate::engine::tables::{
+    DrawerCounts, Heads, Kept, KeyRow, Letter, Live, QueueRow, Reads, Stored, Tables,
+};
+use redrive_core::audit::{AuditRow, ORIGIN};
+use redrive_core::dead_letter::Status;
+use redrive_core::error::{StoreError, StoreErrorKind};
+use redrive_core::failure::Failure;
+use redrive_core::filter::Filter;
+use redrive_core::group::{Leaf, LeafCount, LeafKey};
+use redrive_core::ids::{LeafId, MessageId, OperationId, QueueName};
+use redrive_core::invariants::Verification;
+use redrive_core::lifecycle::{Life, Phase};
+use redrive_core::message::{Envelope, NewMessage, Payload, Slip};
+use redrive_core::operation::{Member, MemberOutcome, Operation};
+use redrive_core::store::KvEntry;
+use redrive_core::time::{Span, Time};
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+/// A body: what of a message is not on its slip.
+#[derive(Clone, Debug)]
+pub(crate) struct Body {
+    rest: NewMessage,
+    ttl: Option<Span>,
+    enqueued_at: Time,
+}
+
+/// All tables of the memory store.
+#[derive(Debug, Default)]
+pub(crate) struct Maps {
+    heads: Option<Heads>,
+    queues: BTreeMap<QueueName, QueueRow>,
+    live: BTreeMap<MessageId, Live>,
+    bodies: BTreeMap<u64, Body>,
+    failures: BTreeMap<(u64, u32), Failure>,
+    keys: BTreeMap<(QueueName, String), KeyRow>,
+    letters: BTreeMap<u64, Letter>,
+    deaths: BTreeMap<MessageId, u64>,
+    drawers: DrawerCounts,
+    leaves: BTreeMap<LeafId, Leaf>,
+    leaf_counts: BTreeMap<LeafKey, LeafCount>,
+    operations: BTreeMap<u64, Operation>,
+    members: BTreeMap<(OperationId, u64), Member>,
+    audit: BTreeMap<u64, AuditRow>,
+    kv: BTreeMap<(String, String), KvEntry>,
+}
+
+fn gone(what: &str) -> StoreError {
+    StoreError::new(StoreErrorKind::Damaged, format!("{what} is missing"))
+}
+
+impl Reads for Maps {
+    fn heads(&self) -> Kept<Heads> {
+        let origin = || Heads { seq: 0, death: 0, audit_n: 0, audit_seal: ORIGIN.into() };
+        Ok(self.heads.clone().unwrap_or_else(origin))
+    }
+
+    fn queues(&self) -> Kept<BTreeMap<QueueName, QueueRow>> {
+        Ok(self.queues.clone())
+    }
+
+    fn scheduled(&self, queue: &QueueName, now: Time) -> Kept<u64> {
+        let waits = |l: &&Live| l.slip.queue == *queue && l.life.phase == Phase::Waiting && l.life.ready_at > now;
+        Ok(self.live.values().filter(waits).count() as u64)
+    }
+
+    fn live(&self, id: MessageId) -> Kept<Option<Live>> {
+        Ok(self.live.get(&id).cloned())
+    }
+
+    fn live_after(&self, after: Option<MessageId>, limit: usize) -> Kept<Vec<Live>> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        Ok(self.live.range((from, Bound::Unbounded)).take(limit).map(|(_, live)| live.clone()).collect())
+    }
+
+    fn live_from(&self, from: MessageId, limit: usize) -> Kept<Vec<Live>> {
+        Ok(self.live.range(from..).take(limit).map(|(_, live)| live.clone()).collect())
+    }
+
+    fn holding_keys(&self) -> Kept<Vec<Slip>> {
+        Ok(self.letters.values().filter(|l| l.file.holds_key).map(|l| l.slip.clone()).collect())
+    }
+
+    fn body(&self, slip: &Slip) -> Kept<Stored> {
+        let body = self.bodies.get(&slip.seq).cloned().ok_or_else(|| gone("the payload of a message"))?;
+        let rest = body.rest;
+        Ok(Stored::Whole(Box::new(Envelope {
+            id: slip.id,
+            seq: slip.seq,
+            queue: slip.queue.clone(),
+            kind: slip.kind.clone(),
+            priority: slip.priority,
+            payload: rest.payload,
+            headers: rest.headers,
+            tags: rest.tags,
+            key: slip.key.clone(),
+            ordering_key: slip.ordering_key.clone(),
+            reply_to: rest.reply_to,
+            trace: rest.trace,
+            context: rest.context,
+            max_attempts: slip.terms.max_attempts,
+            delay: rest.delay,
+            ttl: body.ttl,
+            deadline: slip.terms.deadline,
+            enqueued_by: rest.enqueued_by,
+            enqueued_at: body.enqueued_at,
+        })))
+    }
+
+    fn failures(&self, slip: &Slip) -> Kept<Vec<Failure>> {
+        Ok(self.failures.range((slip.seq, 0)..=(slip.seq, u32::MAX)).map(|(_, f)| f.clone()).collect())
+    }
+
+    fn key(&self, queue: &QueueName, key: &str) -> Kept<Option<KeyRow>> {
+        Ok(self.keys.get(&(queue.clone(), key.to_owned())).cloned())
+    }
+
+    fn letter(&self, id: MessageId) -> Kept<Option<Letter>> {
+        Ok(self.deaths.get(&id).and_then(|death| self.letters.get(death)).cloned())
+    }
+
+    fn letters_before(&self, death: u64, limit: usize, _: &Filter, _: Time) -> Kept<Vec<Letter>> {
+        Ok(self.letters.range(..death).rev().take(limit).map(|(_, l)| l.clone()).collect())
+    }
+
+    fn letters_after(&self, death: u64, bound: u64, limit: usize) -> Kept<Vec<Letter>> {
+        let range = (Bound::Excluded(death), Bound::Included(bound.max(death)));
+        if bound <= death {
+            return Ok(Vec::new());
+        }
+        Ok(self.letters.range(range).take(limit).map(|(_, l)| l.clone()).collect())
+    }
+
+    fn leasable_letters(&self, dlq: &QueueName, limit: usize, now: Time) -> Kept<Vec<Letter>> {
+        let wanted = |l: &&Letter| l.file.dlq == *dlq && l.file.leasable(now);
+        Ok(self.letters.values().filter(wanted).take(limit).cloned().collect())
+    }
+
+    fn quarantine_ended(&self, limit: usize, now: Time) -> Kept<Vec<Letter>> {
+        let ended = |l: &&Letter| {
+            l.file.status == Status::Quarantined && l.file.quarantined_until.is_some_and(|until| until <= now)
+        };
+        let mut all: Vec<Letter> = self.letters.values().filter(ended).cloned().collect();
+        all.sort_by_key(|l| (l.file.quarantined_until, l.slip.id));
+        all.truncate(limit);
+        Ok(all)
+    }
+
+    fn retention_ended(&self, limit: usize, now: Time) -> Kept<Vec<Letter>> {
+        let ended = |l: &&Letter| {
+            l.file.status != Status::Retrying && l.file.expires_at.is_some_and(|expires| expires <= now)
+        };
+        let mut all: Vec<Letter> = self.letters.values().filter(ended).cloned().collect();
+        all.sort_by_key(|l| (l.file.expires_at, l.slip.id));
+        all.truncate(limit);
+        Ok(all)
+    }
+
+    fn drawers(&self) -> Kept<DrawerCounts> {
+        Ok(self.drawers.clone())
+    }
+
+    fn leaf(&self, id: LeafId) -> Kept<Option<Leaf>> {
+        Ok(self.leaves.get(&id).cloned())
+    }
+
+    fn leaves(&self) -> Kept<Vec<Leaf>> {
+        Ok(self.leaves.values().cloned().collect())
+    }
+
+    fn leaf_count(&self, key: &LeafKey) -> Kept<LeafCount> {
+        Ok(self.leaf_counts.get(key).copied().unwrap_or_default())
+    }
+
+    fn leaf_counts(&self) -> Kept<Vec<(LeafKey, LeafCount)>> {
+        Ok(self.leaf_counts.iter().map(|(key, count)| (key.clone(), *count)).collect())
+    }
+
+    fn operation(&self, id: OperationId) -> Kept<Option<Operation>> {
+        Ok(self.operations.values().find(|o| o.id == id).cloned())
+    }
+
+    fn operations_before(&self, position: u64, limit: usize) -> Kept<Vec<(u64, Operation)>> {
+        Ok(self.operations.range(..position).rev().take(limit).map(|(n, o)| (*n, o.clone())).collect())
+    }
+
+    fn members_after(&self, id: OperationId, position: u64, limit: usize) -> Kept<Vec<(u64, Member)>> {
+        let range = (Bound::Excluded((id, position)), Bound::Included((id, u64::MAX)));
+        Ok(self.members.range(range).take(limit).map(|((_, n), m)| (*n, m.clone())).collect())
+    }
+
+    fn waiting_members(&self, id: OperationId, limit: usize) -> Kept<Vec<(u64, Member)>> {
+        let all = self.members.range((id, 0)..=(id, u64::MAX));
+        let waiting = all.filter(|(_, m)| m.outcome == MemberOutcome::Waiting);
+        Ok(waiting.take(limit).map(|((_, n), m)| (*n, m.clone())).collect())
+    }
+
+    fn audit_before(&self, n: u64, limit: usize) -> Kept<Vec<AuditRow>> {
+        Ok(self.audit.range(..n).rev().take(limit).map(|(_, row)| row.clone()).collect())
+    }
+
+    fn audit_after(&self, n: u64, limit: usize) -> Kept<Vec<AuditRow>> {
+        let range = (Bound::Excluded(n), Bound::Unbounded);
+        Ok(self.audit.range(range).take(limit).map(|(_, row)| row.clone()).collect())
+    }
+
+    fn kv(&self, namespace: &str, key: &str) -> Kept<Option<KvEntry>> {
+        Ok(self.kv.get(&(namespace.to_owned(), key.to_owned())).cloned())
+    }
+
+    fn check(&self, _: bool, verification: &mut Verification) -> Kept<()> {
+        let slips = || self.live.values().map(|l| &l.slip).chain(self.letters.values().map(|l| &l.slip));
+        let known: std::collections::BTreeSet<u64> = slips().map(|s| s.seq).collect();
+        for seq in self.bodies.keys().filter(|seq| !known.contains(seq)) {
+            verification.find("I4", format!("the payload of message number {seq} belongs to nobody"), false);
+        }
+        for seq in known.iter().filter(|seq| !self.bodies.contains_key(seq)) {
+            verification.find("I4", format!("message number {seq} has no payload"), false);
+        }
+        for (seq, _) in self.failures.keys().filter(|(seq, _)| !known.contains(seq)) {
+            verification.find("I4", format!("a failure of message number {seq} belongs to nobody"), false);
+        }
+        verification.payloads = self.bodies.len() as u64;
+        verification.failures = self.failures.len() as u64;
+        Ok(())
+    }
+}
+
+impl Tables for Maps {
+    type Body = NewMessage;
+
+    fn pack(new: &mut NewMessage) -> NewMessage {
+        let whole = new.clone();
+        new.payload = Payload::default();
+        whole
+    }
+
+    fn put_heads(&mut self, heads: &Heads) -> Kept<()> {
+        self.heads = Some(heads.clone());
+        Ok(())
+    }
+
+    fn put_queue(&mut self, name: &QueueName, row: &QueueRow) -> Kept<()> {
+        self.queues.insert(name.clone(), row.clone());
+        Ok(())
+    }
+
+    fn put_body(&mut self, seq: u64, body: NewMessage, ttl: Option<Span>, enqueued_at: Time) -> Kept<()> {
+        self.bodies.insert(seq, Body { rest: body, ttl, enqueued_at });
+        Ok(())
+    }
+
+    fn drop_body(&mut self, slip: &Slip) -> Kept<()> {
+        self.bodies.remove(&slip.seq);
+        Ok(())
+    }
+
+    fn add_live(&mut self, live: &Live) -> Kept<()> {
+        self.live.insert(live.slip.id, live.clone());
+        Ok(())
+    }
+
+    fn put_life(&mut self, slip: &Slip, life: &Life) -> Kept<()> {
+        let live = self.live.get_mut(&slip.id).ok_or_else(|| gone("a live message"))?;
+        live.life = life.clone();
+        Ok(())
+    }
+
+    fn drop_live(&mut self, slip: &Slip) -> Kept<()> {
+        self.live.remove(&slip.id).map(|_| ()).ok_or_else(|| gone("a live message"))
+    }
+
+    fn add_failure(&mut self, slip: &Slip, ordinal: u32, failure: &Failure) -> Kept<()> {
+        self.failures.insert((slip.seq, ordinal), failure.clone());
+        Ok(())
+    }
+
+    fn drop_failure(&mut self, slip: &Slip, ordinal: u32) -> Kept<()> {
+        self.failures.remove(&(slip.seq, ordinal));
+        Ok(())
+    }
+
+    fn drop_failures(&mut self, slip: &Slip) -> Kept<()> {
+        self.failures.retain(|(seq, _), _| *seq != slip.seq);
+        Ok(())
+    }
+
+    fn put_key(&mut self, queue: &QueueName, key: &str, row: &KeyRow) -> Kept<()> {
+        self.keys.insert((queue.clone(), key.to_owned()), row.clone());
+        Ok(())
+    }
+
+    fn drop_keys(&mut self, before: Time, limit: usize) -> Kept<u64> {
+        let old = |row: &KeyRow| row.created_at <= before;
+        let victims: Vec<_> =
+            self.keys.iter().filter(|(_, row)| old(row)).take(limit).map(|(key, _)| key.clone()).collect();
+        for victim in &victims {
+            self.keys.remove(victim);
+        }
+        Ok(victims.len() as u64)
+    }
+
+    fn add_letter(&mut self, letter: &Letter) -> Kept<()> {
+        self.deaths.insert(letter.slip.id, letter.death);
+        self.letters.insert(letter.death, letter.clone());
+        Ok(())
+    }
+
+    fn put_letter(&mut self, letter: &Letter) -> Kept<()> {
+        self.add_letter(letter)
+    }
+
+    fn drop_letter(&mut self, letter: &Letter) -> Kept<()> {
+        self.deaths.remove(&letter.slip.id);
+        self.letters.remove(&letter.death).map(|_| ()).ok_or_else(|| gone("a dead letter"))
+    }
+
+    fn put_drawer(&mut self, dlq: &QueueName, status: Status, count: i64) -> Kept<()> {
+        self.drawers.insert((dlq.clone(), status), count);
+        Ok(())
+    }
+
+    fn put_leaf(&mut self, leaf: &Leaf) -> Kept<()> {
+        self.leaves.insert(leaf.id, leaf.clone());
+        Ok(())
+    }
+
+    fn put_leaf_count(&mut self, key: &LeafKey, count: &LeafCount) -> Kept<()> {
+        self.leaf_counts.insert(key.clone(), *count);
+        Ok(())
+    }
+
+    fn add_operation(&mut self, operation: &Operation) -> Kept<()> {
+        let position = self.operations.keys().next_back().map_or(1, |last| last + 1);
+        self.operations.insert(position, operation.clone());
+        Ok(())
+    }
+
+    fn put_operation(&mut self, operation: &Operation) -> Kept<()> {
+        let slot = self.operations.values_mut().find(|o| o.id == operation.id);
+        *slot.ok_or_else(|| gone("an operation"))? = operation.clone();
+        Ok(())
+    }
+
+    fn add_member(&mut self, id: OperationId, position: u64, member: &Member) -> Kept<()> {
+        self.members.insert((id, position), member.clone());
+        Ok(())
+    }
+
+    fn put_member(&mut self, id: OperationId, position: u64, outcome: MemberOutcome) -> Kept<()> {
+        let member = self.members.get_mut(&(id, position)).ok_or_else(|| gone("a member of an operation"))?;
+        member.outcome = outcome;
+        Ok(())
+    }
+
+    fn add_audit(&mut self, row: &AuditRow) -> Kept<()> {
+        self.audit.insert(row.n, row.clone());
+        Ok(())
+    }
+
+    fn put_kv(&mut self, namespace: &str, key: &str, entry: Option<&KvEntry>) -> Kept<()> {
+        let place = (namespace.to_owned(), key.to_owned());
+        match entry {
+            Some(entry) => self.kv.insert(place, entry.clone()),
+            None => self.kv.remove(&place),
+        };
+        Ok(())
+    }
+}

@@ -1,0 +1,268 @@
+//! A store that another process holds, reached over the socket in its directory. Every verb is one frame there
+//! and one back; what it means is decided on the other side.
+
+mod protocol;
+pub(crate) mod server;
+
+use async_trait::async_trait;
+use protocol::{Call, Hello, VERSION, receive, send};
+use redrive_core::audit::{AuditReport, AuditRow};
+use redrive_core::dead_letter::{ActRequest, Actor, DeadLetter, LetterDelivery};
+use redrive_core::error::{Outcome, StoreError, StoreErrorKind};
+use redrive_core::filter::Filter;
+use redrive_core::group::Group;
+use redrive_core::ids::{GroupId, MessageId, OperationId, QueueName};
+use redrive_core::invariants::Verification;
+use redrive_core::message::{Delivery, Message, NewMessage};
+use redrive_core::operation::{Control, Member, Operation, OperationSpec, Preview};
+use redrive_core::policy::QueuePolicy;
+use redrive_core::query::{Page, PageRequest, Query};
+use redrive_core::store::{
+    Drawer, Each, Enqueued, KeyState, KvEntry, LeaseRequest, LetterLeaseRequest, LetterSettlement, LetterState,
+    Letters, Purged, Queue, Reaped, Settled, Settlement, Store, StoreInfo, VerifyRequest, Work,
+};
+use redrive_core::time::Span;
+use serde::de::DeserializeOwned;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use tokio::net::UnixStream;
+
+/// The socket in a data directory.
+pub(crate) const SOCKET: &str = "socket";
+/// The longest path a socket address holds, with room for its end.
+const ADDRESS_MAX: usize = 100;
+/// Idle connections kept for the next call.
+const IDLE_MAX: usize = 8;
+
+/// A path that fits into a socket address: its own, or one through a descriptor of its directory.
+struct Address {
+    path: PathBuf,
+    _directory: Option<File>,
+}
+
+impl Address {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn address(path: &Path) -> io::Result<Address> {
+    if path.as_os_str().len() <= ADDRESS_MAX {
+        return Ok(Address { path: path.to_owned(), _directory: None });
+    }
+    let directory = File::open(path.parent().unwrap_or(Path::new(".")))?;
+    let name = path.file_name().unwrap_or_default();
+    let short = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name);
+    Ok(Address { path: short, _directory: Some(directory) })
+}
+
+/// A store that another process holds.
+#[derive(Debug)]
+pub struct RemoteStore {
+    path: PathBuf,
+    idle: Mutex<Vec<UnixStream>>,
+}
+
+impl RemoteStore {
+    /// Connects to whoever holds this directory.
+    ///
+    /// # Errors
+    /// [`StoreErrorKind::Unreachable`] when nobody answers, [`StoreErrorKind::Protocol`] when they speak
+    /// another version.
+    pub async fn connect(directory: &Path) -> Result<Self, StoreError> {
+        let store = Self { path: directory.join(SOCKET), idle: Mutex::new(Vec::new()) };
+        let stream = store.dial().await?;
+        store.put_back(stream);
+        Ok(store)
+    }
+
+    async fn dial(&self) -> Result<UnixStream, StoreError> {
+        let nobody = |e: io::Error| {
+            let why = format!("nobody answers on {}: {e}", self.path.display());
+            StoreError::new(StoreErrorKind::Unreachable, why)
+        };
+        let at = address(&self.path).map_err(nobody)?;
+        let mut stream = UnixStream::connect(at.path()).await.map_err(nobody)?;
+        send(&mut stream, &Hello { redrive: VERSION }).await?;
+        match receive::<Hello>(&mut stream).await? {
+            Some(hello) if hello.redrive == VERSION => Ok(stream),
+            Some(hello) => Err(StoreError::new(
+                StoreErrorKind::Protocol,
+                format!(
+                    "the process that holds the directory speaks version {} and this one {VERSION}; \
+                     use the same redrive for both",
+                    hello.redrive
+                ),
+            )),
+            None => Err(nobody(io::ErrorKind::UnexpectedEof.into())),
+        }
+    }
+
+    fn put_back(&self, stream: UnixStream) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < IDLE_MAX {
+            idle.push(stream);
+        }
+    }
+
+    fn take_idle(&self) -> Option<UnixStream> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        // One that has something to say without being asked was hung up on meanwhile.
+        while let Some(stream) = idle.pop() {
+            match stream.try_read(&mut [0; 1]) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Some(stream),
+                Ok(_) | Err(_) => {}
+            }
+        }
+        None
+    }
+
+    async fn call<T: DeserializeOwned>(&self, call: Call) -> Outcome<T> {
+        let mut stream = match self.take_idle() {
+            Some(stream) => stream,
+            None => self.dial().await?,
+        };
+        send(&mut stream, &call).await?;
+        let answer: Option<Outcome<T>> = receive(&mut stream).await?;
+        let gone = || {
+            let why = "the process that holds the data directory went away before it answered; \
+                       whether the request took effect is not known: look, then ask again";
+            StoreError::new(StoreErrorKind::Unreachable, why)
+        };
+        let answer = answer.ok_or_else(gone)?;
+        self.put_back(stream);
+        answer
+    }
+}
+
+#[async_trait]
+impl Work for RemoteStore {
+    async fn enqueue(&self, batch: Vec<NewMessage>) -> Outcome<Each<Enqueued>> {
+        self.call(Call::Enqueue(batch)).await
+    }
+    async fn lease(&self, request: LeaseRequest) -> Outcome<Vec<Delivery>> {
+        self.call(Call::Lease(request)).await
+    }
+    async fn settle(&self, batch: Vec<Settlement>) -> Outcome<Each<Settled>> {
+        self.call(Call::Settle(batch)).await
+    }
+    async fn reap(&self, limit: usize) -> Outcome<Reaped> {
+        self.call(Call::Reap(limit)).await
+    }
+    async fn wait(&self, queues: Vec<QueueName>, at_most: Span) -> Outcome<bool> {
+        self.call(Call::Wait(queues, at_most)).await
+    }
+    async fn messages(&self, query: Query) -> Outcome<Page<Message>> {
+        self.call(Call::Messages(query)).await
+    }
+    async fn message(&self, id: MessageId) -> Outcome<Message> {
+        self.call(Call::Message(id)).await
+    }
+    async fn key_state(&self, queue: QueueName, key: String) -> Outcome<Option<KeyState>> {
+        self.call(Call::KeyState(queue, key)).await
+    }
+    async fn cancel(&self, ids: Vec<MessageId>, actor: Actor) -> Outcome<Each<MessageId>> {
+        self.call(Call::Cancel(ids, actor)).await
+    }
+    async fn queues(&self) -> Outcome<Vec<Queue>> {
+        self.call(Call::Queues).await
+    }
+    async fn queue(&self, name: QueueName) -> Outcome<Queue> {
+        self.call(Call::Queue(name)).await
+    }
+    async fn configure(&self, name: QueueName, policy: QueuePolicy, actor: Actor) -> Outcome<Queue> {
+        self.call(Call::Configure(name, Box::new(policy), actor)).await
+    }
+    async fn pause(&self, name: QueueName, paused: bool, actor: Actor) -> Outcome<Queue> {
+        self.call(Call::Pause(name, paused, actor)).await
+    }
+    async fn purge(&self, name: QueueName, actor: Actor) -> Outcome<Purged> {
+        self.call(Call::Purge(name, actor)).await
+    }
+}
+
+#[async_trait]
+impl Letters for RemoteStore {
+    async fn letters(&self, query: Query) -> Outcome<Page<DeadLetter>> {
+        self.call(Call::Letters(query)).await
+    }
+    async fn letter(&self, id: MessageId) -> Outcome<DeadLetter> {
+        self.call(Call::Letter(id)).await
+    }
+    async fn drawers(&self) -> Outcome<Vec<Drawer>> {
+        self.call(Call::Drawers).await
+    }
+    async fn lease_letters(&self, request: LetterLeaseRequest) -> Outcome<Vec<LetterDelivery>> {
+        self.call(Call::LeaseLetters(request)).await
+    }
+    async fn settle_letters(&self, batch: Vec<LetterSettlement>) -> Outcome<Each<LetterState>> {
+        self.call(Call::SettleLetters(batch)).await
+    }
+    async fn act(&self, batch: Vec<ActRequest>) -> Outcome<Each<LetterState>> {
+        self.call(Call::Act(batch)).await
+    }
+    async fn groups(&self, page: PageRequest) -> Outcome<Page<Group>> {
+        self.call(Call::Groups(page)).await
+    }
+    async fn group(&self, id: GroupId) -> Outcome<Group> {
+        self.call(Call::Group(id)).await
+    }
+    async fn import(&self, batch: Vec<DeadLetter>, actor: Actor) -> Outcome<Each<MessageId>> {
+        self.call(Call::Import(batch, actor)).await
+    }
+    async fn preview(&self, filter: Filter, sample: usize) -> Outcome<Preview> {
+        self.call(Call::Preview(filter, sample)).await
+    }
+    async fn start(&self, spec: OperationSpec) -> Outcome<Operation> {
+        self.call(Call::Start(Box::new(spec))).await
+    }
+    async fn step(&self, id: OperationId) -> Outcome<Operation> {
+        self.call(Call::Step(id)).await
+    }
+    async fn control(&self, id: OperationId, control: Control, actor: Actor) -> Outcome<Operation> {
+        self.call(Call::Control(id, control, actor)).await
+    }
+    async fn operation(&self, id: OperationId) -> Outcome<Operation> {
+        self.call(Call::Operation(id)).await
+    }
+    async fn operations(&self, page: PageRequest) -> Outcome<Page<Operation>> {
+        self.call(Call::Operations(page)).await
+    }
+    async fn members(&self, id: OperationId, page: PageRequest) -> Outcome<Page<Member>> {
+        self.call(Call::Members(id, page)).await
+    }
+    async fn audit(&self, page: PageRequest) -> Outcome<Page<AuditRow>> {
+        self.call(Call::Audit(page)).await
+    }
+    async fn audit_verify(&self, head: Option<String>) -> Outcome<AuditReport> {
+        self.call(Call::AuditVerify(head)).await
+    }
+}
+
+#[async_trait]
+impl Store for RemoteStore {
+    async fn info(&self) -> Outcome<StoreInfo> {
+        self.call(Call::Info).await
+    }
+    async fn verify(&self, request: VerifyRequest) -> Outcome<Verification> {
+        self.call(Call::Verify(request)).await
+    }
+    async fn backup(&self, target: String) -> Outcome<u64> {
+        self.call(Call::Backup(target)).await
+    }
+    async fn kv_get(&self, namespace: String, key: String) -> Outcome<Option<KvEntry>> {
+        self.call(Call::KvGet(namespace, key)).await
+    }
+    async fn kv_put(
+        &self,
+        namespace: String,
+        key: String,
+        value: Option<Vec<u8>>,
+        expected: u64,
+    ) -> Outcome<u64> {
+        self.call(Call::KvPut(namespace, key, value, expected)).await
+    }
+}

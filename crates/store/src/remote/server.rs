@@ -1,0 +1,124 @@
+//! The side that holds the directory: answers calls on its socket, for as long as it holds it.
+
+use super::protocol::{Call, Hello, VERSION, receive, send};
+use redrive_core::error::{Error, StoreError, StoreErrorKind};
+use redrive_core::limits;
+use redrive_core::store::Store;
+use serde::Serialize;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+
+/// Serves while it lives.
+#[derive(Debug)]
+pub(crate) struct Server {
+    task: JoinHandle<()>,
+    path: PathBuf,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.task.abort();
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Begins to serve a store on a socket. The caller holds the directory's lock, so an old socket is nobody's.
+pub(crate) fn serve(store: &Arc<dyn Store>, path: &Path) -> Result<Server, StoreError> {
+    let refused = |e: &std::io::Error| {
+        StoreError::new(StoreErrorKind::Io, format!("cannot serve on {}: {e}", path.display()))
+    };
+    let _ = fs::remove_file(path);
+    let listener = super::address(path).and_then(|at| UnixListener::bind(at.path())).map_err(|e| refused(&e))?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o700)).map_err(|e| refused(&e))?;
+    let store = Arc::downgrade(store);
+    let task = tokio::spawn(async move {
+        let places = Arc::new(Semaphore::new(limits::CONNECTIONS_MAX));
+        loop {
+            let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+            let Ok((stream, _)) = listener.accept().await else {
+                // Out of descriptors, most likely: let others finish first.
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                continue;
+            };
+            let store = Weak::clone(&store);
+            tokio::spawn(async move {
+                let _ = converse(stream, &store).await;
+                drop(place);
+            });
+        }
+    });
+    Ok(Server { task, path: path.to_owned() })
+}
+
+async fn converse(mut stream: UnixStream, store: &Weak<dyn Store>) -> Result<(), StoreError> {
+    let Some(hello) = receive::<Hello>(&mut stream).await? else { return Ok(()) };
+    send(&mut stream, &Hello { redrive: VERSION }).await?;
+    if hello.redrive != VERSION {
+        return Ok(());
+    }
+    loop {
+        let call = match receive::<Call>(&mut stream).await {
+            Ok(Some(call)) => call,
+            Ok(None) => return Ok(()),
+            Err(error) => {
+                let _ = send(&mut stream, &Err::<(), Error>(error.clone().into())).await;
+                return Err(error);
+            }
+        };
+        let Some(store) = store.upgrade() else { return Ok(()) };
+        answer(&mut stream, store.as_ref(), call).await?;
+    }
+}
+
+async fn reply<T: Serialize + Send + Sync>(stream: &mut UnixStream, result: Result<T, Error>) -> Result<(), StoreError> {
+    send(stream, &result).await
+}
+
+async fn answer(stream: &mut UnixStream, store: &dyn Store, call: Call) -> Result<(), StoreError> {
+    match call {
+        Call::Enqueue(batch) => reply(stream, store.enqueue(batch).await).await,
+        Call::Lease(request) => reply(stream, store.lease(request).await).await,
+        Call::Settle(batch) => reply(stream, store.settle(batch).await).await,
+        Call::Reap(limit) => reply(stream, store.reap(limit).await).await,
+        Call::Wait(queues, at_most) => reply(stream, store.wait(queues, at_most).await).await,
+        Call::Messages(query) => reply(stream, store.messages(query).await).await,
+        Call::Message(id) => reply(stream, store.message(id).await).await,
+        Call::KeyState(queue, key) => reply(stream, store.key_state(queue, key).await).await,
+        Call::Cancel(ids, actor) => reply(stream, store.cancel(ids, actor).await).await,
+        Call::Queues => reply(stream, store.queues().await).await,
+        Call::Queue(name) => reply(stream, store.queue(name).await).await,
+        Call::Configure(name, policy, actor) => reply(stream, store.configure(name, *policy, actor).await).await,
+        Call::Pause(name, paused, actor) => reply(stream, store.pause(name, paused, actor).await).await,
+        Call::Purge(name, actor) => reply(stream, store.purge(name, actor).await).await,
+        Call::Letters(query) => reply(stream, store.letters(query).await).await,
+        Call::Letter(id) => reply(stream, store.letter(id).await).await,
+        Call::Drawers => reply(stream, store.drawers().await).await,
+        Call::LeaseLetters(request) => reply(stream, store.lease_letters(request).await).await,
+        Call::SettleLetters(batch) => reply(stream, store.settle_letters(batch).await).await,
+        Call::Act(batch) => reply(stream, store.act(batch).await).await,
+        Call::Groups(page) => reply(stream, store.groups(page).await).await,
+        Call::Group(id) => reply(stream, store.group(id).await).await,
+        Call::Import(batch, actor) => reply(stream, store.import(batch, actor).await).await,
+        Call::Preview(filter, sample) => reply(stream, store.preview(filter, sample).await).await,
+        Call::Start(spec) => reply(stream, store.start(*spec).await).await,
+        Call::Step(id) => reply(stream, store.step(id).await).await,
+        Call::Control(id, control, actor) => reply(stream, store.control(id, control, actor).await).await,
+        Call::Operation(id) => reply(stream, store.operation(id).await).await,
+        Call::Operations(page) => reply(stream, store.operations(page).await).await,
+        Call::Members(id, page) => reply(stream, store.members(id, page).await).await,
+        Call::Audit(page) => reply(stream, store.audit(page).await).await,
+        Call::AuditVerify(head) => reply(stream, store.audit_verify(head).await).await,
+        Call::Info => reply(stream, store.info().await).await,
+        Call::Verify(request) => reply(stream, store.verify(request).await).await,
+        Call::Backup(target) => reply(stream, store.backup(target).await).await,
+        Call::KvGet(namespace, key) => reply(stream, store.kv_get(namespace, key).await).await,
+        Call::KvPut(namespace, key, value, expected) => {
+            reply(stream, store.kv_put(namespace, key, value, expected).await).await
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Bodies: payload bytes and everything of a message that no decision looks at. Packed and checksummed by the
+//! caller, outside the commit; bit-exact on the way out, or an error (I33, I46).
+
+use super::errors::damaged;
+use crate::engine::tables::Kept;
+use redrive_core::ids::QueueName;
+use redrive_core::message::{Envelope, NewMessage, Payload, Slip};
+use redrive_core::time::{Span, Time};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Payloads from this size on are compressed, if that makes them smaller.
+const COMPRESS_FROM: usize = 1_024;
+/// zstd's default level: the gain of higher ones does not pay for their time.
+const LEVEL: i32 = 3;
+
+/// A body as it lies in its table.
+#[derive(Debug)]
+pub(crate) struct Packed {
+    pub(super) rest: Option<Vec<u8>>,
+    pub(super) content_type: String,
+    pub(super) payload: Vec<u8>,
+    /// 0 = as it is, else the number of bytes after unpacking.
+    pub(super) unpacked: i64,
+    pub(super) checksum: i64,
+    pub(super) ttl: Option<Span>,
+    pub(super) enqueued_at: Time,
+}
+
+/// The rarely used part of an envelope; most messages have nothing of it.
+#[derive(Default, PartialEq, Serialize, Deserialize)]
+struct Rest {
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    headers: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    tags: BTreeSet<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reply_to: Option<QueueName>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    trace: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    context: Option<serde_json::Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    delay: Option<Span>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    enqueued_by: Option<String>,
+}
+
+/// The first eight bytes of a SHA-256 over everything that is stored.
+fn checksum(rest: Option<&[u8]>, content_type: &str, payload: &[u8]) -> i64 {
+    let mut hash = Sha256::new();
+    hash.update(rest.unwrap_or_default());
+    hash.update([0]);
+    hash.update(content_type);
+    hash.update([0]);
+    hash.update(payload);
+    let digest = hash.finalize();
+    digest.iter().take(8).fold(0_i64, |acc, byte| (acc << 8) | i64::from(*byte))
+}
+
+/// Takes the body out of a message.
+pub(super) fn pack(new: &mut NewMessage) -> Packed {
+    let rest = Rest {
+        headers: std::mem::take(&mut new.headers),
+        tags: std::mem::take(&mut new.tags),
+        reply_to: new.reply_to.take(),
+        trace: new.trace.take(),
+        context: new.context.take(),
+        delay: new.delay,
+        enqueued_by: new.enqueued_by.take(),
+    };
+    let rest = (rest != Rest::default()).then(|| serde_json::to_vec(&rest).unwrap_or_default());
+    let Payload { bytes, content_type } = std::mem::take(&mut new.payload);
+    let (payload, unpacked) = compress(bytes);
+    let checksum = checksum(rest.as_deref(), &content_type, &payload);
+    Packed { rest, content_type, payload, unpacked, checksum, ttl: None, enqueued_at: Time::ZERO }
+}
+
+fn compress(bytes: Vec<u8>) -> (Vec<u8>, i64) {
+    if bytes.len() < COMPRESS_FROM {
+        return (bytes, 0);
+    }
+    match (zstd::bulk::compress(&bytes, LEVEL), i64::try_from(bytes.len())) {
+        (Ok(smaller), Ok(length)) if smaller.len() < bytes.len() => (smaller, length),
+        (_, _) => (bytes, 0),
+    }
+}
+
+impl Packed {
+    /// Whether the bytes are what was written.
+    pub(super) fn is_whole(&self) -> bool {
+        checksum(self.rest.as_deref(), &self.content_type, &self.payload) == self.checksum
+    }
+
+    /// The whole envelope, with the slip's part.
+    pub(crate) fn open(self, slip: &Slip) -> Kept<Envelope> {
+        let broken = || damaged(format!("the payload of message {} is not what was written", slip.id));
+        if !self.is_whole() {
+            return Err(broken());
+        }
+        let rest: Rest = match &self.rest {
+            Some(bytes) => serde_json::from_slice(bytes).map_err(|_| broken())?,
+            None => Rest::default(),
+        };
+        let bytes = match usize::try_from(self.unpacked) {
+            Ok(0) => self.payload,
+            Ok(length) => zstd::bulk::decompress(&self.payload, length).map_err(|_| broken())?,
+            Err(_) => return Err(broken()),
+        };
+        Ok(Envelope {
+            id: slip.id,
+            seq: slip.seq,
+            queue: slip.queue.clone(),
+            kind: slip.kind.clone(),
+            priority: slip.priority,
+            payload: Payload { bytes, content_type: self.content_type },
+            headers: rest.headers,
+            tags: rest.tags,
+            key: slip.key.clone(),
+            ordering_key: slip.ordering_key.clone(),
+            reply_to: rest.reply_to,
+            trace: rest.trace,
+            context: rest.context,
+            max_attempts: slip.terms.max_attempts,
+            delay: rest.delay,
+            ttl: self.ttl,
+            deadline: slip.terms.deadline,
+            enqueued_by: rest.enqueued_by,
+            enqueued_at: self.enqueued_at,
+        })
+    }
+}

@@ -1,0 +1,93 @@
+//! What `doctor` checks in the file itself: orphans, checksums, and with `--deep` every page and payload.
+
+use super::body::Packed;
+use super::errors::{damaged, kept};
+use super::reads::SqlTables;
+use super::rows::Cell;
+use crate::engine::tables::Kept;
+use redrive_core::invariants::Verification;
+use redrive_core::time::{Span, Time};
+
+/// Rows that belong to nobody, or are missing: a description and the query that finds their number.
+const ORPHANS: [(&str, &str); 5] = [
+    (
+        "a payload belongs to nobody: number",
+        "SELECT seq FROM bodies WHERE seq NOT IN (SELECT seq FROM messages UNION ALL SELECT seq FROM letters)",
+    ),
+    ("a message has no payload: number", "SELECT seq FROM messages WHERE seq NOT IN (SELECT seq FROM bodies)"),
+    ("a dead letter has no payload: number", "SELECT seq FROM letters WHERE seq NOT IN (SELECT seq FROM bodies)"),
+    (
+        "a failure belongs to nobody: number",
+        "SELECT DISTINCT seq FROM failures WHERE seq NOT IN (SELECT seq FROM messages UNION ALL SELECT seq FROM letters)",
+    ),
+    (
+        "a failure's stack is missing: number",
+        "SELECT seq FROM failures WHERE stack IS NOT NULL AND stack NOT IN (SELECT hash FROM stacks)",
+    ),
+];
+
+pub(super) fn check(tables: &SqlTables, deep: bool, verification: &mut Verification) -> Kept<()> {
+    for (what, sql) in ORPHANS {
+        for seq in tables.all(sql, &[], |row| row.get::<_, i64>(0))? {
+            verification.find("I4", format!("{what} {seq}"), false);
+        }
+    }
+    let count = |sql: &str| tables.one(sql, &[], |row| row.get::<_, u64>(0)).map(Option::unwrap_or_default);
+    verification.failures = count("SELECT count(*) FROM failures")?;
+    let wrong = "SELECT d.dlq, d.status, d.count, (SELECT count(*) FROM letters l WHERE l.dlq = d.dlq AND \
+                 l.status = d.status) AS counted FROM drawers d WHERE d.count <> counted";
+    let findings = tables.all(wrong, &[], |row| {
+        let (dlq, status): (String, String) = (row.get(0)?, row.get(1)?);
+        Ok(format!("drawer {dlq}: {status} shows {}, recounted {}", row.get::<_, i64>(2)?, row.get::<_, i64>(3)?))
+    })?;
+    for finding in findings {
+        verification.find("I15", finding, false);
+    }
+    if deep {
+        pages(tables, verification)?;
+    }
+    payloads(tables, deep, verification)
+}
+
+/// SQLite's own check of every page and index.
+fn pages(tables: &SqlTables, verification: &mut Verification) -> Kept<()> {
+    for line in tables.all("PRAGMA integrity_check(100)", &[], |row| row.get::<_, String>(0))? {
+        if line != "ok" {
+            verification.find("I46", format!("the data file is damaged: {line}"), false);
+        }
+    }
+    Ok(())
+}
+
+/// Reads payloads and compares them with their checksum: all of them when asked to look deep, else the latest.
+fn payloads(tables: &SqlTables, deep: bool, verification: &mut Verification) -> Kept<()> {
+    let limit: i64 = if deep { -1 } else { 1_000 };
+    let sql = "SELECT seq, rest, content_type, payload, packed, checksum, ttl, enqueued_at FROM bodies \
+               ORDER BY seq DESC LIMIT ?1";
+    let mut statement = kept(tables.connection.prepare(sql))?;
+    let mut rows = kept(statement.query([limit]))?;
+    while let Some(row) = kept(rows.next())? {
+        let read = || -> rusqlite::Result<(i64, Packed)> {
+            let packed = Packed {
+                rest: row.get(1)?,
+                content_type: row.get(2)?,
+                payload: row.get(3)?,
+                unpacked: row.get(4)?,
+                checksum: row.get(5)?,
+                ttl: row.get::<_, Option<Cell<Span>>>(6)?.map(|cell| cell.0),
+                enqueued_at: row.get::<_, Cell<Time>>(7)?.0,
+            };
+            Ok((row.get(0)?, packed))
+        };
+        verification.payloads += 1;
+        match read() {
+            Ok((_, packed)) if packed.is_whole() => {}
+            Ok((seq, _)) => {
+                let what = format!("the payload of message number {seq} is not what was written");
+                verification.find("I46", what, false);
+            }
+            Err(error) => verification.find("I46", damaged(error).text, false),
+        }
+    }
+    Ok(())
+}

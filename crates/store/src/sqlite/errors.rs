@@ -1,0 +1,43 @@
+//! What SQLite's errors mean for the store: full, damaged, refused by the system, or the end of this process.
+
+use redrive_core::error::{StoreError, StoreErrorKind};
+use rusqlite::{Error, ErrorCode};
+
+/// Translates a result of SQLite.
+pub(super) fn kept<T>(result: Result<T, Error>) -> Result<T, StoreError> {
+    result.map_err(|error| of(&error))
+}
+
+/// Translates an error of SQLite.
+pub(super) fn of(error: &Error) -> StoreError {
+    let kind = match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => StoreErrorKind::Full,
+        Some(ErrorCode::DatabaseCorrupt) => StoreErrorKind::Damaged,
+        Some(ErrorCode::NotADatabase) => StoreErrorKind::NotAStore,
+        Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => StoreErrorKind::Io,
+        Some(_) | None => StoreErrorKind::Stopped,
+    };
+    let advice = match kind {
+        StoreErrorKind::Full => {
+            "no space is left on the disk: new work is refused until there is; leases, acks and purge go on"
+        }
+        StoreErrorKind::Damaged => "the data file is damaged: stop, keep a copy, and restore the last backup",
+        StoreErrorKind::NotAStore => "the file is not a Redrive store; name another directory with --data",
+        StoreErrorKind::Io => "the operating system refused access: check permissions and that the disk is writable",
+        StoreErrorKind::Stopped
+        | StoreErrorKind::Newer
+        | StoreErrorKind::Locked
+        | StoreErrorKind::Unsupported
+        | StoreErrorKind::Unreachable
+        | StoreErrorKind::Protocol => {
+            "a read or write failed; nothing more is acknowledged by this process: check the disk, then start again"
+        }
+    };
+    StoreError::new(kind, format!("{advice} ({error})"))
+}
+
+/// Something in the file that cannot be as it should.
+pub(super) fn damaged(what: impl std::fmt::Display) -> StoreError {
+    let text = format!("{what}; run `redrive doctor --deep` and restore the last backup if need be");
+    StoreError::new(StoreErrorKind::Damaged, text)
+}

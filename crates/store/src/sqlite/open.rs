@@ -1,0 +1,341 @@
+//! Opening, backing up and restoring a data directory. What is found there is either ours, whole and of a
+//! version we know, or it is refused with a reason and left as it is.
+
+use super::errors::{damaged, kept};
+use super::mark::Mark;
+use super::reads::SqlTables;
+use super::reserve::Reserve;
+use super::writer::{Shared, Writer};
+use super::{Sqlite, schema};
+use crate::clock::Slewing;
+use crate::engine::Engine;
+use crate::engine::tables::Kept;
+use crate::entropy::{Entropy, System};
+use crate::faults::{self, Fault};
+use redrive_core::audit::AuditKey;
+use redrive_core::error::{StoreError, StoreErrorKind};
+use redrive_core::limits;
+use redrive_core::time::{Clock, Time};
+use rusqlite::{Connection, OpenFlags};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::Path;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, Mutex};
+use tokio::sync::mpsc;
+
+/// The database in a data directory.
+const DATABASE: &str = "redrive.db";
+/// Held by whoever writes; says nothing by itself.
+const LOCK: &str = "lock";
+/// The key of the audit chain.
+const KEY: &str = "audit.key";
+/// The high-water mark of commits.
+const MARK: &str = "commits";
+/// Room kept back for a full disk.
+const RESERVE: &str = "reserve";
+/// The oldest SQLite that may be used: older ones lose data when a checkpoint races a writer.
+const SQLITE_FLOOR: i32 = 3_051_003;
+/// A lease that lives when its holder is opened again gets at least this long, or its own length.
+const GRACE_MS: i64 = 30_000;
+
+/// How to open a directory.
+#[derive(Clone)]
+pub struct Options {
+    /// Make it when it is not there.
+    pub create: bool,
+    /// Give live leases time to be extended: set by whoever will hold the directory for long.
+    pub grace: bool,
+    /// The clock; a slewing one on the machine's when not said.
+    pub clock: Option<Arc<dyn Clock>>,
+    /// The randomness.
+    pub entropy: Arc<dyn Entropy>,
+    /// Entries of the index of ready messages before it spills.
+    pub hot_entries: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            create: true,
+            grace: false,
+            clock: None,
+            entropy: Arc::new(System),
+            hot_entries: limits::HOT_ENTRIES_MAX,
+        }
+    }
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Options").field("create", &self.create).finish_non_exhaustive()
+    }
+}
+
+fn refused(what: &str, path: &Path, error: &io::Error) -> StoreError {
+    let kind = match error.kind() {
+        io::ErrorKind::StorageFull => StoreErrorKind::Full,
+        _ => StoreErrorKind::Io,
+    };
+    StoreError::new(kind, format!("cannot {what} {}: {error}", path.display()))
+}
+
+/// Makes the names in a directory durable (I8).
+fn sync_directory(path: &Path) -> Kept<()> {
+    File::open(path).and_then(|d| d.sync_all()).map_err(|e| refused("sync the directory", path, &e))
+}
+
+/// Makes a directory that only its owner can enter, and its name durable.
+fn make_directory(path: &Path) -> Kept<()> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.map_err(|e| refused("make the data directory", path, &e))?;
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => sync_directory(parent),
+        Some(_) | None => sync_directory(Path::new(".")),
+    }
+}
+
+pub(super) fn open(directory: &Path, options: Options) -> Kept<Sqlite> {
+    if rusqlite::version_number() < SQLITE_FLOOR {
+        let why = format!("SQLite {} is too old: it can lose data", rusqlite::version());
+        return Err(StoreError::new(StoreErrorKind::Unsupported, why));
+    }
+    if !directory.join(DATABASE).exists() {
+        if !options.create {
+            let why = format!(
+                "no Redrive data in {}; enqueue something first, or name another directory with --data",
+                directory.display()
+            );
+            return Err(StoreError::new(StoreErrorKind::NotAStore, why));
+        }
+        make_directory(directory)?;
+    }
+    refuse_network(directory)?;
+    let lock = take_lock(directory)?;
+    let connection = connect(directory)?;
+    let (commits, persisted) = head(&connection)?;
+    let mark = Mark::open(&directory.join(MARK), commits)?;
+    let audit_key = audit_key(directory, options.entropy.as_ref())?;
+    sync_directory(directory)?;
+
+    let slewing = options.clock.is_none().then(|| Arc::new(Slewing::starting_at(persisted)));
+    let clock: Arc<dyn Clock> = match (&options.clock, &slewing) {
+        (Some(clock), _) => Arc::clone(clock),
+        (None, Some(slewing)) => Arc::clone(slewing) as Arc<dyn Clock>,
+        (None, None) => Arc::new(Slewing::starting_at(persisted)),
+    };
+    if options.grace {
+        give_grace(&connection, clock.now())?;
+    }
+    start(directory, connection, lock, Started { options, commits, mark, audit_key, clock, slewing })
+}
+
+/// What has been found out before the writer starts.
+struct Started {
+    options: Options,
+    commits: u64,
+    mark: Mark,
+    audit_key: AuditKey,
+    clock: Arc<dyn Clock>,
+    slewing: Option<Arc<Slewing>>,
+}
+
+fn start(directory: &Path, mut connection: Connection, lock: File, found: Started) -> Kept<Sqlite> {
+    let log_pages = Arc::new(AtomicI32::new(0));
+    let seen = Arc::clone(&log_pages);
+    kept(connection.wal_hook(Some(move |_: &mut rusqlite::hooks::Wal, pages| {
+        seen.store(pages, Ordering::Relaxed);
+        Ok(())
+    })))?;
+    let mut engine =
+        Engine::new(SqlTables::new(connection), Arc::clone(&found.options.entropy), found.audit_key.clone());
+    engine.hold_at_most(found.options.hot_entries);
+    let shared = Arc::new(Shared::default());
+    let writer = Writer {
+        engine,
+        clock: Arc::clone(&found.clock),
+        shared: Arc::clone(&shared),
+        mark: found.mark,
+        reserve: Reserve::at(directory.join(RESERVE)),
+        commits: found.commits,
+        log_pages,
+    };
+    let (jobs, waiting) = mpsc::channel(limits::WRITER_QUEUE_MAX);
+    let spawned = std::thread::Builder::new().name("redrive-writer".into()).spawn(move || {
+        writer.run(waiting);
+        // The directory is given up only when the last write is done.
+        drop(lock);
+    });
+    let thread = spawned.map_err(|e| refused("start the writer of", directory, &e))?;
+    Ok(Sqlite {
+        jobs: Some(jobs),
+        thread: Some(thread),
+        readers: Arc::new(Mutex::new(Vec::new())),
+        shared,
+        directory: directory.to_owned(),
+        clock: found.clock,
+        slewing: found.slewing,
+        audit_key: found.audit_key,
+        #[cfg(feature = "remote")]
+        server: Mutex::new(None),
+    })
+}
+
+/// File systems on which locks and syncs cannot be relied upon: NFS, SMB, CIFS, SMB2.
+const NETWORK: [i64; 4] = [0x6969, 0x517B, 0xFF53_4D42, 0xFE53_4D42];
+
+fn refuse_network(directory: &Path) -> Kept<()> {
+    let Ok(stat) = rustix::fs::statfs(directory) else { return Ok(()) };
+    if NETWORK.contains(&i64::from(stat.f_type)) {
+        let why = format!("{} is on a network file system, where locks cannot be trusted", directory.display());
+        return Err(StoreError::new(StoreErrorKind::Unsupported, why));
+    }
+    Ok(())
+}
+
+fn take_lock(directory: &Path) -> Kept<File> {
+    let path = directory.join(LOCK);
+    let opened = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
+    let file = opened.map_err(|e| refused("use the data directory", directory, &e))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(StoreError::new(
+            StoreErrorKind::Locked,
+            format!("another process holds {} and does not answer on its socket", directory.display()),
+        )),
+        Err(TryLockError::Error(e)) => Err(refused("lock", &path, &e)),
+    }
+}
+
+/// Opens the writer's connection and brings the file to the present version.
+fn connect(directory: &Path) -> Kept<Connection> {
+    let path = directory.join(DATABASE);
+    // Made by us first, so that it is nobody else's to read.
+    let made = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
+    made.map_err(|e| refused("open", &path, &e))?;
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = kept(Connection::open_with_flags(&path, flags))?;
+    let place = path.display().to_string();
+    let version = schema::check(&connection, &place)?;
+    let synchronous = if faults::is(Fault::MissingFsync) { "OFF" } else { "FULL" };
+    kept(connection.execute_batch(&format!(
+        "PRAGMA journal_mode = WAL; PRAGMA synchronous = {synchronous}; PRAGMA wal_autocheckpoint = 0; \
+         PRAGMA mmap_size = 0; PRAGMA cache_size = -65536; PRAGMA temp_store = MEMORY; PRAGMA busy_timeout = 5000;"
+    )))?;
+    schema::migrate(&connection, version)?;
+    Ok(connection)
+}
+
+/// Opens a connection that can only read.
+pub(super) fn reader(directory: &Path) -> Kept<SqlTables> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = kept(Connection::open_with_flags(directory.join(DATABASE), flags))?;
+    kept(connection.execute_batch("PRAGMA mmap_size = 0; PRAGMA cache_size = -16384; PRAGMA busy_timeout = 5000;"))?;
+    Ok(SqlTables::new(connection))
+}
+
+fn head(connection: &Connection) -> Kept<(u64, Time)> {
+    let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, u64>(0)?, row.get::<_, i64>(1)?));
+    let (commits, clock) = kept(connection.query_row("SELECT commits, clock FROM head", [], read))?;
+    Ok((commits, Time::from_millis(clock)))
+}
+
+/// Gives every live lease at least thirty seconds, or its own length if that was shorter: its worker could
+/// not reach anybody while the directory was not held.
+fn give_grace(connection: &Connection, now: Time) -> Kept<()> {
+    let sql = "UPDATE messages SET lease_expires_at = \
+               max(lease_expires_at, ?1 + min(lease_expires_at - granted_at, ?2)) WHERE phase = 1";
+    kept(connection.execute(sql, [now.as_millis(), GRACE_MS])).map(|_| ())
+}
+
+/// Reads the key of the audit chain, or makes it. A store that has lost its key says so when it is verified.
+fn audit_key(directory: &Path, entropy: &dyn Entropy) -> Kept<AuditKey> {
+    let path = directory.join(KEY);
+    match fs::read_to_string(&path) {
+        Ok(text) => parse_key(&text).ok_or_else(|| damaged(format!("{} is not a key", path.display()))),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            let mut key = [0; 32];
+            entropy.fill(&mut key);
+            write_key(&path, &AuditKey(key))?;
+            Ok(AuditKey(key))
+        }
+        Err(e) => Err(refused("read", &path, &e)),
+    }
+}
+
+fn write_key(path: &Path, key: &AuditKey) -> Kept<()> {
+    let text: String = key.0.iter().map(|b| format!("{b:02x}")).collect();
+    let opened = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(path);
+    let written = opened.and_then(|mut f| f.write_all(text.as_bytes()).and_then(|()| f.sync_all()));
+    written.map_err(|e| refused("write", path, &e))
+}
+
+fn parse_key(text: &str) -> Option<AuditKey> {
+    let text = text.trim();
+    let mut key = [0; 32];
+    if text.len() != 64 {
+        return None;
+    }
+    for (n, byte) in key.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * n..2 * n + 2)?, 16).ok()?;
+    }
+    Some(AuditKey(key))
+}
+
+/// Copies the store to a new directory as of one commit, while work goes on (I9). Gives the bytes written.
+pub(super) fn backup(directory: &Path, target: &Path, key: &AuditKey) -> Kept<u64> {
+    let file = target.join(DATABASE);
+    if file.exists() {
+        let why = format!("{} holds a store already; name a new directory", target.display());
+        return Err(StoreError::new(StoreErrorKind::Io, why));
+    }
+    make_directory(target)?;
+    let reader = reader(directory)?;
+    let name = file.to_str().ok_or_else(|| {
+        StoreError::new(StoreErrorKind::Io, format!("the path {} is not text", file.display()))
+    })?;
+    kept(reader.connection.execute("VACUUM INTO ?1", [name]))?;
+    File::open(&file).and_then(|f| f.sync_all()).map_err(|e| refused("sync", &file, &e))?;
+    write_key(&target.join(KEY), key)?;
+    sync_directory(target)?;
+    fs::metadata(&file).map(|m| m.len()).map_err(|e| refused("read", &file, &e))
+}
+
+/// Makes a data directory from a backup; refuses to write over one. Gives the bytes copied.
+///
+/// # Errors
+/// A [`StoreError`] when the backup is not whole or the target is not empty.
+pub fn restore(backup: &Path, directory: &Path) -> Result<u64, StoreError> {
+    let (from, to) = (backup.join(DATABASE), directory.join(DATABASE));
+    if !from.exists() {
+        let why = format!("{} is not a backup: it has no {DATABASE}", backup.display());
+        return Err(StoreError::new(StoreErrorKind::NotAStore, why));
+    }
+    if to.exists() {
+        let why = format!("{} holds a store already; restore into a new directory", directory.display());
+        return Err(StoreError::new(StoreErrorKind::Io, why));
+    }
+    check_backup(&from)?;
+    make_directory(directory)?;
+    let _lock = take_lock(directory)?;
+    let part = directory.join("restoring");
+    let bytes = fs::copy(&from, &part).map_err(|e| refused("copy the backup to", &part, &e))?;
+    File::open(&part).and_then(|f| f.sync_all()).map_err(|e| refused("sync", &part, &e))?;
+    if backup.join(KEY).exists() {
+        let text = fs::read_to_string(backup.join(KEY)).map_err(|e| refused("read", backup, &e))?;
+        let key = parse_key(&text).ok_or_else(|| damaged("the backup's audit key is not a key"))?;
+        write_key(&directory.join(KEY), &key)?;
+    }
+    // The name appears last: a directory that was not restored whole has no store in it.
+    fs::rename(&part, &to).map_err(|e| refused("name", &to, &e))?;
+    sync_directory(directory)?;
+    Ok(bytes)
+}
+
+fn check_backup(file: &Path) -> Kept<()> {
+    let connection = kept(Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY))?;
+    schema::check(&connection, &file.display().to_string())?;
+    let verdict: String = kept(connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)))?;
+    if verdict == "ok" { Ok(()) } else { Err(damaged(format!("the backup is damaged: {verdict}"))) }
+}

@@ -1,0 +1,347 @@
+//! Reading the tables, on the writer's connection inside a commit or on a reader's own.
+
+use super::errors::{damaged, kept};
+use super::rows::{self, Cell, LIFE, SLIP, int, json};
+use super::{body, narrow};
+use crate::engine::tables::{
+    DrawerCounts, Heads, Kept, KeyRow, Letter, Live, QueueRow, Reads, Stored,
+};
+use redrive_core::audit::AuditRow;
+use redrive_core::failure::Failure;
+use redrive_core::filter::Filter;
+use redrive_core::group::{Leaf, LeafCount, LeafKey};
+use redrive_core::ids::{LeafId, MessageId, OperationId, QueueName};
+use redrive_core::invariants::{Counts, Verification};
+use redrive_core::message::Slip;
+use redrive_core::operation::{Member, Operation};
+use redrive_core::store::KvEntry;
+use redrive_core::time::{Span, Time};
+use rusqlite::types::ToSql;
+use rusqlite::{Connection, OptionalExtension as _, Row};
+use std::collections::BTreeMap;
+
+/// A connection to the tables.
+#[derive(Debug)]
+pub(crate) struct SqlTables {
+    pub(super) connection: Connection,
+}
+
+/// Statements kept ready per connection: all there are.
+const STATEMENTS: usize = 128;
+
+impl SqlTables {
+    pub(super) fn new(connection: Connection) -> Self {
+        connection.set_prepared_statement_cache_capacity(STATEMENTS);
+        Self { connection }
+    }
+
+    pub(super) fn one<T>(
+        &self,
+        sql: &str,
+        params: &[&dyn ToSql],
+        read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Kept<Option<T>> {
+        let mut statement = kept(self.connection.prepare_cached(sql))?;
+        kept(statement.query_row(params, read).optional())
+    }
+
+    pub(super) fn all<T>(
+        &self,
+        sql: &str,
+        params: &[&dyn ToSql],
+        read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Kept<Vec<T>> {
+        let mut statement = kept(self.connection.prepare_cached(sql))?;
+        let rows = kept(statement.query_map(params, read))?;
+        kept(rows.collect())
+    }
+
+    fn all_letters(&self, rest: &str, params: &[&dyn ToSql]) -> Kept<Vec<Letter>> {
+        let sql = format!("SELECT {SLIP}, {LIFE}, death, file, secret FROM letters {rest}");
+        self.all(&sql, params, rows::letter)?.into_iter().map(rows::SealedLetter::open).collect()
+    }
+
+    fn all_members(&self, rest: &str, params: &[&dyn ToSql]) -> Kept<Vec<(u64, Member)>> {
+        let sql = format!("SELECT position, id, version, outcome FROM members WHERE operation = ?1 AND {rest}");
+        let raw = self.all(&sql, params, |row| {
+            Ok((row.get(0)?, row.get::<_, Cell<MessageId>>(1)?.0, row.get(2)?, row.get::<_, String>(3)?))
+        })?;
+        raw.into_iter()
+            .map(|(position, id, version, outcome)| {
+                let outcome = outcome.parse().map_err(damaged)?;
+                Ok((position, Member { id, version, outcome }))
+            })
+            .collect()
+    }
+
+    fn audit_rows(&self, rest: &str, params: &[&dyn ToSql]) -> Kept<Vec<AuditRow>> {
+        let sql = format!("SELECT n, entry, seal FROM audit {rest}");
+        let raw = self.all(&sql, params, |row| Ok((row.get(0)?, row.get::<_, String>(1)?, row.get(2)?)))?;
+        raw.into_iter()
+            .map(|(n, entry, seal)| Ok(AuditRow { n, entry: json(&entry, "an audit row")?, seal }))
+            .collect()
+    }
+}
+
+impl Reads for SqlTables {
+    fn heads(&self) -> Kept<Heads> {
+        let heads = self.one("SELECT seq, death, audit_n, audit_seal FROM head", &[], |row| {
+            Ok(Heads { seq: row.get(0)?, death: row.get(1)?, audit_n: row.get(2)?, audit_seal: row.get(3)? })
+        })?;
+        heads.ok_or_else(|| damaged("the head row is missing"))
+    }
+
+    fn queues(&self) -> Kept<BTreeMap<QueueName, QueueRow>> {
+        let sql = "SELECT name, policy, paused_by, enqueued, waiting, leased, dead, done, cancelled, expired, purged, \
+                   bytes FROM queues";
+        let raw = self.all(sql, &[], |row| {
+            let counts = Counts {
+                enqueued: row.get(3)?,
+                waiting: row.get(4)?,
+                leased: row.get(5)?,
+                dead: row.get(6)?,
+                done: row.get(7)?,
+                cancelled: row.get(8)?,
+                expired: row.get(9)?,
+                purged: row.get(10)?,
+                bytes: row.get(11)?,
+            };
+            Ok((row.get::<_, Cell<QueueName>>(0)?.0, row.get::<_, String>(1)?, row.get(2)?, counts))
+        })?;
+        raw.into_iter()
+            .map(|(name, policy, paused_by, counts)| {
+                let policy = json(&policy, &format!("the policy of queue {name}"))?;
+                Ok((name, QueueRow { policy, paused_by, counts }))
+            })
+            .collect()
+    }
+
+    fn scheduled(&self, queue: &QueueName, now: Time) -> Kept<u64> {
+        let sql = "SELECT count(*) FROM messages WHERE delayed = 1 AND queue = ?1 AND ready_at > ?2";
+        let count = self.one(sql, &[&queue.as_str(), &now.as_millis()], |row| row.get(0))?;
+        Ok(count.unwrap_or(0))
+    }
+
+    fn live(&self, id: MessageId) -> Kept<Option<Live>> {
+        let sql = const_sql::LIVE_BY_ID;
+        self.one(sql, &[&id.to_bytes()], rows::live)
+    }
+
+    fn live_after(&self, after: Option<MessageId>, limit: usize) -> Kept<Vec<Live>> {
+        let after = after.map_or([0; 16], MessageId::to_bytes);
+        self.all(const_sql::LIVE_AFTER, &[&after, &int(limit as u64)], rows::live)
+    }
+
+    fn live_from(&self, from: MessageId, limit: usize) -> Kept<Vec<Live>> {
+        self.all(const_sql::LIVE_FROM, &[&from.to_bytes(), &int(limit as u64)], rows::live)
+    }
+
+    fn holding_keys(&self) -> Kept<Vec<Slip>> {
+        let sql = format!("SELECT {SLIP} FROM letters WHERE holds_key = 1");
+        self.all(&sql, &[], |row| rows::slip(row, 0))
+    }
+
+    fn body(&self, slip: &Slip) -> Kept<Stored> {
+        let sql = "SELECT rest, content_type, payload, packed, checksum, ttl, enqueued_at FROM bodies WHERE seq = ?1";
+        let packed = self.one(sql, &[&int(slip.seq)], |row| {
+            Ok(body::Packed {
+                rest: row.get(0)?,
+                content_type: row.get(1)?,
+                payload: row.get(2)?,
+                unpacked: row.get(3)?,
+                checksum: row.get(4)?,
+                ttl: row.get::<_, Option<Cell<Span>>>(5)?.map(|cell| cell.0),
+                enqueued_at: row.get::<_, Cell<Time>>(6)?.0,
+            })
+        })?;
+        let missing = || damaged(format!("the payload of message {} is missing", slip.id));
+        packed.map(Stored::Packed).ok_or_else(missing)
+    }
+
+    fn failures(&self, slip: &Slip) -> Kept<Vec<Failure>> {
+        let sql = "SELECT f.body, s.body FROM failures f LEFT JOIN stacks s ON s.hash = f.stack WHERE seq = ?1 \
+                   ORDER BY n";
+        let raw = self.all(sql, &[&int(slip.seq)], |row| {
+            Ok((row.get::<_, String>(0)?, row.get::<_, Option<String>>(1)?))
+        })?;
+        raw.into_iter()
+            .map(|(body, stack)| {
+                let mut failure: Failure = json(&body, &format!("a failure of message {}", slip.id))?;
+                failure.error.stack = stack;
+                Ok(failure)
+            })
+            .collect()
+    }
+
+    fn key(&self, queue: &QueueName, key: &str) -> Kept<Option<KeyRow>> {
+        let sql = "SELECT id, body_hash, created_at, ended FROM keys WHERE queue = ?1 AND key = ?2";
+        let raw = self.one(sql, &[&queue.as_str(), &key], |row| {
+            let id = row.get::<_, Cell<MessageId>>(0)?.0;
+            let created_at = row.get::<_, Cell<Time>>(2)?.0;
+            Ok((id, row.get::<_, [u8; 32]>(1)?, created_at, row.get::<_, Option<String>>(3)?))
+        })?;
+        raw.map(|(id, body_hash, created_at, ended)| {
+            let ended = ended.map(|state| state.parse().map_err(damaged)).transpose()?;
+            Ok(KeyRow { id, body_hash, created_at, ended })
+        })
+        .transpose()
+    }
+
+    fn letter(&self, id: MessageId) -> Kept<Option<Letter>> {
+        Ok(self.all_letters("WHERE id = ?1", &[&id.to_bytes()])?.pop())
+    }
+
+    fn letters_before(&self, death: u64, limit: usize, filter: &Filter, now: Time) -> Kept<Vec<Letter>> {
+        let narrowed = narrow::narrow(filter, now);
+        let rest = format!("WHERE death < ? AND ({}) ORDER BY death DESC LIMIT ?", narrowed.sql);
+        let death = int(death);
+        let limit = int(limit as u64);
+        let mut params: Vec<&dyn ToSql> = vec![&death];
+        params.extend(narrowed.params.iter().map(|p| p as &dyn ToSql));
+        params.push(&limit);
+        self.all_letters(&rest, &params)
+    }
+
+    fn letters_after(&self, death: u64, bound: u64, limit: usize) -> Kept<Vec<Letter>> {
+        let rest = "WHERE death > ?1 AND death <= ?2 ORDER BY death LIMIT ?3";
+        self.all_letters(rest, &[&int(death), &int(bound), &int(limit as u64)])
+    }
+
+    fn leasable_letters(&self, dlq: &QueueName, limit: usize, now: Time) -> Kept<Vec<Letter>> {
+        let rest = "WHERE status = 'pending' AND dlq = ?1 AND available_at <= ?2 \
+                    AND (consumer_until IS NULL OR consumer_until <= ?2) ORDER BY death LIMIT ?3";
+        self.all_letters(rest, &[&dlq.as_str(), &now.as_millis(), &int(limit as u64)])
+    }
+
+    fn quarantine_ended(&self, limit: usize, now: Time) -> Kept<Vec<Letter>> {
+        let rest = "WHERE status = 'quarantined' AND quarantined_until <= ?1 ORDER BY quarantined_until, id LIMIT ?2";
+        self.all_letters(rest, &[&now.as_millis(), &int(limit as u64)])
+    }
+
+    fn retention_ended(&self, limit: usize, now: Time) -> Kept<Vec<Letter>> {
+        let rest = "WHERE expires_at <= ?1 AND status <> 'retrying' ORDER BY expires_at, id LIMIT ?2";
+        self.all_letters(rest, &[&now.as_millis(), &int(limit as u64)])
+    }
+
+    fn drawers(&self) -> Kept<DrawerCounts> {
+        let raw = self.all("SELECT dlq, status, count FROM drawers", &[], |row| {
+            Ok((row.get::<_, Cell<QueueName>>(0)?.0, row.get::<_, String>(1)?, row.get(2)?))
+        })?;
+        raw.into_iter()
+            .map(|(dlq, status, count)| Ok(((dlq, status.parse().map_err(damaged)?), count)))
+            .collect()
+    }
+
+    fn leaf(&self, id: LeafId) -> Kept<Option<Leaf>> {
+        self.one("SELECT id, group_id, template, error_type FROM leaves WHERE id = ?1", &[&rows::leaf(id)], leaf)
+    }
+
+    fn leaves(&self) -> Kept<Vec<Leaf>> {
+        self.all("SELECT id, group_id, template, error_type FROM leaves", &[], leaf)
+    }
+
+    fn leaf_count(&self, key: &LeafKey) -> Kept<LeafCount> {
+        let sql = "SELECT open, total, failures, first_seen, last_seen FROM leaf_counts \
+                   WHERE leaf = ?1 AND queue = ?2 AND kind = ?3";
+        let count =
+            self.one(sql, &[&rows::leaf(key.leaf), &key.queue.as_str(), &key.kind], |row| leaf_count(row, 0))?;
+        Ok(count.unwrap_or_default())
+    }
+
+    fn leaf_counts(&self) -> Kept<Vec<(LeafKey, LeafCount)>> {
+        let sql = "SELECT leaf, queue, kind, open, total, failures, first_seen, last_seen FROM leaf_counts";
+        self.all(sql, &[], |row| {
+            let key = LeafKey {
+                leaf: row.get::<_, Cell<LeafId>>(0)?.0,
+                queue: row.get::<_, Cell<QueueName>>(1)?.0,
+                kind: row.get(2)?,
+            };
+            Ok((key, leaf_count(row, 3)?))
+        })
+    }
+
+    fn operation(&self, id: OperationId) -> Kept<Option<Operation>> {
+        let sql = "SELECT body FROM operations WHERE id = ?1";
+        let body = self.one(sql, &[&id.to_bytes()], |row| row.get::<_, String>(0))?;
+        body.map(|body| json(&body, "an operation")).transpose()
+    }
+
+    fn operations_before(&self, position: u64, limit: usize) -> Kept<Vec<(u64, Operation)>> {
+        let sql = "SELECT position, body FROM operations WHERE position < ?1 ORDER BY position DESC LIMIT ?2";
+        let raw = self.all(sql, &[&int(position), &int(limit as u64)], |row| {
+            Ok((row.get(0)?, row.get::<_, String>(1)?))
+        })?;
+        raw.into_iter().map(|(position, body)| Ok((position, json(&body, "an operation")?))).collect()
+    }
+
+    fn members_after(&self, id: OperationId, position: u64, limit: usize) -> Kept<Vec<(u64, Member)>> {
+        let rest = "position > ?2 ORDER BY position LIMIT ?3";
+        self.all_members(rest, &[&id.to_bytes(), &int(position), &int(limit as u64)])
+    }
+
+    fn waiting_members(&self, id: OperationId, limit: usize) -> Kept<Vec<(u64, Member)>> {
+        let rest = "outcome = 'waiting' ORDER BY position LIMIT ?2";
+        self.all_members(rest, &[&id.to_bytes(), &int(limit as u64)])
+    }
+
+    fn audit_before(&self, n: u64, limit: usize) -> Kept<Vec<AuditRow>> {
+        self.audit_rows("WHERE n < ?1 ORDER BY n DESC LIMIT ?2", &[&int(n), &int(limit as u64)])
+    }
+
+    fn audit_after(&self, n: u64, limit: usize) -> Kept<Vec<AuditRow>> {
+        self.audit_rows("WHERE n > ?1 ORDER BY n LIMIT ?2", &[&int(n), &int(limit as u64)])
+    }
+
+    fn kv(&self, namespace: &str, key: &str) -> Kept<Option<KvEntry>> {
+        let sql = "SELECT value, version FROM kv WHERE namespace = ?1 AND key = ?2";
+        self.one(sql, &[&namespace, &key], |row| Ok(KvEntry { value: row.get(0)?, version: row.get(1)? }))
+    }
+
+    fn check(&self, deep: bool, verification: &mut Verification) -> Kept<()> {
+        super::check::check(self, deep, verification)
+    }
+}
+
+fn leaf(row: &Row<'_>) -> rusqlite::Result<Leaf> {
+    Ok(Leaf {
+        id: row.get::<_, Cell<LeafId>>(0)?.0,
+        group: row.get::<_, Cell<LeafId>>(1)?.0,
+        template: row.get(2)?,
+        error_type: row.get(3)?,
+    })
+}
+
+fn leaf_count(row: &Row<'_>, at: usize) -> rusqlite::Result<LeafCount> {
+    Ok(LeafCount {
+        open: row.get(at)?,
+        total: row.get(at + 1)?,
+        failures: row.get(at + 2)?,
+        first_seen: row.get::<_, Cell<Time>>(at + 3)?.0,
+        last_seen: row.get::<_, Cell<Time>>(at + 4)?.0,
+    })
+}
+
+/// The statements of the lease path, spelled out once so that they are not put together on every call.
+mod const_sql {
+    macro_rules! live_columns {
+        () => {
+            "SELECT id, seq, queue, kind, priority, size, key, ordering_key, max_attempts, ttl_ends_at, deadline, \
+             ready_at, attempts, deliveries, generation, given_back, failed, failing_since, last_delay, \
+             first_received_at, updated_at, phase, secret, worker, granted_at, lease_expires_at FROM messages "
+        };
+    }
+    pub(super) const LIVE_BY_ID: &str = concat!(live_columns!(), "WHERE id = ?1");
+    pub(super) const LIVE_AFTER: &str = concat!(live_columns!(), "WHERE id > ?1 ORDER BY id LIMIT ?2");
+    pub(super) const LIVE_FROM: &str = concat!(live_columns!(), "WHERE id >= ?1 ORDER BY id LIMIT ?2");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_spelled_out_columns_are_those_that_rows_are_read_by() {
+        let lease = "phase, secret, worker, granted_at, lease_expires_at";
+        assert!(const_sql::LIVE_BY_ID.contains(&format!("{SLIP}, {LIFE}, {lease}")));
+    }
+}

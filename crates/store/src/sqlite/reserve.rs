@@ -1,0 +1,59 @@
+//! A few megabytes kept back, so that on a full disk what frees space can still be written: acks, leases and
+//! purge need room in the log before they give any back (I43).
+
+use std::fs;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Enough for some thousands of acks in the log.
+const BYTES: usize = 4 * 1024 * 1024;
+/// How often a full disk is tried again.
+const TRY_EVERY: Duration = Duration::from_secs(1);
+
+/// The reserve file.
+#[derive(Debug)]
+pub(super) struct Reserve {
+    path: PathBuf,
+    tried: Instant,
+}
+
+impl Reserve {
+    /// Makes the reserve if it is not there. That it cannot be made now is no error: the disk may be full.
+    pub(super) fn at(path: PathBuf) -> Self {
+        let reserve = Self { path, tried: Instant::now() };
+        reserve.fill();
+        reserve
+    }
+
+    fn is_filled(&self) -> bool {
+        fs::metadata(&self.path).is_ok_and(|m| m.len() >= BYTES as u64)
+    }
+
+    /// Writes the reserve; takes it back when it does not fit.
+    fn fill(&self) -> bool {
+        if self.is_filled() {
+            return true;
+        }
+        let written = fs::File::create(&self.path)
+            .and_then(|mut file| file.write_all(&vec![0xA5; BYTES]).and_then(|()| file.sync_data()));
+        if written.is_err() {
+            self.release();
+        }
+        written.is_ok()
+    }
+
+    /// Gives the room back to the disk.
+    pub(super) fn release(&self) {
+        let _ = fs::remove_file(&self.path);
+    }
+
+    /// Whether there is room again: enough for the reserve itself.
+    pub(super) fn room_again(&mut self) -> bool {
+        if self.tried.elapsed() < TRY_EVERY {
+            return false;
+        }
+        self.tried = Instant::now();
+        self.fill()
+    }
+}

@@ -1,0 +1,186 @@
+//! Rows to records and back: the one place that knows the columns. What cannot be read as it must be is
+//! damage, never a default (I46).
+
+use super::errors::damaged;
+use crate::engine::tables::{Kept, Letter, Live};
+use redrive_core::ids::{LeafId, MessageId, QueueName, Secret};
+use redrive_core::lifecycle::{Lease, Life, Phase};
+use redrive_core::message::{Priority, Slip, Terms};
+use redrive_core::time::{Span, Time};
+use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
+use rusqlite::{Row, Result as Sql};
+
+/// Columns of a slip, in the order [`slip`] reads them.
+pub(super) const SLIP: &str =
+    "id, seq, queue, kind, priority, size, key, ordering_key, max_attempts, ttl_ends_at, deadline";
+/// Columns of a life without its lease, in the order [`life`] reads them.
+pub(super) const LIFE: &str = "ready_at, attempts, deliveries, generation, given_back, failed, failing_since, \
+     last_delay, first_received_at, updated_at";
+
+/// How many columns a slip has.
+const SLIP_COLUMNS: usize = 11;
+/// How many columns a life has.
+const LIFE_COLUMNS: usize = 10;
+
+/// A value of the core as SQLite keeps it.
+pub(super) struct Cell<T>(pub(super) T);
+
+impl FromSql for Cell<MessageId> {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        let bytes: [u8; 16] = value.as_blob()?.try_into().map_err(|_| FromSqlError::InvalidType)?;
+        Ok(Self(MessageId::from_bytes(bytes)))
+    }
+}
+
+impl FromSql for Cell<Secret> {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        let bytes: [u8; 16] = value.as_blob()?.try_into().map_err(|_| FromSqlError::InvalidType)?;
+        Ok(Self(Secret::new(bytes)))
+    }
+}
+
+impl FromSql for Cell<Time> {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        Ok(Self(Time::from_millis(value.as_i64()?)))
+    }
+}
+
+impl FromSql for Cell<Span> {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        Ok(Self(Span::from_millis(u64::column_result(value)?)))
+    }
+}
+
+impl FromSql for Cell<QueueName> {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        value.as_str()?.parse().map(Self).map_err(|_| FromSqlError::InvalidType)
+    }
+}
+
+impl FromSql for Cell<LeafId> {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        Ok(Self(LeafId::new(value.as_i64()?.cast_unsigned())))
+    }
+}
+
+impl ToSql for Cell<MessageId> {
+    fn to_sql(&self) -> Sql<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Owned(rusqlite::types::Value::Blob(self.0.to_bytes().to_vec())))
+    }
+}
+
+impl ToSql for Cell<Time> {
+    fn to_sql(&self) -> Sql<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::from(self.0.as_millis()))
+    }
+}
+
+/// Milliseconds of a time that may not be there.
+pub(super) fn ms(time: Option<Time>) -> Option<i64> {
+    time.map(Time::as_millis)
+}
+
+/// An unsigned number as SQLite keeps it; nothing here comes near the sign bit.
+pub(super) fn int(n: u64) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+/// A leaf as SQLite keeps it: the same 64 bits.
+pub(super) fn leaf(id: LeafId) -> i64 {
+    id.get().cast_signed()
+}
+
+fn time(row: &Row<'_>, column: usize) -> Sql<Option<Time>> {
+    Ok(row.get::<_, Option<Cell<Time>>>(column)?.map(|cell| cell.0))
+}
+
+/// Reads a slip whose columns begin at `at`.
+pub(super) fn slip(row: &Row<'_>, at: usize) -> Sql<Slip> {
+    Ok(Slip {
+        id: row.get::<_, Cell<MessageId>>(at)?.0,
+        seq: row.get(at + 1)?,
+        queue: row.get::<_, Cell<QueueName>>(at + 2)?.0,
+        kind: row.get(at + 3)?,
+        priority: Priority::from_level(row.get(at + 4)?),
+        size: row.get(at + 5)?,
+        key: row.get(at + 6)?,
+        ordering_key: row.get(at + 7)?,
+        terms: Terms {
+            max_attempts: row.get(at + 8)?,
+            expires_at: time(row, at + 9)?,
+            deadline: time(row, at + 10)?,
+        },
+    })
+}
+
+/// Reads a life whose columns begin at `at`; the phase is given.
+fn life(row: &Row<'_>, at: usize, phase: Phase) -> Sql<Life> {
+    Ok(Life {
+        phase,
+        ready_at: row.get::<_, Cell<Time>>(at)?.0,
+        attempts: row.get(at + 1)?,
+        deliveries: row.get(at + 2)?,
+        generation: row.get(at + 3)?,
+        given_back: row.get(at + 4)?,
+        failed: row.get(at + 5)?,
+        failing_since: time(row, at + 6)?,
+        last_delay: row.get::<_, Option<Cell<Span>>>(at + 7)?.map(|cell| cell.0),
+        first_received_at: time(row, at + 8)?,
+        updated_at: row.get::<_, Cell<Time>>(at + 9)?.0,
+    })
+}
+
+/// Reads a live message: slip, life, lease.
+pub(super) fn live(row: &Row<'_>) -> Sql<Live> {
+    let lease_at = SLIP_COLUMNS + LIFE_COLUMNS;
+    let phase = if row.get::<_, i64>(lease_at)? == 0 {
+        Phase::Waiting
+    } else {
+        Phase::Leased(Lease {
+            secret: row.get::<_, Cell<Secret>>(lease_at + 1)?.0,
+            worker: row.get(lease_at + 2)?,
+            granted_at: row.get::<_, Cell<Time>>(lease_at + 3)?.0,
+            expires_at: row.get::<_, Cell<Time>>(lease_at + 4)?.0,
+        })
+    };
+    Ok(Live { slip: slip(row, 0)?, life: life(row, SLIP_COLUMNS, phase)? })
+}
+
+/// A letter whose file is still text.
+pub(super) struct SealedLetter {
+    death: u64,
+    slip: Slip,
+    life: Life,
+    file: String,
+    secret: Option<Secret>,
+}
+
+/// Reads a letter: slip, life, death, file, secret.
+pub(super) fn letter(row: &Row<'_>) -> Sql<SealedLetter> {
+    let at = SLIP_COLUMNS + LIFE_COLUMNS;
+    Ok(SealedLetter {
+        death: row.get(at)?,
+        slip: slip(row, 0)?,
+        life: life(row, SLIP_COLUMNS, Phase::Dead)?,
+        file: row.get(at + 1)?,
+        secret: row.get::<_, Option<Cell<Secret>>>(at + 2)?.map(|cell| cell.0),
+    })
+}
+
+impl SealedLetter {
+    /// The letter, with its file read.
+    pub(super) fn open(self) -> Kept<Letter> {
+        let file = json(&self.file, &format!("the file of dead letter {}", self.slip.id))?;
+        Ok(Letter { death: self.death, slip: self.slip, life: self.life, file, secret: self.secret })
+    }
+}
+
+/// Parses JSON that we wrote.
+pub(super) fn json<T: serde::de::DeserializeOwned>(text: &str, what: &str) -> Kept<T> {
+    serde_json::from_str(text).map_err(|e| damaged(format!("{what} cannot be read: {e}")))
+}
+
+/// Writes JSON that we will read.
+pub(super) fn text<T: serde::Serialize>(value: &T) -> Kept<String> {
+    serde_json::to_string(value).map_err(|e| damaged(format!("a row cannot be written: {e}")))
+}

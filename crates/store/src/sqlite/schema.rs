@@ -1,0 +1,125 @@
+//! The tables of the embedded store, and how a file comes to have them. Versions only ever go up: each step
+//! is one transaction that also writes the version it leads to, so a crash in the middle repeats the step
+//! (I47). A file of a newer version is refused and left as it is.
+
+use super::errors::kept;
+use crate::engine::tables::Kept;
+use redrive_core::error::{StoreError, StoreErrorKind};
+use rusqlite::Connection;
+
+/// "RDRV": says that a SQLite file is ours.
+pub(super) const APPLICATION_ID: i32 = 0x5244_5256;
+
+/// What each version adds to the one before; the first makes the tables.
+const STEPS: [&str; 1] = [VERSION_1];
+
+/// Bodies are keyed by sequence and only ever appended; what changes is in narrow rows apart from them.
+/// Columns of `letters` beside `file` repeat what is in it, for SQL to search by; they are never read back.
+const VERSION_1: &str = "
+CREATE TABLE head(
+  one INTEGER PRIMARY KEY CHECK(one = 1), seq INTEGER NOT NULL, death INTEGER NOT NULL,
+  audit_n INTEGER NOT NULL, audit_seal TEXT NOT NULL, commits INTEGER NOT NULL, clock INTEGER NOT NULL);
+CREATE TABLE queues(
+  name TEXT PRIMARY KEY, policy TEXT NOT NULL, paused_by TEXT, enqueued INTEGER NOT NULL,
+  waiting INTEGER NOT NULL, leased INTEGER NOT NULL, dead INTEGER NOT NULL, done INTEGER NOT NULL,
+  cancelled INTEGER NOT NULL, expired INTEGER NOT NULL, purged INTEGER NOT NULL, bytes INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE messages(
+  id BLOB PRIMARY KEY, seq INTEGER NOT NULL, queue TEXT NOT NULL, kind TEXT NOT NULL, priority INTEGER NOT NULL,
+  size INTEGER NOT NULL, key TEXT, ordering_key TEXT, max_attempts INTEGER, ttl_ends_at INTEGER, deadline INTEGER,
+  phase INTEGER NOT NULL, ready_at INTEGER NOT NULL, attempts INTEGER NOT NULL, deliveries INTEGER NOT NULL,
+  generation INTEGER NOT NULL, given_back INTEGER NOT NULL, failed INTEGER NOT NULL, failing_since INTEGER,
+  last_delay INTEGER, first_received_at INTEGER, updated_at INTEGER NOT NULL,
+  delayed INTEGER NOT NULL, secret BLOB, worker TEXT, granted_at INTEGER, lease_expires_at INTEGER
+) WITHOUT ROWID;
+CREATE INDEX messages_delayed ON messages(queue, ready_at) WHERE delayed = 1;
+CREATE TABLE bodies(
+  seq INTEGER PRIMARY KEY, enqueued_at INTEGER NOT NULL, ttl INTEGER, rest BLOB, content_type TEXT NOT NULL,
+  payload BLOB NOT NULL, packed INTEGER NOT NULL, checksum INTEGER NOT NULL);
+CREATE TABLE failures(
+  seq INTEGER NOT NULL, n INTEGER NOT NULL, body TEXT NOT NULL, stack BLOB, PRIMARY KEY(seq, n)
+) WITHOUT ROWID;
+CREATE TABLE stacks(hash BLOB PRIMARY KEY, body TEXT NOT NULL, uses INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE keys(
+  queue TEXT NOT NULL, key TEXT NOT NULL, id BLOB NOT NULL, body_hash BLOB NOT NULL, created_at INTEGER NOT NULL,
+  ended TEXT, PRIMARY KEY(queue, key)
+) WITHOUT ROWID;
+CREATE INDEX keys_created ON keys(created_at);
+CREATE TABLE letters(
+  death INTEGER PRIMARY KEY, id BLOB NOT NULL UNIQUE, seq INTEGER NOT NULL, queue TEXT NOT NULL, kind TEXT NOT NULL,
+  priority INTEGER NOT NULL, size INTEGER NOT NULL, key TEXT, ordering_key TEXT, max_attempts INTEGER,
+  ttl_ends_at INTEGER, deadline INTEGER, ready_at INTEGER NOT NULL, attempts INTEGER NOT NULL,
+  deliveries INTEGER NOT NULL, generation INTEGER NOT NULL, given_back INTEGER NOT NULL, failed INTEGER NOT NULL,
+  failing_since INTEGER, last_delay INTEGER, first_received_at INTEGER, updated_at INTEGER NOT NULL,
+  file TEXT NOT NULL, secret BLOB,
+  dlq TEXT NOT NULL, status TEXT NOT NULL, reason TEXT NOT NULL, route TEXT NOT NULL, category TEXT NOT NULL,
+  severity TEXT NOT NULL, leaf INTEGER NOT NULL, redrives INTEGER NOT NULL, dead_at INTEGER NOT NULL,
+  last_failed_at INTEGER, expires_at INTEGER, quarantined_until INTEGER, holds_key INTEGER NOT NULL,
+  available_at INTEGER NOT NULL, consumer_until INTEGER);
+CREATE INDEX letters_leaf ON letters(leaf, death);
+CREATE INDEX letters_pending ON letters(dlq, death) WHERE status = 'pending';
+CREATE INDEX letters_quarantined ON letters(quarantined_until) WHERE status = 'quarantined';
+CREATE INDEX letters_expiring ON letters(expires_at) WHERE expires_at IS NOT NULL;
+CREATE INDEX letters_holding ON letters(holds_key) WHERE holds_key = 1;
+CREATE TABLE drawers(dlq TEXT NOT NULL, status TEXT NOT NULL, count INTEGER NOT NULL, PRIMARY KEY(dlq, status))
+WITHOUT ROWID;
+CREATE TABLE leaves(
+  id INTEGER PRIMARY KEY, group_id INTEGER NOT NULL, template TEXT NOT NULL, error_type TEXT NOT NULL);
+CREATE TABLE leaf_counts(
+  leaf INTEGER NOT NULL, queue TEXT NOT NULL, kind TEXT NOT NULL, open INTEGER NOT NULL, total INTEGER NOT NULL,
+  failures INTEGER NOT NULL, first_seen INTEGER NOT NULL, last_seen INTEGER NOT NULL,
+  PRIMARY KEY(leaf, queue, kind)
+) WITHOUT ROWID;
+CREATE TABLE operations(position INTEGER PRIMARY KEY AUTOINCREMENT, id BLOB NOT NULL UNIQUE, body TEXT NOT NULL);
+CREATE TABLE members(
+  operation BLOB NOT NULL, position INTEGER NOT NULL, id BLOB NOT NULL, version INTEGER NOT NULL,
+  outcome TEXT NOT NULL, PRIMARY KEY(operation, position)
+) WITHOUT ROWID;
+CREATE INDEX members_waiting ON members(operation, position) WHERE outcome = 'waiting';
+CREATE TABLE audit(n INTEGER PRIMARY KEY, entry TEXT NOT NULL, seal TEXT NOT NULL);
+CREATE TABLE kv(
+  namespace TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, version INTEGER NOT NULL,
+  PRIMARY KEY(namespace, key)
+) WITHOUT ROWID;
+INSERT INTO head VALUES(1, 0, 0, 0, '0000000000000000000000000000000000000000000000000000000000000000', 0, 0);
+";
+
+/// The version this program writes.
+pub(super) const VERSION: usize = STEPS.len();
+
+/// Whether the file is ours, and of a version we know.
+pub(super) fn check(connection: &Connection, place: &str) -> Kept<usize> {
+    let pragma = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    let application = kept(pragma("application_id"))?;
+    let version = kept(pragma("user_version"))?;
+    let tables: i64 =
+        kept(connection.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0)))?;
+    if application == 0 && version == 0 && tables == 0 {
+        return Ok(0);
+    }
+    if application != i64::from(APPLICATION_ID) {
+        let why = format!("{place} is a SQLite database, but not one of Redrive's; name another directory");
+        return Err(StoreError::new(StoreErrorKind::NotAStore, why));
+    }
+    match usize::try_from(version) {
+        Ok(version) if (1..=VERSION).contains(&version) => Ok(version),
+        Ok(_) | Err(_) => Err(StoreError::new(
+            StoreErrorKind::Newer,
+            format!(
+                "{place} has format version {version}, this program knows up to {VERSION}; \
+                 use a newer redrive (nothing was changed)"
+            ),
+        )),
+    }
+}
+
+/// Brings the file to the present version, a step and a transaction at a time.
+pub(super) fn migrate(connection: &Connection, from: usize) -> Kept<()> {
+    for (version, step) in (1..).zip(STEPS).skip(from) {
+        let sql = format!(
+            "BEGIN IMMEDIATE; {step} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {version}; COMMIT;"
+        );
+        kept(connection.execute_batch(&sql))?;
+    }
+    Ok(())
+}

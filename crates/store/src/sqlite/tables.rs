@@ -1,0 +1,357 @@
+//! Writing the tables, inside the writer's transaction.
+
+use super::body::{self, Packed};
+use super::errors::{damaged, kept};
+use super::reads::SqlTables;
+use super::rows::{self, int, ms, text};
+use crate::engine::tables::{Heads, Kept, KeyRow, Letter, Live, QueueRow, Tables};
+use redrive_core::audit::AuditRow;
+use redrive_core::dead_letter::Status;
+use redrive_core::failure::Failure;
+use redrive_core::group::{Leaf, LeafCount, LeafKey};
+use redrive_core::ids::{OperationId, QueueName, Secret};
+use redrive_core::lifecycle::{Life, Phase};
+use redrive_core::message::{NewMessage, Slip};
+use redrive_core::operation::{Member, MemberOutcome, Operation};
+use redrive_core::store::KvEntry;
+use redrive_core::time::{Span, Time};
+use rusqlite::types::ToSql;
+use sha2::{Digest as _, Sha256};
+
+impl SqlTables {
+    pub(super) fn run(&self, sql: &str, params: &[&dyn ToSql]) -> Kept<usize> {
+        let mut statement = kept(self.connection.prepare_cached(sql))?;
+        kept(statement.execute(params))
+    }
+
+    /// Runs a change that must touch exactly one row; anything else means that two parts disagree (I13).
+    fn run_one(&self, what: &str, sql: &str, params: &[&dyn ToSql]) -> Kept<()> {
+        match self.run(sql, params)? {
+            1 => Ok(()),
+            n => Err(damaged(format!("changing {what} touched {n} rows instead of one"))),
+        }
+    }
+
+    /// Stacks are stored once: hundreds of failures share one.
+    fn keep_stack(&self, stack: &str) -> Kept<[u8; 32]> {
+        let hash: [u8; 32] = Sha256::digest(stack).into();
+        let sql = "INSERT INTO stacks(hash, body, uses) VALUES(?1, ?2, 1) \
+                   ON CONFLICT(hash) DO UPDATE SET uses = uses + 1";
+        self.run(sql, &[&hash, &stack])?;
+        Ok(hash)
+    }
+
+    fn release_stacks(&self, condition: &str, params: &[&dyn ToSql]) -> Kept<()> {
+        let sql = format!("SELECT stack FROM failures WHERE stack IS NOT NULL AND {condition}");
+        for hash in self.all(&sql, params, |row| row.get::<_, [u8; 32]>(0))? {
+            self.run("UPDATE stacks SET uses = uses - 1 WHERE hash = ?1", &[&hash])?;
+            self.run("DELETE FROM stacks WHERE hash = ?1 AND uses <= 0", &[&hash])?;
+        }
+        Ok(())
+    }
+}
+
+const ADD_LIVE: &str = "INSERT INTO messages(id, seq, queue, kind, priority, size, key, ordering_key, max_attempts, \
+     ttl_ends_at, deadline, ready_at, attempts, deliveries, generation, given_back, failed, failing_since, last_delay, \
+     first_received_at, updated_at, delayed, phase) \
+     VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,0)";
+
+const PUT_LIFE: &str = "UPDATE messages SET ready_at=?2, attempts=?3, deliveries=?4, generation=?5, given_back=?6, \
+     failed=?7, failing_since=?8, last_delay=?9, first_received_at=?10, updated_at=?11, delayed=?12, phase=?13, \
+     secret=?14, worker=?15, granted_at=?16, lease_expires_at=?17 WHERE id=?1";
+
+const ADD_LETTER: &str = "INSERT INTO letters(death, id, seq, queue, kind, priority, size, key, ordering_key, \
+     max_attempts, ttl_ends_at, deadline, ready_at, attempts, deliveries, generation, given_back, failed, \
+     failing_since, last_delay, first_received_at, updated_at, file, secret, dlq, status, reason, route, category, \
+     severity, leaf, redrives, dead_at, last_failed_at, expires_at, quarantined_until, holds_key, available_at, \
+     consumer_until) VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,\
+     ?25,?26,?27,?28,?29,?30,?31,?32,?33,?34,?35,?36,?37,?38,?39)";
+
+fn delayed(life: &Life) -> bool {
+    life.phase == Phase::Waiting && life.ready_at > life.updated_at
+}
+
+fn level(slip: &Slip) -> i64 {
+    int(slip.priority.level() as u64)
+}
+
+impl Tables for SqlTables {
+    type Body = Packed;
+
+    fn pack(new: &mut NewMessage) -> Packed {
+        body::pack(new)
+    }
+
+    fn put_heads(&mut self, heads: &Heads) -> Kept<()> {
+        let sql = "UPDATE head SET seq = ?1, death = ?2, audit_n = ?3, audit_seal = ?4 WHERE one = 1";
+        let params: &[&dyn ToSql] = &[&int(heads.seq), &int(heads.death), &int(heads.audit_n), &heads.audit_seal];
+        self.run_one("the head", sql, params)
+    }
+
+    fn put_queue(&mut self, name: &QueueName, row: &QueueRow) -> Kept<()> {
+        let c = &row.counts;
+        let sql = "INSERT OR REPLACE INTO queues VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12)";
+        let policy = text(&row.policy)?;
+        let params: &[&dyn ToSql] = &[
+            &name.as_str(),
+            &policy,
+            &row.paused_by,
+            &c.enqueued,
+            &c.waiting,
+            &c.leased,
+            &c.dead,
+            &c.done,
+            &c.cancelled,
+            &c.expired,
+            &c.purged,
+            &c.bytes,
+        ];
+        self.run_one("a queue", sql, params)
+    }
+
+    fn put_body(&mut self, seq: u64, body: Packed, ttl: Option<Span>, enqueued_at: Time) -> Kept<()> {
+        let sql = "INSERT INTO bodies(seq, enqueued_at, ttl, rest, content_type, payload, packed, checksum) \
+                   VALUES(?1,?2,?3,?4,?5,?6,?7,?8)";
+        let params: &[&dyn ToSql] = &[
+            &int(seq),
+            &enqueued_at.as_millis(),
+            &ttl.map(|t| int(t.as_millis())),
+            &body.rest,
+            &body.content_type,
+            &body.payload,
+            &body.unpacked,
+            &body.checksum,
+        ];
+        self.run_one("a payload", sql, params)
+    }
+
+    fn drop_body(&mut self, slip: &Slip) -> Kept<()> {
+        self.run_one("a payload", "DELETE FROM bodies WHERE seq = ?1", &[&int(slip.seq)])
+    }
+
+    fn add_live(&mut self, live: &Live) -> Kept<()> {
+        let Live { slip, life } = live;
+        let params: &[&dyn ToSql] = &[
+            &slip.id.to_bytes(),
+            &int(slip.seq),
+            &slip.queue.as_str(),
+            &slip.kind,
+            &level(slip),
+            &int(slip.size),
+            &slip.key,
+            &slip.ordering_key,
+            &slip.terms.max_attempts,
+            &ms(slip.terms.expires_at),
+            &ms(slip.terms.deadline),
+            &life.ready_at.as_millis(),
+            &life.attempts,
+            &life.deliveries,
+            &life.generation,
+            &life.given_back,
+            &life.failed,
+            &ms(life.failing_since),
+            &life.last_delay.map(|d| int(d.as_millis())),
+            &ms(life.first_received_at),
+            &life.updated_at.as_millis(),
+            &delayed(life),
+        ];
+        self.run_one("a message", ADD_LIVE, params)
+    }
+
+    fn put_life(&mut self, slip: &Slip, life: &Life) -> Kept<()> {
+        let lease = life.lease();
+        let params: &[&dyn ToSql] = &[
+            &slip.id.to_bytes(),
+            &life.ready_at.as_millis(),
+            &life.attempts,
+            &life.deliveries,
+            &life.generation,
+            &life.given_back,
+            &life.failed,
+            &ms(life.failing_since),
+            &life.last_delay.map(|d| int(d.as_millis())),
+            &ms(life.first_received_at),
+            &life.updated_at.as_millis(),
+            &delayed(life),
+            &lease.is_some(),
+            &lease.map(|l| l.secret.to_bytes()),
+            &lease.map(|l| l.worker.as_str()),
+            &ms(lease.map(|l| l.granted_at)),
+            &ms(lease.map(|l| l.expires_at)),
+        ];
+        self.run_one("a message", PUT_LIFE, params)
+    }
+
+    fn drop_live(&mut self, slip: &Slip) -> Kept<()> {
+        self.run_one("a message", "DELETE FROM messages WHERE id = ?1", &[&slip.id.to_bytes()])
+    }
+
+    fn add_failure(&mut self, slip: &Slip, ordinal: u32, failure: &Failure) -> Kept<()> {
+        let mut bare = failure.clone();
+        let stack = bare.error.stack.take().map(|stack| self.keep_stack(&stack)).transpose()?;
+        let body = text(&bare)?;
+        let sql = "INSERT INTO failures(seq, n, body, stack) VALUES(?1, ?2, ?3, ?4)";
+        self.run_one("a failure", sql, &[&int(slip.seq), &ordinal, &body, &stack])
+    }
+
+    fn drop_failure(&mut self, slip: &Slip, ordinal: u32) -> Kept<()> {
+        self.release_stacks("seq = ?1 AND n = ?2", &[&int(slip.seq), &ordinal])?;
+        self.run("DELETE FROM failures WHERE seq = ?1 AND n = ?2", &[&int(slip.seq), &ordinal])?;
+        Ok(())
+    }
+
+    fn drop_failures(&mut self, slip: &Slip) -> Kept<()> {
+        self.release_stacks("seq = ?1", &[&int(slip.seq)])?;
+        self.run("DELETE FROM failures WHERE seq = ?1", &[&int(slip.seq)])?;
+        Ok(())
+    }
+
+    fn put_key(&mut self, queue: &QueueName, key: &str, row: &KeyRow) -> Kept<()> {
+        let sql = "INSERT OR REPLACE INTO keys(queue, key, id, body_hash, created_at, ended) \
+                   VALUES(?1,?2,?3,?4,?5,?6)";
+        let params: &[&dyn ToSql] = &[
+            &queue.as_str(),
+            &key,
+            &row.id.to_bytes(),
+            &row.body_hash,
+            &row.created_at.as_millis(),
+            &row.ended.map(redrive_core::lifecycle::State::name),
+        ];
+        self.run_one("a key", sql, params)
+    }
+
+    fn drop_keys(&mut self, before: Time, limit: usize) -> Kept<u64> {
+        let sql = "DELETE FROM keys WHERE (queue, key) IN \
+                   (SELECT queue, key FROM keys WHERE created_at <= ?1 ORDER BY created_at LIMIT ?2)";
+        let dropped = self.run(sql, &[&before.as_millis(), &int(limit as u64)])?;
+        Ok(dropped as u64)
+    }
+
+    fn add_letter(&mut self, letter: &Letter) -> Kept<()> {
+        let Letter { slip, life, file, .. } = letter;
+        let file_text = text(file)?;
+        let params: &[&dyn ToSql] = &[
+            &int(letter.death),
+            &slip.id.to_bytes(),
+            &int(slip.seq),
+            &slip.queue.as_str(),
+            &slip.kind,
+            &level(slip),
+            &int(slip.size),
+            &slip.key,
+            &slip.ordering_key,
+            &slip.terms.max_attempts,
+            &ms(slip.terms.expires_at),
+            &ms(slip.terms.deadline),
+            &life.ready_at.as_millis(),
+            &life.attempts,
+            &life.deliveries,
+            &life.generation,
+            &life.given_back,
+            &life.failed,
+            &ms(life.failing_since),
+            &life.last_delay.map(|d| int(d.as_millis())),
+            &ms(life.first_received_at),
+            &life.updated_at.as_millis(),
+            &file_text,
+            &letter.secret.map(Secret::to_bytes),
+            &file.dlq.as_str(),
+            &file.status.name(),
+            &file.reason.name(),
+            &file.route.name(),
+            &file.category.name(),
+            &file.severity.name(),
+            &rows::leaf(file.leaf),
+            &file.redrives,
+            &file.dead_at.as_millis(),
+            &ms(file.last_failed_at),
+            &ms(file.expires_at),
+            &ms(file.quarantined_until),
+            &file.holds_key,
+            &file.available_at.as_millis(),
+            &ms(file.consumer_until),
+        ];
+        self.run_one("a dead letter", ADD_LETTER, params)
+    }
+
+    fn put_letter(&mut self, letter: &Letter) -> Kept<()> {
+        self.drop_letter(letter)?;
+        self.add_letter(letter)
+    }
+
+    fn drop_letter(&mut self, letter: &Letter) -> Kept<()> {
+        self.run_one("a dead letter", "DELETE FROM letters WHERE death = ?1", &[&int(letter.death)])
+    }
+
+    fn put_drawer(&mut self, dlq: &QueueName, status: Status, count: i64) -> Kept<()> {
+        let sql = "INSERT OR REPLACE INTO drawers(dlq, status, count) VALUES(?1, ?2, ?3)";
+        self.run_one("a drawer", sql, &[&dlq.as_str(), &status.name(), &count])
+    }
+
+    fn put_leaf(&mut self, leaf: &Leaf) -> Kept<()> {
+        let sql = "INSERT OR REPLACE INTO leaves(id, group_id, template, error_type) VALUES(?1, ?2, ?3, ?4)";
+        let params: &[&dyn ToSql] =
+            &[&rows::leaf(leaf.id), &rows::leaf(leaf.group), &leaf.template, &leaf.error_type];
+        self.run_one("a leaf", sql, params)
+    }
+
+    fn put_leaf_count(&mut self, key: &LeafKey, count: &LeafCount) -> Kept<()> {
+        let sql = "INSERT OR REPLACE INTO leaf_counts VALUES(?1,?2,?3,?4,?5,?6,?7,?8)";
+        let params: &[&dyn ToSql] = &[
+            &rows::leaf(key.leaf),
+            &key.queue.as_str(),
+            &key.kind,
+            &count.open,
+            &count.total,
+            &count.failures,
+            &count.first_seen.as_millis(),
+            &count.last_seen.as_millis(),
+        ];
+        self.run_one("a leaf's counter", sql, params)
+    }
+
+    fn add_operation(&mut self, operation: &Operation) -> Kept<()> {
+        let sql = "INSERT INTO operations(id, body) VALUES(?1, ?2)";
+        self.run_one("an operation", sql, &[&operation.id.to_bytes(), &text(operation)?])
+    }
+
+    fn put_operation(&mut self, operation: &Operation) -> Kept<()> {
+        let sql = "UPDATE operations SET body = ?2 WHERE id = ?1";
+        self.run_one("an operation", sql, &[&operation.id.to_bytes(), &text(operation)?])
+    }
+
+    fn add_member(&mut self, id: OperationId, position: u64, member: &Member) -> Kept<()> {
+        let sql = "INSERT INTO members(operation, position, id, version, outcome) VALUES(?1, ?2, ?3, ?4, ?5)";
+        let params: &[&dyn ToSql] = &[
+            &id.to_bytes(),
+            &int(position),
+            &member.id.to_bytes(),
+            &int(member.version),
+            &member.outcome.name(),
+        ];
+        self.run_one("a member of an operation", sql, params)
+    }
+
+    fn put_member(&mut self, id: OperationId, position: u64, outcome: MemberOutcome) -> Kept<()> {
+        let sql = "UPDATE members SET outcome = ?3 WHERE operation = ?1 AND position = ?2";
+        self.run_one("a member of an operation", sql, &[&id.to_bytes(), &int(position), &outcome.name()])
+    }
+
+    fn add_audit(&mut self, row: &AuditRow) -> Kept<()> {
+        let sql = "INSERT INTO audit(n, entry, seal) VALUES(?1, ?2, ?3)";
+        self.run_one("the audit trail", sql, &[&int(row.n), &text(&row.entry)?, &row.seal])
+    }
+
+    fn put_kv(&mut self, namespace: &str, key: &str, entry: Option<&KvEntry>) -> Kept<()> {
+        match entry {
+            Some(entry) => {
+                let sql = "INSERT OR REPLACE INTO kv(namespace, key, value, version) VALUES(?1, ?2, ?3, ?4)";
+                self.run_one("a value", sql, &[&namespace, &key, &entry.value, &int(entry.version)])
+            }
+            None => {
+                self.run("DELETE FROM kv WHERE namespace = ?1 AND key = ?2", &[&namespace, &key])?;
+                Ok(())
+            }
+        }
+    }
+}

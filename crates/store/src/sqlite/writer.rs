@@ -1,0 +1,212 @@
+//! The writer: one thread, one connection, the only checkpointer. It takes what is waiting, applies it in one
+//! transaction, commits with one fsync and only then answers. After a failed write it answers nothing but that
+//! it has stopped (I6).
+
+use super::errors::kept;
+use super::mark::Mark;
+use super::reads::SqlTables;
+use super::reserve::Reserve;
+use crate::engine::Engine;
+use crate::engine::tables::{Kept, Tables as _};
+use crate::faults::{self, Fault};
+use redrive_core::error::{StoreError, StoreErrorKind};
+use redrive_core::limits;
+use redrive_core::time::{Clock, Time};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::Arc;
+use tokio::sync::{Notify, mpsc};
+
+/// Told how the commit went; sends the reply.
+pub(super) type Answer = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
+/// A verb waiting for its commit: applies itself and gives its answer, and the error that spoils the commit.
+pub(super) type Apply = Box<dyn FnOnce(&mut Engine<SqlTables>, Time) -> (Answer, Option<StoreError>) + Send>;
+
+/// What is sent to the writer.
+pub(super) struct Job {
+    /// Whether it needs room; such jobs are refused while the disk is full.
+    pub(super) grows: bool,
+    pub(super) apply: Apply,
+}
+
+/// Log pages after which a checkpoint is made as soon as nobody waits.
+const CHECKPOINT_WHEN_IDLE: i32 = 4_000;
+/// Log pages after which a checkpoint is made in any case.
+const CHECKPOINT_ALWAYS: i32 = 16_000;
+
+/// What the writer shares with those who send to it.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    pub(super) bell: Notify,
+    /// The disk is full: what grows is refused.
+    pub(super) full: AtomicBool,
+    /// A write failed: nothing is acknowledged any more.
+    pub(super) stopped: AtomicBool,
+}
+
+pub(super) struct Writer {
+    pub(super) engine: Engine<SqlTables>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) mark: Mark,
+    pub(super) reserve: Reserve,
+    pub(super) commits: u64,
+    /// Pages in the log, as SQLite's commit hook last said.
+    pub(super) log_pages: Arc<AtomicI32>,
+}
+
+impl Writer {
+    /// Serves jobs until nobody can send any more.
+    pub(super) fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
+        while let Some(first) = jobs.blocking_recv() {
+            let mut group = vec![first];
+            while group.len() < limits::GROUP_COMMANDS_MAX {
+                match jobs.try_recv() {
+                    Ok(job) => group.push(job),
+                    Err(_) => break,
+                }
+            }
+            self.commit_group(group);
+            self.checkpoint_if_due(jobs.is_empty());
+        }
+        self.close();
+    }
+
+    fn commit_group(&mut self, group: Vec<Job>) {
+        if self.shared.stopped.load(Ordering::SeqCst) {
+            // Jobs that are dropped unapplied close their reply; the sender then says that the store stopped.
+            return;
+        }
+        if self.shared.full.load(Ordering::SeqCst) && self.reserve.room_again() {
+            self.shared.full.store(false, Ordering::SeqCst);
+        }
+        let full = self.shared.full.load(Ordering::SeqCst);
+        let group: Vec<Job> = group.into_iter().filter(|job| !(full && job.grows)).collect();
+        if group.is_empty() {
+            return;
+        }
+        let mut answers = Vec::with_capacity(group.len());
+        match self.apply(group, &mut answers) {
+            Ok(()) => {
+                self.note_commit();
+                for answer in answers {
+                    answer(Ok(()));
+                }
+            }
+            Err(error) => self.give_up(error, answers),
+        }
+    }
+
+    /// Applies a group and commits it. On error nothing of it has happened.
+    fn apply(&mut self, group: Vec<Job>, answers: &mut Vec<Answer>) -> Kept<()> {
+        kept(self.engine.tables.connection.execute_batch("BEGIN IMMEDIATE"))?;
+        let now = self.clock.now();
+        let mut spoiled = None;
+        for job in group {
+            let (answer, error) = (job.apply)(&mut self.engine, now);
+            answers.push(answer);
+            if let Some(error) = error {
+                spoiled = spoiled.or(Some(error));
+            }
+        }
+        if let Some(error) = spoiled {
+            return Err(error);
+        }
+        self.engine.flush()?;
+        let sql = "UPDATE head SET commits = ?1, clock = max(clock, ?2) WHERE one = 1";
+        self.engine.tables.run(sql, &[&super::rows::int(self.commits + 1), &now.as_millis()])?;
+        if faults::is(Fault::AckBeforeCommit) {
+            for answer in answers.drain(..) {
+                answer(Ok(()));
+            }
+        }
+        match kept(self.engine.tables.connection.execute_batch("COMMIT")) {
+            Err(error) if faults::is(Fault::EioSwallowed) => {
+                let _ = error;
+                let _ = self.engine.tables.connection.execute_batch("ROLLBACK");
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
+    fn note_commit(&mut self) {
+        self.commits += 1;
+        // The mark is advice for the next open; that it could not be written changes nothing that was promised.
+        let _ = self.mark.note(self.commits);
+        for row in std::mem::take(&mut self.engine.late_audit) {
+            let _ = self.engine.tables.add_audit(&row);
+        }
+        if std::mem::take(&mut self.engine.woke) {
+            self.shared.bell.notify_waiters();
+        }
+    }
+
+    /// The group did not happen. A full disk refuses it and what grows from now on; anything else that SQLite
+    /// reports about the disk ends this writer.
+    fn give_up(&mut self, error: StoreError, answers: Vec<Answer>) {
+        let _ = self.engine.tables.connection.execute_batch("ROLLBACK");
+        self.engine.forget();
+        match error.kind {
+            StoreErrorKind::Full => {
+                self.reserve.release();
+                self.shared.full.store(true, Ordering::SeqCst);
+            }
+            StoreErrorKind::Damaged => {}
+            StoreErrorKind::Stopped
+            | StoreErrorKind::Newer
+            | StoreErrorKind::NotAStore
+            | StoreErrorKind::Locked
+            | StoreErrorKind::Io
+            | StoreErrorKind::Unsupported
+            | StoreErrorKind::Unreachable
+            | StoreErrorKind::Protocol => self.shared.stopped.store(true, Ordering::SeqCst),
+        }
+        for answer in answers {
+            answer(Err(error.clone()));
+        }
+    }
+
+    /// Moves the log into the file: when it is long and nobody waits, or when it is very long.
+    fn checkpoint_if_due(&mut self, idle: bool) {
+        let pages = self.log_pages.load(Ordering::Relaxed);
+        let due = (idle && pages >= CHECKPOINT_WHEN_IDLE) || pages >= CHECKPOINT_ALWAYS;
+        if !due || self.shared.stopped.load(Ordering::SeqCst) {
+            return;
+        }
+        self.log_pages.store(0, Ordering::Relaxed);
+        match checkpoint(&self.engine.tables, "PASSIVE") {
+            Ok(()) => {
+                let _ = self.mark.sync();
+            }
+            Err(error) if error.kind == StoreErrorKind::Full => {
+                self.reserve.release();
+                self.shared.full.store(true, Ordering::SeqCst);
+            }
+            Err(_) => self.shared.stopped.store(true, Ordering::SeqCst),
+        }
+    }
+
+    fn close(self) {
+        if self.shared.stopped.load(Ordering::SeqCst) {
+            return;
+        }
+        let _ = checkpoint(&self.engine.tables, "TRUNCATE");
+        let _ = self.mark.sync();
+    }
+}
+
+/// Runs a checkpoint on the writer's connection, the only one that ever does.
+pub(super) fn checkpoint(tables: &SqlTables, mode: &str) -> Kept<()> {
+    let sql = format!("PRAGMA wal_checkpoint({mode})");
+    kept(tables.connection.query_row(&sql, [], |_| Ok(())))
+}
+
+pub(super) fn stopped() -> StoreError {
+    let why = "a write to this store failed earlier; nothing more is acknowledged: check the disk, then start again";
+    StoreError::new(StoreErrorKind::Stopped, why)
+}
+
+pub(super) fn no_room() -> StoreError {
+    let why = "no space is left on the disk: new work is refused until there is; leases, acks and purge go on";
+    StoreError::new(StoreErrorKind::Full, why)
+}

@@ -1,0 +1,300 @@
+//! The store traits in terms of an engine: every verb is one closure that either writes in a commit or reads.
+//! Backends that run an engine supply [`Access`] and get the traits; the verbs are spelled out once.
+
+use crate::engine::enqueue::check_batch;
+use crate::engine::lease::{check_wait, deliver};
+use crate::engine::letters::check_import;
+use crate::engine::tables::{Incoming, Reads, Tables};
+use crate::engine::{Engine, reads};
+use async_trait::async_trait;
+use redrive_core::audit::{AuditKey, AuditReport, AuditRow};
+use redrive_core::dead_letter::{ActRequest, Actor, DeadLetter, LetterDelivery};
+use redrive_core::error::{Outcome, Refusal};
+use redrive_core::filter::Filter;
+use redrive_core::group::Group;
+use redrive_core::ids::{GroupId, MessageId, OperationId, QueueName};
+use redrive_core::invariants::Verification;
+use redrive_core::message::{Delivery, Message, NewMessage};
+use redrive_core::operation::{Control, Member, Operation, OperationSpec, Preview};
+use redrive_core::policy::QueuePolicy;
+use redrive_core::query::{Page, PageRequest, Query};
+use redrive_core::store::{
+    Drawer, Each, Enqueued, KeyState, KvEntry, LeaseRequest, LetterLeaseRequest, LetterSettlement, LetterState,
+    Letters, Purged, Queue, Reaped, Settled, Settlement, Store, StoreInfo, VerifyRequest, Work,
+};
+use redrive_core::time::{Span, Time};
+use tokio::sync::Notify;
+
+/// How a backend runs verbs: writes inside a commit, reads anywhere.
+#[async_trait]
+pub(crate) trait Access: Send + Sync + 'static {
+    type Tables: Tables + 'static;
+
+    /// Runs a write inside a commit and answers when it is durable. `grows` is false for what frees space.
+    async fn write<R, F>(&self, grows: bool, verb: F) -> Outcome<R>
+    where
+        R: Send + 'static,
+        F: FnOnce(&mut Engine<Self::Tables>, Time) -> Outcome<R> + Send + 'static;
+
+    /// Runs a read on a consistent view.
+    async fn read<R, F>(&self, verb: F) -> Outcome<R>
+    where
+        R: Send + 'static,
+        F: FnOnce(&dyn Reads, Time) -> Outcome<R> + Send + 'static;
+
+    /// Rung after every commit that may have made work leasable.
+    fn bell(&self) -> &Notify;
+    fn now(&self) -> Time;
+    fn audit_key(&self) -> AuditKey;
+    fn describe(&self) -> StoreInfo;
+    async fn copy_to(&self, target: String) -> Outcome<u64>;
+}
+
+/// A store made of an engine and a way to reach it.
+#[derive(Debug)]
+pub struct EngineStore<A>(pub(crate) A);
+
+fn pack<T: Tables>(mut new: NewMessage) -> Result<Incoming<T::Body>, Refusal> {
+    new.check()?;
+    let size = new.payload.bytes.len() as u64;
+    let body_hash = new.body_hash();
+    let body = T::pack(&mut new);
+    Ok(Incoming { new, body_hash, size, body })
+}
+
+#[async_trait]
+impl<A: Access> Work for EngineStore<A> {
+    async fn enqueue(&self, batch: Vec<NewMessage>) -> Outcome<Each<Enqueued>> {
+        check_batch(batch.len(), batch.iter().map(|m| m.payload.bytes.len()).sum())?;
+        let packed: Vec<_> = batch.into_iter().map(pack::<A::Tables>).collect();
+        self.0.write(true, move |engine, now| engine.enqueue(packed, now)).await
+    }
+
+    async fn lease(&self, request: LeaseRequest) -> Outcome<Vec<Delivery>> {
+        request.check()?;
+        self.0
+            .write(false, move |engine, now| {
+                let grants = engine.lease(&request, now)?;
+                let with_body = grants.into_iter().map(|g| engine.tables.body(&g.live.slip).map(|body| (g, body)));
+                Ok((with_body.collect::<Result<Vec<_>, _>>()?, now))
+            })
+            .await
+            .map(|(grants, now)| {
+                // A message whose bytes are damaged is not handed out and does not hold up the others: its
+                // lease runs out until it is a dead letter, and `doctor` names it (I46).
+                let opened = grants.into_iter().filter_map(|(grant, body)| {
+                    body.open(&grant.live.slip).ok().map(|envelope| deliver(envelope, grant, now))
+                });
+                opened.collect()
+            })
+    }
+
+    async fn settle(&self, batch: Vec<Settlement>) -> Outcome<Each<Settled>> {
+        check_batch(batch.len(), 0)?;
+        self.0.write(false, move |engine, now| engine.settle(batch, now)).await
+    }
+
+    async fn reap(&self, limit: usize) -> Outcome<Reaped> {
+        self.0.write(false, move |engine, now| engine.reap(limit, now)).await
+    }
+
+    async fn wait(&self, queues: Vec<QueueName>, at_most: Span) -> Outcome<bool> {
+        check_wait(&queues)?;
+        let end = tokio::time::Instant::now() + at_most.to_std();
+        loop {
+            // Listen before looking, or a bell between the two would be missed.
+            let bell = self.0.bell().notified();
+            let names = queues.clone();
+            let due = self.0.write(false, move |engine, _| engine.next_due(&names)).await?;
+            let now = self.0.now();
+            if due.is_some_and(|at| at <= now) {
+                return Ok(true);
+            }
+            let left = end.saturating_duration_since(tokio::time::Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            let nap = due.map_or(left, |at| at.since(now).to_std().min(left));
+            let _ = tokio::time::timeout(nap, bell).await;
+        }
+    }
+
+    async fn messages(&self, query: Query) -> Outcome<Page<Message>> {
+        self.0.read(move |tables, now| reads::messages(tables, &query, now)).await
+    }
+
+    async fn message(&self, id: MessageId) -> Outcome<Message> {
+        self.0.read(move |tables, now| reads::message(tables, id, now)).await
+    }
+
+    async fn key_state(&self, queue: QueueName, key: String) -> Outcome<Option<KeyState>> {
+        self.0.read(move |tables, now| reads::key(tables, &queue, &key, now)).await
+    }
+
+    async fn cancel(&self, ids: Vec<MessageId>, actor: Actor) -> Outcome<Each<MessageId>> {
+        self.0.write(false, move |engine, now| engine.cancel(&ids, &actor, now)).await
+    }
+
+    async fn queues(&self) -> Outcome<Vec<Queue>> {
+        self.0.read(reads::queues).await
+    }
+
+    async fn queue(&self, name: QueueName) -> Outcome<Queue> {
+        self.0.read(move |tables, now| reads::queue(tables, &name, now)).await
+    }
+
+    async fn configure(&self, name: QueueName, policy: QueuePolicy, actor: Actor) -> Outcome<Queue> {
+        let named = name.clone();
+        self.0.write(true, move |engine, now| engine.configure(&named, policy, &actor, now)).await?;
+        self.queue(name).await
+    }
+
+    async fn pause(&self, name: QueueName, paused: bool, actor: Actor) -> Outcome<Queue> {
+        let named = name.clone();
+        self.0.write(false, move |engine, now| engine.pause(&named, paused, &actor, now)).await?;
+        self.queue(name).await
+    }
+
+    async fn purge(&self, name: QueueName, actor: Actor) -> Outcome<Purged> {
+        self.0.write(false, move |engine, now| engine.purge(&name, &actor, now)).await
+    }
+}
+
+#[async_trait]
+impl<A: Access> Letters for EngineStore<A> {
+    async fn letters(&self, query: Query) -> Outcome<Page<DeadLetter>> {
+        self.0.read(move |tables, now| reads::letters(tables, &query, now)).await
+    }
+
+    async fn letter(&self, id: MessageId) -> Outcome<DeadLetter> {
+        self.0.read(move |tables, now| reads::letter(tables, id, now)).await
+    }
+
+    async fn drawers(&self) -> Outcome<Vec<Drawer>> {
+        self.0.read(|tables, _| reads::drawers(tables)).await
+    }
+
+    async fn lease_letters(&self, request: LetterLeaseRequest) -> Outcome<Vec<LetterDelivery>> {
+        self.0
+            .write(false, move |engine, now| {
+                let leased = engine.lease_letters(&request, now)?;
+                let put_together = leased.into_iter().map(|(letter, token)| {
+                    Ok(LetterDelivery { letter: reads::assemble(&engine.tables, &letter, now)?, token })
+                });
+                put_together.collect()
+            })
+            .await
+    }
+
+    async fn settle_letters(&self, batch: Vec<LetterSettlement>) -> Outcome<Each<LetterState>> {
+        self.0.write(false, move |engine, now| engine.settle_letters(batch, now)).await
+    }
+
+    async fn act(&self, batch: Vec<ActRequest>) -> Outcome<Each<LetterState>> {
+        self.0.write(false, move |engine, now| engine.act(batch, now)).await
+    }
+
+    async fn groups(&self, page: PageRequest) -> Outcome<Page<Group>> {
+        self.0.read(move |tables, _| reads::groups(tables, &page)).await
+    }
+
+    async fn group(&self, id: GroupId) -> Outcome<Group> {
+        self.0.read(move |tables, _| reads::group(tables, id)).await
+    }
+
+    async fn import(&self, batch: Vec<DeadLetter>, actor: Actor) -> Outcome<Each<MessageId>> {
+        // What cannot be let in is refused here; the rest goes into one commit, and the results are merged.
+        let mut results: Vec<Result<MessageId, Refusal>> = Vec::with_capacity(batch.len());
+        let mut good = Vec::new();
+        let mut places = Vec::new();
+        for letter in batch {
+            match check_import(&letter) {
+                Ok(mut new) => {
+                    places.push(results.len());
+                    results.push(Ok(letter.id()));
+                    let body = <A::Tables as Tables>::pack(&mut new);
+                    good.push((letter, body));
+                }
+                Err(refusal) => results.push(Err(refusal)),
+            }
+        }
+        let done = self.0.write(true, move |engine, now| engine.import(good, &actor, now)).await?;
+        for (place, result) in places.into_iter().zip(done) {
+            if let Some(slot) = results.get_mut(place) {
+                *slot = result;
+            }
+        }
+        Ok(results)
+    }
+
+    async fn preview(&self, filter: Filter, sample: usize) -> Outcome<Preview> {
+        self.0.read(move |tables, now| reads::preview(tables, &filter, sample, now)).await
+    }
+
+    async fn start(&self, spec: OperationSpec) -> Outcome<Operation> {
+        self.0.write(true, move |engine, now| engine.start(&spec, now)).await
+    }
+
+    async fn step(&self, id: OperationId) -> Outcome<Operation> {
+        self.0.write(false, move |engine, now| engine.step(id, now)).await
+    }
+
+    async fn control(&self, id: OperationId, control: Control, actor: Actor) -> Outcome<Operation> {
+        self.0.write(false, move |engine, now| engine.control(id, control, &actor, now)).await
+    }
+
+    async fn operation(&self, id: OperationId) -> Outcome<Operation> {
+        self.0.read(move |tables, _| reads::operation(tables, id)).await
+    }
+
+    async fn operations(&self, page: PageRequest) -> Outcome<Page<Operation>> {
+        self.0.read(move |tables, _| reads::operations(tables, &page)).await
+    }
+
+    async fn members(&self, id: OperationId, page: PageRequest) -> Outcome<Page<Member>> {
+        self.0.read(move |tables, _| reads::members(tables, id, &page)).await
+    }
+
+    async fn audit(&self, page: PageRequest) -> Outcome<Page<AuditRow>> {
+        self.0.read(move |tables, _| reads::audit(tables, &page)).await
+    }
+
+    async fn audit_verify(&self, head: Option<String>) -> Outcome<AuditReport> {
+        let key = self.0.audit_key();
+        self.0.read(move |tables, _| reads::audit_verify(tables, &key, head.as_deref())).await
+    }
+}
+
+#[async_trait]
+impl<A: Access> Store for EngineStore<A> {
+    async fn info(&self) -> Outcome<StoreInfo> {
+        Ok(self.0.describe())
+    }
+
+    async fn verify(&self, request: VerifyRequest) -> Outcome<Verification> {
+        let key = self.0.audit_key();
+        let deep = request.deep;
+        if request.repair {
+            return self.0.write(false, move |engine, _| engine.repair(deep)).await;
+        }
+        self.0.read(move |tables, _| Ok(reads::verify(tables, &key, deep)?.verification)).await
+    }
+
+    async fn backup(&self, target: String) -> Outcome<u64> {
+        self.0.copy_to(target).await
+    }
+
+    async fn kv_get(&self, namespace: String, key: String) -> Outcome<Option<KvEntry>> {
+        self.0.read(move |tables, _| Ok(tables.kv(&namespace, &key)?)).await
+    }
+
+    async fn kv_put(
+        &self,
+        namespace: String,
+        key: String,
+        value: Option<Vec<u8>>,
+        expected: u64,
+    ) -> Outcome<u64> {
+        self.0.write(true, move |engine, _| engine.kv_put(&namespace, &key, value, expected)).await
+    }
+}

@@ -1,0 +1,203 @@
+//! The laws every store keeps, in one table. A law is a plain async function that is given an empty store and
+//! the clock that store was built with; it breaks by panicking. It compares whole records where it can, so
+//! that a field nobody thought of is compared too. Laws know the verbs and nothing of what is behind them.
+//!
+//! Names: `i17_…` holds invariant 17, `trap6_…` a mistake that a peer made, the rest a rule of the product.
+
+mod kit;
+
+mod death;
+mod enqueue;
+mod lease;
+mod letters;
+mod messages;
+mod order;
+mod queues;
+mod reap;
+mod settle;
+
+use crate::clock::TestClock;
+use redrive_core::store::{Store, VerifyRequest};
+use std::pin::Pin;
+use std::sync::Arc;
+
+/// What a law is given.
+#[derive(Clone, Copy)]
+pub struct Stage<'a> {
+    /// An empty store.
+    pub store: &'a dyn Store,
+    /// The clock that store asks.
+    pub clock: &'a TestClock,
+}
+
+/// What a law does on a stage.
+pub type Run = for<'a> fn(&'a Stage<'a>) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
+/// One law.
+#[derive(Clone, Copy)]
+pub struct Law {
+    /// Its verb and name.
+    pub name: &'static str,
+    /// The law itself.
+    pub run: Run,
+}
+
+impl std::fmt::Debug for Law {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// Builds the table: every law once, under the name of its file and function.
+macro_rules! laws {
+    ($($verb:ident { $($law:ident,)+ })+) => {
+        &[$($(Law {
+            name: concat!(stringify!($verb), "::", stringify!($law)),
+            run: |stage| Box::pin($verb::$law(stage)),
+        },)+)+]
+    };
+}
+
+/// Every law.
+#[rustfmt::skip]
+pub const LAWS: &[Law] = laws! {
+    enqueue {
+        a_message_is_kept_as_it_was_handed_in,
+        i33_payload_bytes_are_bit_exact,
+        the_queue_fills_in_what_is_not_said,
+        an_unknown_queue_is_made_with_the_default_rules,
+        i31_a_delayed_message_waits_as_scheduled,
+        i41_same_key_same_body_is_one_message,
+        i41_same_key_other_body_is_refused,
+        i41_a_key_belongs_to_its_queue,
+        i41_a_key_shows_where_its_message_is,
+        i41_a_key_is_forgotten_after_its_window,
+        i42_the_same_id_again_is_harmless,
+        a_full_queue_refuses_by_count,
+        a_full_queue_refuses_by_bytes,
+        i5_each_entry_has_its_own_result,
+        i49_a_batch_that_is_too_large_is_refused_whole,
+        i49_what_is_over_a_limit_is_refused_by_field,
+        i38_a_drawer_cannot_be_enqueued_to,
+        i38_no_queue_is_made_whose_drawer_is_a_queue,
+    }
+    lease {
+        a_delivery_is_the_message_as_it_is_now,
+        a_worker_may_say_for_how_long,
+        absurd_requests_are_refused_by_field,
+        an_unknown_queue_refuses_the_whole_call,
+        i31_nothing_is_delivered_early,
+        first_in_is_first_out_inside_a_priority,
+        several_queues_are_served_as_one,
+        no_more_than_asked_for,
+        i29_each_priority_gets_its_share_of_31,
+        i29_an_urgent_deadline_comes_first,
+        trap18_an_aged_message_is_served,
+        i16_a_leased_message_is_nobody_elses,
+        i17_i18_every_lease_has_a_new_secret_and_a_higher_number,
+        i19_a_lost_lease_is_judged_by_whoever_leases_next,
+        i24_i25_i26_lost_leases_count_and_end_in_the_drawer,
+        a_paused_queue_grants_nothing_and_is_still_reaped,
+        what_is_too_late_is_not_delivered,
+        what_is_too_late_is_dropped_if_the_queue_says_so,
+        trap7_a_leased_message_does_not_time_out,
+        i23_long_leases_do_not_hide_expired_ones,
+        wait_sees_due_work,
+    }
+    order {
+        i30_one_at_a_time_in_the_order_of_enqueues,
+        i30_whatever_their_priority_or_delay,
+        i30_the_order_is_kept_through_retry,
+        i30_keys_of_different_queues_are_strangers,
+        i30_a_thousand_blocked_messages_hide_nobody,
+        i30_cancel_and_purge_let_the_next_proceed,
+        i30_after_a_death_the_next_proceeds,
+        i30_a_held_key_waits_until_the_letter_is_closed,
+        i30_a_held_key_lets_its_own_redrive_through,
+    }
+    settle {
+        an_acknowledged_message_is_done,
+        a_failed_message_waits_for_its_retry,
+        i17_a_stale_token_changes_nothing,
+        i20_i22_too_late_is_too_late,
+        i13_exactly_one_finaliser,
+        i13_dead_is_as_final_as_done,
+        i26_executions_never_exceed_max_attempts,
+        a_message_may_have_a_limit_of_its_own,
+        i27_every_delay_is_what_the_backoff_says,
+        trap8_retry_after_is_bounded_and_counts,
+        rules_and_words_decide_before_the_count,
+        a_retry_that_would_come_too_late_is_not_made,
+        trap9_release_and_snooze_give_the_attempt_back,
+        i26_giving_back_has_an_end,
+        i20_extending_never_shortens_and_ends_after_twelve_hours,
+        i5_each_settlement_has_its_own_result,
+    }
+    death {
+        i32_i33_a_death_is_one_whole_letter,
+        i33_i49_history_keeps_its_first_and_last_ten,
+        a_death_goes_to_the_drawer_of_its_route,
+        trap2_trap3_a_retry_starts_again_and_forgets_nothing,
+        a_retry_may_wait_for_its_time,
+        success_after_a_retry_closes_the_letter,
+        a_second_death_reopens_the_same_letter,
+        trap1_a_redrive_obeys_the_rules_of_today,
+        i35_what_was_redriven_is_never_dropped,
+        i33_history_goes_on_over_generations,
+    }
+    reap {
+        an_idle_store_has_nothing_to_reap,
+        i23_a_pass_is_bounded_and_the_next_goes_on,
+        i14_what_was_reaped_can_be_leased_again,
+        quarantine_ends_in_review,
+        i34_retention_counts_from_closing,
+        reopening_stops_retention,
+        open_letters_expire_only_by_their_own_rule,
+        keys_are_forgotten_after_their_window,
+        i50_all_that_is_due_is_reaped_in_bounded_passes,
+    }
+    messages {
+        messages_are_listed_as_they_are_in_the_order_of_enqueues,
+        one_message_is_shown_with_its_failures,
+        i49_pages_are_bounded_and_end,
+        i49_a_walk_meets_everything_exactly_once,
+        a_cursor_belongs_to_its_list,
+        waiting_messages_can_be_taken_back,
+        a_redriven_message_cannot_be_taken_back,
+    }
+    queues {
+        rules_are_kept_as_they_were_set,
+        rules_that_cannot_be_meant_are_refused_by_field,
+        i38_a_drawer_is_never_a_queue,
+        unknown_queues_are_said_to_be_unknown,
+        new_rules_judge_the_next_failure,
+        pause_halts_leasing_and_nothing_else,
+        purge_removes_what_waits_and_nothing_else,
+        i11_whatever_came_in_is_somewhere,
+        i49_who_acts_is_named_within_bounds,
+    }
+    letters {
+        i12_the_status_table_holds,
+        an_act_changes_what_it_says_and_nothing_else,
+        unknown_letters_are_said_to_be_unknown,
+        a_version_that_moved_on_is_a_conflict,
+        notes_can_be_left_in_every_status,
+        i49_notes_are_bounded,
+        i5_each_act_has_its_own_result,
+        trap4_a_letter_is_sent_back_once,
+        letters_are_listed_latest_death_first,
+        drawers_count_their_letters_by_status,
+    }
+};
+
+/// Runs one law on a store made for it alone, and then recounts the store: whatever a law did, every counter,
+/// index and chain must be right afterwards.
+pub async fn run_law<F>(law: &Law, make: impl FnOnce() -> F)
+where
+    F: Future<Output = (Arc<dyn Store>, Arc<TestClock>)>,
+{
+    let (store, clock) = make().await;
+    (law.run)(&Stage { store: &*store, clock: &clock }).await;
+    let found = store.verify(VerifyRequest { deep: true, repair: false }).await.expect("verify answers");
+    assert!(found.is_clean(), "{}: the store does not add up afterwards: {:#?}", law.name, found.findings);
+}

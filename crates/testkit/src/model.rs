@@ -1,0 +1,298 @@
+//! The reference model: the plainest reading of the store contract. Everything is in vectors and maps behind
+//! one lock, everything is found by looking at all of it. It must stay short enough to be believed, and must
+//! share nothing with a store. `fate` is what follows from
+//! a change, `letters` the dead-letter verbs, `pages` what only reads and the traits themselves.
+
+mod fate;
+mod letters;
+mod pages;
+
+use redrive_core::audit::{AuditEntry, AuditKey, AuditRow, ORIGIN, seal};
+use redrive_core::backoff::Roll;
+use redrive_core::dead_letter::{Actor, File};
+use redrive_core::error::Refusal;
+use redrive_core::failure::{Analysed, Failure, Reason};
+use redrive_core::group::{Leaf, LeafCount, LeafKey};
+use redrive_core::ids::{MessageId, QueueName, Secret};
+use redrive_core::invariants::Counts;
+use redrive_core::lifecycle::{Command, Effect, Phase, State};
+use redrive_core::limits;
+use redrive_core::message::{Envelope, NewMessage, Record};
+use redrive_core::operation::{Member, Operation};
+use redrive_core::policy::{Override, QueuePolicy, Verdict, judge, overdue, too_late};
+use redrive_core::scheduler::{Head, Heads, PickReason, Scheduler};
+use redrive_core::store::{Enqueued, KvEntry, LeaseRequest, Reaped, Settle, Settled, Settlement};
+use redrive_core::time::{Clock, Time};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+/// The key of the model's audit chain: known to all, it proves nothing and needs to prove nothing.
+const AUDIT_KEY: AuditKey = AuditKey([42; 32]);
+
+/// The reference model of a store.
+pub struct Model {
+    clock: Arc<dyn Clock>,
+    books: Mutex<Books>,
+}
+
+#[derive(Default)]
+struct Shelf {
+    policy: QueuePolicy,
+    counts: Counts,
+    paused_by: Option<String>,
+}
+
+#[derive(Clone)]
+struct Letter {
+    record: Record,
+    file: File,
+    death: u64,
+    secret: Option<Secret>,
+}
+
+struct Key {
+    id: MessageId,
+    hash: [u8; 32],
+    created_at: Time,
+    over: Option<State>,
+}
+
+#[derive(Default)]
+struct Books {
+    queues: BTreeMap<QueueName, Shelf>,
+    live: Vec<Record>,
+    letters: Vec<Letter>,
+    histories: BTreeMap<MessageId, Vec<(u32, Failure)>>,
+    keys: BTreeMap<(QueueName, String), Key>,
+    leaves: Vec<Leaf>,
+    tallies: BTreeMap<LeafKey, LeafCount>,
+    drawers: BTreeSet<QueueName>,
+    operations: Vec<(Operation, Vec<Member>)>,
+    audit: Vec<AuditRow>,
+    kv: BTreeMap<(String, String), KvEntry>,
+    schedulers: BTreeMap<BTreeSet<QueueName>, Scheduler>,
+    seq: u64,
+    deaths: u64,
+    secrets: u128,
+}
+
+impl Books {
+    fn policy(&self, queue: &QueueName) -> &QueuePolicy {
+        &self.queues[queue].policy
+    }
+
+    fn counts(&mut self, queue: &QueueName) -> &mut Counts {
+        &mut self.queues.get_mut(queue).expect("its messages are here").counts
+    }
+
+    fn live_at(&self, id: MessageId) -> Option<usize> {
+        self.live.iter().position(|r| r.envelope.id == id)
+    }
+
+    fn letter_at(&self, id: MessageId) -> Option<usize> {
+        self.letters.iter().position(|l| l.record.envelope.id == id)
+    }
+
+    fn secret(&mut self) -> Secret {
+        self.secrets += 1;
+        Secret::new(self.secrets.to_be_bytes())
+    }
+
+    fn log(&mut self, now: Time, by: &Actor, act: &str, target: impl ToString, count: u64) {
+        self.seal(AuditEntry::new(now, by, act, target, count));
+    }
+
+    fn seal(&mut self, entry: AuditEntry) {
+        let head = self.audit.last().map_or(ORIGIN.to_owned(), |row| row.seal.clone());
+        self.audit.push(seal(&AUDIT_KEY, self.audit.len() as u64 + 1, &head, entry));
+    }
+
+    /// Drawers are no queues (I38): neither may this name be one, nor may a queue lie where letters will.
+    fn check_name(&self, name: &QueueName, policy: &QueuePolicy) -> Result<(), Refusal> {
+        let owner = self.queues.iter().find(|(q, s)| *q != name && s.policy.drawers(q).contains(name));
+        if let Some((owner, _)) = owner {
+            return Err(Refusal::IsDrawer { queue: name.clone(), owner: owner.clone() });
+        }
+        match policy.drawers(name).iter().find(|drawer| self.queues.contains_key(*drawer)) {
+            Some(drawer) => Err(Refusal::invalid("dlq", format!("{drawer} is a queue"))),
+            None => Ok(()),
+        }
+    }
+
+    /// The same for a queue that enqueue or import would make.
+    fn check_new(&self, name: &QueueName) -> Result<(), Refusal> {
+        if self.queues.contains_key(name) { Ok(()) } else { self.check_name(name, &QueuePolicy::default()) }
+    }
+
+    /// Where the message of a key is: what happened last wins, so a reopened letter is dead again.
+    fn key_state(&self, key: &Key, now: Time) -> State {
+        let live = self.live_at(key.id).map(|at| self.live[at].life.state(now));
+        let open = self.letter_at(key.id).is_some_and(|at| !self.letters[at].file.status.is_closed());
+        live.or(open.then_some(State::Dead)).or(key.over).unwrap_or(State::Dead)
+    }
+
+    fn enqueue(&mut self, new: NewMessage, now: Time) -> Result<Enqueued, Refusal> {
+        new.check()?;
+        self.check_new(&new.queue)?;
+        let (id, hash) = (new.id, new.body_hash());
+        let named = new.key.clone().map(|key| (new.queue.clone(), key));
+        let known = named.as_ref().and_then(|key| self.keys.get(key));
+        if let Some(key) = known.filter(|k| k.created_at.plus(limits::KEY_WINDOW) > now) {
+            let (id, state) = (key.id, self.key_state(key, now));
+            if key.hash == hash {
+                return Ok(Enqueued { id, state, duplicate: true });
+            }
+            return Err(Refusal::KeyConflict { queue: new.queue, key: new.key.unwrap_or_default(), id });
+        }
+        let live = self.live_at(id).map(|at| &self.live[at]);
+        if let Some(record) = live.or(self.letter_at(id).map(|at| &self.letters[at].record)) {
+            let state = record.life.state(now);
+            let same = body_hash(&record.envelope) == hash;
+            return same.then_some(Enqueued { id, state, duplicate: true }).ok_or(Refusal::IdConflict { id });
+        }
+        let Shelf { policy, counts, .. } = self.queues.entry(new.queue.clone()).or_default();
+        let (messages, bytes) = (counts.waiting + counts.leased, counts.bytes.unsigned_abs());
+        let messages = messages.unsigned_abs();
+        let full = |limit: &str, allowed, actual| {
+            Err(Refusal::QueueFull { queue: new.queue.clone(), limit: limit.into(), allowed, actual })
+        };
+        match (policy.max_messages, policy.max_bytes) {
+            (Some(most), _) if messages >= most => return full("max_messages", most, messages),
+            (_, Some(most)) if bytes + new.payload.bytes.len() as u64 > most => {
+                return full("max_bytes", most, bytes);
+            }
+            _ => {}
+        }
+        let record = new.accept(policy, self.seq + 1, now);
+        self.seq += 1;
+        let counts = self.counts(&record.envelope.queue);
+        counts.enqueued += 1;
+        counts.enter(&record.life.phase, record.envelope.size());
+        if let Some(key) = named {
+            self.keys.insert(key, Key { id, hash, created_at: now, over: None });
+        }
+        let state = record.life.state(now);
+        self.live.push(record);
+        Ok(Enqueued { id, state, duplicate: false })
+    }
+
+    fn reap_work(&mut self, limit: usize, now: Time) -> Reaped {
+        let mut reaped = Reaped::default();
+        let lost = |r: &Record| r.life.lease().map(|l| l.expires_at).filter(|t| *t <= now);
+        for id in self.due(limit, lost) {
+            let at = self.live_at(id).expect("just found");
+            let granted_at = self.live[at].life.lease().expect("leased").granted_at;
+            let failure = Analysed::lease_lost(now.since(granted_at));
+            let verdict = self.judge(&self.live[at], &failure, None, now);
+            self.change(at, &Command::LoseLease { verdict }, Some(failure), now).expect("it ran out");
+            reaped.leases_lost += 1;
+        }
+        let waits = |r: &Record| r.life.phase == Phase::Waiting;
+        let late = |r: &Record| r.envelope.useless_at().filter(|t| *t <= now && waits(r));
+        for id in self.due(limit, late) {
+            let at = self.live_at(id).expect("just found");
+            let record = &self.live[at];
+            let reason = overdue(&record.envelope, now).expect("just found late");
+            let verdict = kept(record, too_late(self.policy(&record.envelope.queue), reason), reason);
+            let failure = Some(Analysed::too_late(reason));
+            self.change(at, &Command::TimeOut { verdict }, failure, now).expect("it waited");
+            reaped.timed_out += 1;
+        }
+        reaped
+    }
+
+    fn due(&self, limit: usize, when: impl Fn(&Record) -> Option<Time>) -> Vec<MessageId> {
+        let found = self.live.iter().filter_map(|r| when(r).map(|t| (t, r.envelope.id)));
+        let ordered: BTreeSet<(Time, MessageId)> = found.collect();
+        ordered.into_iter().take(limit).map(|(_, id)| id).collect()
+    }
+
+    fn judge(&self, r: &Record, failure: &Analysed, said: Option<Override>, now: Time) -> Verdict {
+        let roll = Roll::of(r.envelope.id, r.life.deliveries);
+        let verdict = judge(self.policy(&r.envelope.queue), &r.envelope, &r.life, failure, said, now, roll);
+        kept(r, verdict, Reason::Expired)
+    }
+
+    fn eligible(&self, r: &Record, queues: &BTreeSet<QueueName>, now: Time) -> bool {
+        let Envelope { queue, ordering_key, seq, id, .. } = &r.envelope;
+        let same = |other: &Envelope| other.queue == *queue && other.ordering_key == *ordering_key;
+        // A redriven message is first in line again, but not before who is leased already is done.
+        let ahead = |o: &Record| o.envelope.seq < *seq || o.life.lease().is_some();
+        let behind = || self.live.iter().any(|o| same(&o.envelope) && o.envelope.id != *id && ahead(o));
+        let held = |l: &Letter| l.file.holds_key && same(&l.record.envelope) && l.record.envelope.id != *id;
+        let due = r.life.phase == Phase::Waiting && r.life.ready_at <= now;
+        let open = queues.contains(queue) && self.queues[queue].paused_by.is_none();
+        due && open && (ordering_key.is_none() || !behind() && !self.letters.iter().any(held))
+    }
+
+    /// Grants one lease to the most deserving message, if there is one.
+    fn pick(&mut self, request: &LeaseRequest, now: Time) -> Option<MessageId> {
+        let queues: BTreeSet<QueueName> = request.queues.iter().cloned().collect();
+        let ready: Vec<&Record> = self.live.iter().filter(|r| self.eligible(r, &queues, now)).collect();
+        let head = |level: usize| {
+            let level = ready.iter().filter(|r| r.envelope.priority.level() == level);
+            level.min_by_key(|r| (r.life.ready_at, r.envelope.seq)).copied()
+        };
+        let urgent = ready.iter().filter(|r| r.envelope.deadline.is_some());
+        let urgent =
+            urgent.min_by_key(|r| (r.envelope.deadline, r.envelope.priority, r.envelope.seq)).copied();
+        let heads = Heads {
+            levels: [0, 1, 2, 3, 4]
+                .map(|level| head(level).map(|r| Head { ready_at: r.life.ready_at, seq: r.envelope.seq })),
+            urgent: urgent.and_then(|r| r.envelope.deadline.map(|d| (r.envelope.priority, d))),
+        };
+        let decision = self.schedulers.entry(queues).or_default().pick(&heads, now)?;
+        let by_deadline = decision.reason == PickReason::DeadlineApproaching;
+        let chosen = if by_deadline { urgent } else { head(decision.level.level()) }?;
+        let id = chosen.envelope.id;
+        let lease_for = request.lease_for.unwrap_or(self.policy(&chosen.envelope.queue).lease);
+        let command = Command::Lease { secret: self.secret(), worker: request.worker.clone(), lease_for };
+        self.change(self.live_at(id)?, &command, None, now).expect("it was eligible");
+        Some(id)
+    }
+
+    fn settle(&mut self, settlement: Settlement, now: Time) -> Result<Settled, Refusal> {
+        settlement.check()?;
+        let (id, secret) = (settlement.token.id, settlement.token.secret);
+        let at = self.live_at(id).ok_or(Refusal::StaleToken { id })?;
+        let record = &self.live[at];
+        let policy = self.policy(&record.envelope.queue);
+        let granted_at = record.life.lease().map_or(now, |l| l.granted_at);
+        let max_attempts = record.envelope.max_attempts(policy);
+        let lost = || Some(Analysed::lease_lost(now.since(granted_at)));
+        let (command, failure) = match settlement.what {
+            Settle::Ack => (Command::Ack { secret }, None),
+            Settle::Fail { failure, said } => {
+                let verdict = self.judge(record, &failure, said, now);
+                (Command::Fail { secret, verdict }, Some(*failure))
+            }
+            Settle::Release => (Command::GiveBack { secret, until: None, max_attempts }, lost()),
+            Settle::Snooze { span } => {
+                (Command::GiveBack { secret, until: Some(now.plus(span)), max_attempts }, lost())
+            }
+            Settle::Extend { by } => {
+                let most = granted_at.plus(limits::LEASE_MAX).since(now);
+                (Command::Extend { secret, lease_for: by.unwrap_or(policy.lease).min(most) }, None)
+            }
+        };
+        let (life, effect) = self.change(at, &command, failure, now)?;
+        Ok(Settled {
+            id,
+            state: life.state(now),
+            ready_at: (life.phase == Phase::Waiting).then_some(life.ready_at),
+            lease_expires_at: life.lease().map(|l| l.expires_at),
+            reason: if let Effect::Died(reason) = effect { Some(reason) } else { None },
+        })
+    }
+}
+
+/// What was redriven is never dropped: its letter would be lost.
+fn kept(record: &Record, verdict: Verdict, reason: Reason) -> Verdict {
+    let redriven = record.life.generation > 1 && verdict == Verdict::Drop;
+    if redriven { Verdict::Dead { reason } } else { verdict }
+}
+
+fn body_hash(envelope: &Envelope) -> [u8; 32] {
+    let Envelope { id, queue, payload, kind, headers, ordering_key, .. } = envelope.clone();
+    NewMessage { kind, headers, ordering_key, ..NewMessage::new(id, queue, payload) }.body_hash()
+}

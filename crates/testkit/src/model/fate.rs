@@ -1,0 +1,109 @@
+//! What follows from one step in a message's life: history, counters, letter, key. Every verb ends here.
+
+use super::{Books, Letter};
+use redrive_core::dead_letter::File;
+use redrive_core::error::Refusal;
+use redrive_core::failure::{Analysed, Reason, displaced_by};
+use redrive_core::group::{Leaf, LeafKey};
+use redrive_core::ids::LeafId;
+use redrive_core::lifecycle::{Command, Effect, Final, Life, Phase, State, transition};
+use redrive_core::message::{Envelope, Record};
+use redrive_core::time::Time;
+
+impl Books {
+    /// One step in one message's life, and everything that follows from it.
+    pub(super) fn change(
+        &mut self,
+        at: usize,
+        command: &Command,
+        failure: Option<Analysed>,
+        now: Time,
+    ) -> Result<(Life, Effect), Refusal> {
+        let Record { envelope, life } = self.live[at].clone();
+        let id = envelope.id;
+        let step = transition(id, &life, command, now)?;
+        let (mut next, effect) = (step.next, step.effect);
+        let failed = matches!(command, Command::Fail { .. } | Command::LoseLease { .. });
+        let failure = failure.filter(|_| failed || matches!(effect, Effect::Died(_)));
+        if let Some(failure) = &failure {
+            next.failed = life.failed + 1;
+            let worker = life.lease().map(|l| l.worker.clone());
+            let history = self.histories.entry(id).or_default();
+            history.retain(|(ordinal, _)| displaced_by(life.failed) != Some(*ordinal));
+            history.push((life.failed, failure.clone().file(life.generation, life.attempts, now, worker)));
+            let sign = &failure.signature;
+            self.tally(&envelope, sign.leaf, [0, 0, 1], now, &sign.template, &sign.error_type);
+        }
+        let letter = self.letter_at(id);
+        // A redriven message that is done is a closed letter, and closed letters are counted as dead.
+        let shown =
+            if letter.is_some() && effect == Effect::Ended(Final::Done) { &Phase::Dead } else { &next.phase };
+        let counts = self.counts(&envelope.queue);
+        counts.leave(&life.phase, envelope.size());
+        counts.enter(shown, envelope.size());
+        self.live[at].life = next.clone();
+        match effect {
+            Effect::Died(reason) => {
+                let record = self.live.remove(at);
+                self.bury(record, &failure.expect("who dies has failed"), reason, letter, now);
+            }
+            Effect::Ended(how) => {
+                self.live.remove(at);
+                self.remember(&envelope, next.state(now));
+                if let (Some(letter), Final::Done) = (letter, how) {
+                    let worker = life.lease().map_or("", |l| l.worker.as_str());
+                    let policy = self.policy(&envelope.queue);
+                    let file = self.letters[letter].file.succeeded(id, policy, worker, now)?;
+                    self.letters[letter].record.life = Life { phase: Phase::Dead, ..next.clone() };
+                    self.refile(letter, file, now);
+                } else {
+                    self.histories.remove(&id);
+                }
+            }
+            Effect::Granted | Effect::Retried | Effect::GivenBack => {}
+            Effect::Extended | Effect::Revived | Effect::PulledBack => {}
+        }
+        Ok((next, effect))
+    }
+
+    /// Files the letter of a message that died; a second death replaces the file and keeps the identity.
+    fn bury(&mut self, record: Record, failure: &Analysed, reason: Reason, before: Option<usize>, now: Time) {
+        let before = before.map(|at| self.letters.remove(at).file);
+        let policy = self.policy(&record.envelope.queue);
+        let file = File::of_death(&record, policy, failure, reason, before.as_ref(), now);
+        let sign = &failure.signature;
+        if let Some(before) = before {
+            self.tally(&record.envelope, before.leaf, [-1, 0, 0], now, "", "");
+        }
+        self.tally(&record.envelope, sign.leaf, [1, 1, 0], now, &sign.template, &sign.error_type);
+        self.deaths += 1;
+        self.drawers.insert(file.dlq.clone());
+        self.letters.push(Letter { record, file, death: self.deaths, secret: None });
+    }
+
+    /// Counts open letters, deaths and failures of a leaf, which is made when it is new.
+    pub(super) fn tally(
+        &mut self,
+        envelope: &Envelope,
+        leaf: LeafId,
+        [open, total, failures]: [i64; 3],
+        now: Time,
+        template: &str,
+        error_type: &str,
+    ) {
+        if !self.leaves.iter().any(|l| l.id == leaf) {
+            let (template, error_type) = (template.to_owned(), error_type.to_owned());
+            self.leaves.push(Leaf { id: leaf, group: leaf, template, error_type });
+        }
+        let key = LeafKey { leaf, queue: envelope.queue.clone(), kind: envelope.kind.clone() };
+        self.tallies.entry(key).or_default().add(open, total, failures, now);
+    }
+
+    /// Notes how the message of a key ended.
+    pub(super) fn remember(&mut self, envelope: &Envelope, state: State) {
+        let key = envelope.key.clone().and_then(|key| self.keys.get_mut(&(envelope.queue.clone(), key)));
+        if let Some(key) = key.filter(|key| key.id == envelope.id) {
+            key.over = Some(state);
+        }
+    }
+}

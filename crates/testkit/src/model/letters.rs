@@ -1,0 +1,263 @@
+//! The dead-letter half of the reference model: acts, consumers, operations, import. As plain as `model`.
+
+use super::{Books, Letter};
+use redrive_core::dead_letter::{
+    Act, ActRequest, Acted, Actor, CONSUMER_BACKOFF, CONSUMER_LEASE, DeadLetter, File, Status, next_status,
+};
+use redrive_core::error::Refusal;
+use redrive_core::ids::{LeafId, LeaseToken, MessageId, OperationId};
+use redrive_core::lifecycle::{Command, Final, Life, Phase, State, transition};
+use redrive_core::limits::{self, OPERATION_CHUNK};
+use redrive_core::message::Record;
+use redrive_core::operation::{Member, MemberOutcome, Operation, Stage};
+use redrive_core::store::{
+    LetterLeaseRequest, LetterSettle, LetterSettlement, LetterState, Reaped, check_lease,
+};
+use redrive_core::time::Time;
+use std::collections::BTreeSet;
+
+impl Books {
+    /// Puts a new file on a letter; what that opens or closes is counted.
+    pub(super) fn refile(&mut self, at: usize, file: File, now: Time) {
+        let Letter { record, file: before, .. } = self.letters[at].clone();
+        let opened = i64::from(before.status.is_closed()) - i64::from(file.status.is_closed());
+        if opened != 0 {
+            self.tally(&record.envelope, file.leaf, [opened, 0, 0], now, "", "");
+        }
+        self.letters[at].file = file;
+    }
+
+    /// Removes a letter for good: purged by an operator or by retention.
+    fn remove_letter(&mut self, at: usize, now: Time) {
+        let Letter { record, file, .. } = self.letters.remove(at);
+        if !file.status.is_closed() {
+            self.tally(&record.envelope, file.leaf, [-1, 0, 0], now, "", "");
+        }
+        let counts = self.counts(&record.envelope.queue);
+        counts.leave(&Phase::Dead, 0);
+        counts.enter(&Phase::Over(Final::Purged), 0);
+        self.histories.remove(&record.envelope.id);
+        self.remember(&record.envelope, State::Purged);
+    }
+
+    /// One act, without its audit row.
+    fn act_on(&mut self, file: &File, request: &ActRequest, now: Time) -> Result<LetterState, Refusal> {
+        let id = request.id;
+        let at = self.letter_at(id).ok_or(Refusal::NoSuchLetter { id })?;
+        let record = self.letters[at].record.clone();
+        let next = match file.act(id, request, self.policy(&record.envelope.queue), now)? {
+            Acted::Changed(next) => next,
+            Acted::Purged => {
+                self.remove_letter(at, now);
+                return Ok(LetterState { id, status: None, version: file.version });
+            }
+        };
+        if let Act::Retry { at } = request.act {
+            let command = Command::Redrive { at: at.unwrap_or(now) };
+            let life = transition(id, &record.life, &command, now)?.next;
+            let counts = self.counts(&record.envelope.queue);
+            counts.leave(&Phase::Dead, 0);
+            counts.enter(&life.phase, record.envelope.size());
+            self.live.push(Record { life, ..record });
+        }
+        let state = LetterState { id, status: Some(next.status), version: next.version };
+        self.refile(at, next, now);
+        Ok(state)
+    }
+
+    pub(super) fn act(&mut self, request: &ActRequest, now: Time) -> Result<LetterState, Refusal> {
+        let at = self.letter_at(request.id).ok_or(Refusal::NoSuchLetter { id: request.id })?;
+        let state = self.act_on(&self.letters[at].file.clone(), request, now)?;
+        self.log(now, &request.actor, request.act.name(), request.id, 1);
+        Ok(state)
+    }
+
+    pub(super) fn lease_letters(&mut self, request: &LetterLeaseRequest, now: Time) -> Vec<LeaseToken> {
+        let pending = self.letters.iter().filter(|l| l.file.dlq == request.dlq && l.file.leasable(now));
+        let oldest: BTreeSet<(u64, MessageId)> = pending.map(|l| (l.death, l.record.envelope.id)).collect();
+        let mut tokens = Vec::new();
+        for (_, id) in oldest.into_iter().take(request.max) {
+            let secret = self.secret();
+            let at = self.letter_at(id).expect("just found");
+            let letter = &mut self.letters[at];
+            letter.secret = Some(secret);
+            letter.file.consumer = Some(request.worker.clone());
+            letter.file.consumer_until = Some(now.plus(request.lease_for.unwrap_or(CONSUMER_LEASE)));
+            tokens.push(LeaseToken { id, secret });
+        }
+        tokens
+    }
+
+    pub(super) fn settle_letter(
+        &mut self,
+        said: LetterSettlement,
+        now: Time,
+    ) -> Result<LetterState, Refusal> {
+        let LeaseToken { id, secret } = said.token;
+        if let LetterSettle::Extend { by } = &said.what {
+            check_lease(*by)?;
+        }
+        let at = self.letter_at(id).ok_or(Refusal::StaleToken { id })?;
+        let Letter { file, secret: held, .. } = self.letters[at].clone();
+        let (Some(worker), Some(until)) = (file.consumer.clone(), file.consumer_until) else {
+            return Err(Refusal::StaleToken { id });
+        };
+        if held != Some(secret) {
+            return Err(Refusal::StaleToken { id });
+        }
+        if until <= now {
+            return Err(Refusal::LeaseExpired { id, expired_at: until });
+        }
+        let free = File { consumer: None, consumer_until: None, ..file.clone() };
+        let next = match said.what {
+            LetterSettle::Do { act, actor } => {
+                let request = ActRequest { id, act, actor, expected_version: None };
+                let state = self.act_on(&free, &request, now)?;
+                self.log(now, &request.actor, request.act.name(), id, 1);
+                return Ok(state);
+            }
+            LetterSettle::Fail { note } => {
+                let actor = Actor { name: worker, source: String::new(), reason: Some(note) };
+                let request = ActRequest { id, act: Act::Note, actor, expected_version: None };
+                let rested = File { available_at: now.plus(CONSUMER_BACKOFF), ..free };
+                self.act_on(&rested, &request, now)?;
+                self.letters[at].file.clone()
+            }
+            LetterSettle::Release => File { available_at: now, ..free },
+            LetterSettle::Extend { by } => {
+                File { consumer_until: Some(until.max(now.plus(by.unwrap_or(CONSUMER_LEASE)))), ..file }
+            }
+        };
+        let state = LetterState { id, status: Some(next.status), version: next.version };
+        self.letters[at].file = next;
+        Ok(state)
+    }
+
+    pub(super) fn reap_letters(&mut self, limit: usize, reaped: &mut Reaped, now: Time) {
+        let quarantined =
+            |f: &File| f.quarantined_until.filter(|t| *t <= now && f.status == Status::Quarantined);
+        for id in self.letters_due(limit, quarantined) {
+            let at = self.letter_at(id).expect("just found");
+            let Letter { record, file, .. } = &self.letters[at];
+            let next = file.moved(Status::Review, self.policy(&record.envelope.queue), "system", now);
+            self.refile(at, next, now);
+            reaped.released += 1;
+        }
+        let expired = |f: &File| f.expires_at.filter(|t| *t <= now && f.status != Status::Retrying);
+        for id in self.letters_due(limit, expired) {
+            self.remove_letter(self.letter_at(id).expect("just found"), now);
+            reaped.letters_expired += 1;
+        }
+        let old = self.keys.iter().filter(|(_, key)| key.created_at.plus(limits::KEY_WINDOW) <= now);
+        let old: Vec<_> = old.map(|(name, _)| name.clone()).take(limit).collect();
+        for name in old {
+            self.keys.remove(&name);
+            reaped.keys_forgotten += 1;
+        }
+    }
+
+    fn letters_due(&self, limit: usize, when: impl Fn(&File) -> Option<Time>) -> Vec<MessageId> {
+        let found = self.letters.iter().filter_map(|l| when(&l.file).map(|t| (t, l.record.envelope.id)));
+        let ordered: BTreeSet<(Time, MessageId)> = found.collect();
+        ordered.into_iter().take(limit).map(|(_, id)| id).collect()
+    }
+
+    pub(super) fn step(&mut self, id: OperationId, now: Time) -> Result<Operation, Refusal> {
+        let found = self.operations.iter().position(|(op, _)| op.id == id);
+        let at = found.ok_or(Refusal::NoSuchOperation { id })?;
+        let (mut op, mut members) = self.operations[at].clone();
+        match op.stage {
+            Stage::Freezing => {
+                let mut next = self.letters.clone();
+                next.retain(|l| op.frozen_to < l.death && l.death <= op.bound);
+                next.sort_by_key(|l| l.death);
+                next.truncate(OPERATION_CHUNK);
+                let before = members.len();
+                let by = op.act.as_move().expect("checked at the start");
+                for letter in &next {
+                    let (id, version) = (letter.record.envelope.id, letter.file.version);
+                    let wanted = op.filter.matches_letter(&self.show_letter(letter, now), now);
+                    if wanted && next_status(id, letter.file.status, by).is_ok() {
+                        members.push(Member { id, version, outcome: MemberOutcome::Waiting });
+                    }
+                }
+                let to = next.last().map_or(op.bound, |l| l.death);
+                op.froze((members.len() - before) as u64, to, next.len() < OPERATION_CHUNK);
+            }
+            Stage::Running => {
+                let (mut succeeded, mut skipped) = (0, 0);
+                let waiting = members.iter_mut().filter(|m| m.outcome == MemberOutcome::Waiting);
+                for member in waiting.take(OPERATION_CHUNK) {
+                    let (id, expected_version) = (member.id, Some(member.version));
+                    let request =
+                        ActRequest { id, act: op.act.clone(), actor: op.actor.clone(), expected_version };
+                    let file = self.letter_at(id).map(|at| self.letters[at].file.clone());
+                    let done = file.is_some_and(|file| self.act_on(&file, &request, now).is_ok());
+                    *(if done { &mut succeeded } else { &mut skipped }) += 1;
+                    member.outcome = if done { MemberOutcome::Succeeded } else { MemberOutcome::Skipped };
+                }
+                op.ran(succeeded, skipped, now);
+                self.log(now, &op.actor, op.act.name(), id, succeeded);
+            }
+            Stage::Paused | Stage::Done | Stage::Cancelled => {}
+        }
+        self.operations[at] = (op.clone(), members);
+        Ok(op)
+    }
+
+    pub(super) fn import(
+        &mut self,
+        letter: DeadLetter,
+        actor: &Actor,
+        now: Time,
+    ) -> Result<MessageId, Refusal> {
+        let id = letter.id();
+        if self.live_at(id).is_some() || self.letter_at(id).is_some() {
+            return Err(Refusal::IdConflict { id });
+        }
+        let DeadLetter { message, mut file, signature, error, .. } = letter;
+        let mut envelope = message.envelope;
+        self.check_new(&envelope.queue)?;
+        let counts = &mut self.queues.entry(envelope.queue.clone()).or_default().counts;
+        counts.enqueued += 1;
+        counts.enter(&Phase::Dead, 0);
+        self.seq += 1;
+        envelope.seq = self.seq;
+        let mut leaves: Vec<LeafId> = Vec::new();
+        for f in &message.failures {
+            self.tally(&envelope, f.leaf, [0, 0, 1], now, &f.signature, &f.error.error_type);
+            leaves.push(f.leaf);
+        }
+        let open = i64::from(!file.status.is_closed());
+        self.tally(&envelope, file.leaf, [open, 1, 0], now, &signature, &error.error_type);
+        // The kept history is the first and the last ten of `failed`: number it so that it goes on right.
+        let kept = u32::try_from(message.failures.len()).expect("bounded");
+        let failed = message.failed.max(kept);
+        let number = |n: u32| if n < limits::HISTORY_EDGE { n } else { failed - kept + n };
+        self.histories.insert(id, (0..).map(number).zip(message.failures).collect());
+        let life = Life {
+            phase: Phase::Dead,
+            attempts: message.attempts,
+            deliveries: message.deliveries,
+            generation: message.generation,
+            failed,
+            first_received_at: message.first_received_at,
+            updated_at: message.updated_at,
+            ..Life::new(message.ready_at, now)
+        };
+        if file.status == Status::Retrying {
+            file.status = Status::Pending;
+        }
+        (file.consumer, file.consumer_until) = (None, None);
+        self.deaths += 1;
+        self.drawers.insert(file.dlq.clone());
+        self.letters.push(Letter {
+            record: Record { envelope, life },
+            file,
+            death: self.deaths,
+            secret: None,
+        });
+        self.log(now, actor, "import", id, 1);
+        Ok(id)
+    }
+}

@@ -1,0 +1,472 @@
+//! What the reference model shows: pages, sums, the recount, and the store traits over its books.
+
+use super::{AUDIT_KEY, Books, Letter, Model};
+use async_trait::async_trait;
+use redrive_core::audit::{AuditCheck, AuditEntry, AuditReport, AuditRow, ORIGIN};
+use redrive_core::dead_letter::{Act, ActRequest, Actor, DeadLetter, LetterDelivery};
+use redrive_core::error::{Error, Outcome, Refusal, StoreError, StoreErrorKind};
+use redrive_core::failure::Failure;
+use redrive_core::filter::Filter;
+use redrive_core::group::{Group, LeafCount, LeafKey, sum};
+use redrive_core::ids::{GroupId, LeaseToken, MessageId, OperationId, QueueName};
+use redrive_core::invariants::{Census, Verification};
+use redrive_core::lifecycle::{Command, State, transition};
+use redrive_core::limits;
+use redrive_core::message::{Delivery, Message, NewMessage, Record};
+use redrive_core::operation::{Control, Member, Operation, OperationSpec, Preview};
+use redrive_core::policy::QueuePolicy;
+use redrive_core::query::{Cursor, Page, PageRequest, Query};
+use redrive_core::store::{
+    Drawer, Each, Enqueued, KeyState, KvEntry, LeaseRequest, LetterLeaseRequest, LetterSettlement,
+    LetterState, Letters, Purged, Queue, Reaped, Settled, Settlement, Store, StoreInfo, VerifyRequest, Work,
+};
+use redrive_core::time::{Clock, Span, Time};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+/// One page of a list whose items are given in order, each with its position.
+fn page<T>(
+    list: &str,
+    request: &PageRequest,
+    all: impl IntoIterator<Item = (u64, T)>,
+    wanted: impl Fn(&T) -> bool,
+) -> Outcome<Page<T>> {
+    let after = request.position(list)?;
+    let mut rest = all.into_iter().peekable();
+    if let Some(after) = after {
+        // Positions of a descending list fall: the caller has turned them round.
+        while rest.next_if(|(position, _)| *position <= after).is_some() {}
+    }
+    let mut items = Vec::new();
+    let mut last = 0;
+    while items.len() < request.limit()
+        && let Some((position, item)) = rest.next()
+    {
+        last = position;
+        if wanted(&item) {
+            items.push(item);
+        }
+    }
+    let next = rest.peek().map(|_| Cursor::after(list, last));
+    Ok(Page { items, next })
+}
+
+/// The position of an item in a list that shows the latest first.
+fn latest(n: u64) -> u64 {
+    u64::MAX - n
+}
+
+impl Books {
+    fn failures(&self, id: MessageId) -> Vec<Failure> {
+        let kept = self.histories.get(&id).into_iter().flatten();
+        kept.map(|(_, failure)| failure.clone()).collect()
+    }
+
+    fn show(&self, record: &Record, now: Time) -> Message {
+        record.view(self.policy(&record.envelope.queue), now)
+    }
+
+    /// A letter shows its message as it is now, also while it is being retried.
+    pub(super) fn show_letter(&self, letter: &Letter, now: Time) -> DeadLetter {
+        let id = letter.record.envelope.id;
+        let record = self.live_at(id).map_or(&letter.record, |at| &self.live[at]);
+        let group =
+            self.leaves.iter().find(|l| l.id == letter.file.leaf).map_or(letter.file.leaf, |l| l.group);
+        let failures = self.failures(id);
+        DeadLetter::assemble(self.show(record, now), letter.file.clone(), group, letter.death, failures)
+    }
+
+    /// Every letter, latest death first.
+    fn show_letters(&self, now: Time) -> Vec<DeadLetter> {
+        let mut all: Vec<DeadLetter> = self.letters.iter().map(|l| self.show_letter(l, now)).collect();
+        all.sort_by_key(|l| latest(l.death));
+        all
+    }
+
+    fn show_queue(&self, name: &QueueName, now: Time) -> Result<Queue, Refusal> {
+        let shelf = self.queues.get(name).ok_or_else(|| Refusal::NoSuchQueue { queue: name.clone() })?;
+        let in_state = |state: State| {
+            let here = self.live.iter().filter(|r| r.envelope.queue == *name && r.life.state(now) == state);
+            here.count() as u64
+        };
+        Ok(Queue {
+            name: name.clone(),
+            paused: shelf.paused_by.is_some(),
+            paused_by: shelf.paused_by.clone(),
+            scheduled: in_state(State::Scheduled),
+            ready: in_state(State::Ready),
+            counts: shelf.counts,
+            policy: shelf.policy.clone(),
+        })
+    }
+
+    fn show_groups(&self) -> Vec<Group> {
+        let counts: Vec<(LeafKey, LeafCount)> = self.tallies.iter().map(|(k, c)| (k.clone(), *c)).collect();
+        sum(&self.leaves, &counts)
+    }
+
+    fn operation(&self, id: OperationId) -> Result<usize, Refusal> {
+        self.operations.iter().position(|(op, _)| op.id == id).ok_or(Refusal::NoSuchOperation { id })
+    }
+
+    fn check_audit(&self, head: Option<&str>) -> AuditReport {
+        let mut check = AuditCheck::new(&AUDIT_KEY);
+        self.audit.iter().for_each(|row| check.row(row));
+        let stored = self.audit.last().map_or(ORIGIN, |row| &row.seal);
+        check.finish(stored, head.map(|h| h == ORIGIN || self.audit.iter().any(|row| row.seal == h)))
+    }
+
+    fn cancel(&mut self, id: MessageId, actor: &Actor, now: Time) -> Result<MessageId, Refusal> {
+        if let Some(at) = self.live_at(id) {
+            let life = &self.live[at].life;
+            if life.generation > 1 {
+                return Err(Refusal::WrongState { id, state: life.state(now), command: "cancel".into() });
+            }
+            self.change(at, &Command::Cancel, None, now)?;
+        } else {
+            let at = self.letter_at(id).ok_or(Refusal::NoSuchMessage { id })?;
+            let _ = transition(id, &self.letters[at].record.life, &Command::Cancel, now)?;
+        }
+        self.log(now, actor, "cancel", id, 1);
+        Ok(id)
+    }
+
+    fn start(&mut self, spec: &OperationSpec, now: Time) -> Result<Operation, Refusal> {
+        spec.actor.check()?;
+        if let Ok(at) = self.operation(spec.id) {
+            return Ok(self.operations[at].0.clone());
+        }
+        if matches!(spec.act, Act::Note | Act::Quarantine { .. }) {
+            return Err(Refusal::invalid("act", "not an act for many"));
+        }
+        let op = Operation::start(spec, self.deaths, now);
+        self.operations.push((op.clone(), Vec::new()));
+        self.seal(AuditEntry::new(now, &spec.actor, "start", spec.id, 0).with_detail(&spec.filter));
+        Ok(op)
+    }
+
+    fn verify(&self) -> Verification {
+        let mut census = Census::default();
+        self.live.iter().for_each(|r| census.message(r));
+        self.letters.iter().for_each(|l| census.letter(&l.record.envelope, &l.file));
+        let shown = self.queues.iter().map(|(name, shelf)| (name.clone(), shelf.counts)).collect();
+        let leaves: Vec<(LeafKey, LeafCount)> = self.tallies.iter().map(|(k, c)| (k.clone(), *c)).collect();
+        census.compare(&shown, &leaves);
+        let mut found = census.verification;
+        let report = self.check_audit(None);
+        found.audit_rows = report.rows;
+        found.failures = self.histories.values().map(|h| h.len() as u64).sum();
+        if let Some(broken) = report.broken {
+            found.find("I48", broken, false);
+        }
+        found
+    }
+}
+
+impl Model {
+    /// An empty model that asks this clock for the time.
+    #[must_use]
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { clock, books: Mutex::new(Books::default()) }
+    }
+
+    /// Runs one verb: one lock, one instant.
+    fn at<T>(&self, verb: impl FnOnce(&mut Books, Time) -> T) -> T {
+        let now = self.clock.now();
+        verb(&mut self.books.lock().expect("a law that panics ends its test"), now)
+    }
+}
+
+#[async_trait]
+impl Work for Model {
+    async fn enqueue(&self, batch: Vec<NewMessage>) -> Outcome<Each<Enqueued>> {
+        let bytes: usize = batch.iter().map(|m| m.payload.bytes.len()).sum();
+        if batch.len() > limits::BATCH_ENTRIES_MAX || bytes > limits::BATCH_BYTES_MAX {
+            return Err(Refusal::invalid("batch", "too much at once").into());
+        }
+        self.at(|b, now| Ok(batch.into_iter().map(|new| b.enqueue(new, now)).collect()))
+    }
+
+    async fn lease(&self, request: LeaseRequest) -> Outcome<Vec<Delivery>> {
+        request.check()?;
+        self.at(|b, now| {
+            if let Some(queue) = request.queues.iter().find(|q| !b.queues.contains_key(q)) {
+                return Err(Refusal::NoSuchQueue { queue: queue.clone() }.into());
+            }
+            b.reap_work(limits::REAP_MAX, now);
+            let ids: Vec<MessageId> = (0..request.max).map_while(|_| b.pick(&request, now)).collect();
+            let deliver = |id: &MessageId| {
+                let record = &b.live[b.live_at(*id).expect("just leased")];
+                let secret = record.life.lease().expect("just leased").secret;
+                let (message, token) = (b.show(record, now), LeaseToken { id: *id, secret });
+                Delivery { message, token, attempt: record.life.attempts }
+            };
+            Ok(ids.iter().map(deliver).collect())
+        })
+    }
+
+    async fn settle(&self, batch: Vec<Settlement>) -> Outcome<Each<Settled>> {
+        self.at(|b, now| Ok(batch.into_iter().map(|s| b.settle(s, now)).collect()))
+    }
+
+    async fn reap(&self, limit: usize) -> Outcome<Reaped> {
+        self.at(|b, now| {
+            let mut reaped = b.reap_work(limit, now);
+            b.reap_letters(limit, &mut reaped, now);
+            Ok(reaped)
+        })
+    }
+
+    /// Says whether there is due work now. The model never waits: nobody else could move its clock meanwhile.
+    async fn wait(&self, queues: Vec<QueueName>, _at_most: Span) -> Outcome<bool> {
+        self.at(|b, now| {
+            let open = |q: &QueueName| queues.contains(q) && b.queues[q].paused_by.is_none();
+            Ok(b.live.iter().any(|r| r.life.state(now) == State::Ready && open(&r.envelope.queue)))
+        })
+    }
+
+    async fn messages(&self, query: Query) -> Outcome<Page<Message>> {
+        self.at(|b, now| {
+            let mut all: Vec<&Record> = b.live.iter().collect();
+            all.sort_by_key(|r| r.envelope.seq);
+            let shown = all.iter().map(|r| (r.envelope.seq, b.show(r, now)));
+            page("m", &query.page, shown, |message| {
+                let failures = b.failures(message.envelope.id);
+                query.filter.matches_message(&Message { failures, ..message.clone() }, now)
+            })
+        })
+    }
+
+    async fn message(&self, id: MessageId) -> Outcome<Message> {
+        self.at(|b, now| {
+            let at = b.live_at(id).ok_or(Refusal::NoSuchMessage { id })?;
+            Ok(Message { failures: b.failures(id), ..b.show(&b.live[at], now) })
+        })
+    }
+
+    async fn key_state(&self, queue: QueueName, key: String) -> Outcome<Option<KeyState>> {
+        self.at(|b, now| {
+            let known = b.keys.get(&(queue, key)).filter(|k| k.created_at.plus(limits::KEY_WINDOW) > now);
+            Ok(known.map(|key| KeyState { id: key.id, state: b.key_state(key, now) }))
+        })
+    }
+
+    async fn cancel(&self, ids: Vec<MessageId>, actor: Actor) -> Outcome<Each<MessageId>> {
+        actor.check()?;
+        self.at(|b, now| Ok(ids.into_iter().map(|id| b.cancel(id, &actor, now)).collect()))
+    }
+
+    async fn queues(&self) -> Outcome<Vec<Queue>> {
+        self.at(|b, now| Ok(b.queues.keys().map(|name| b.show_queue(name, now)).collect::<Result<_, _>>()?))
+    }
+
+    async fn queue(&self, name: QueueName) -> Outcome<Queue> {
+        self.at(|b, now| Ok(b.show_queue(&name, now)?))
+    }
+
+    async fn configure(&self, name: QueueName, policy: QueuePolicy, actor: Actor) -> Outcome<Queue> {
+        actor.check()?;
+        policy.check(&name)?;
+        self.at(|b, now| {
+            b.check_name(&name, &policy)?;
+            b.queues.entry(name.clone()).or_default().policy = policy;
+            b.log(now, &actor, "configure", &name, 0);
+            Ok(b.show_queue(&name, now)?)
+        })
+    }
+
+    async fn pause(&self, name: QueueName, paused: bool, actor: Actor) -> Outcome<Queue> {
+        actor.check()?;
+        self.at(|b, now| {
+            b.show_queue(&name, now)?;
+            b.queues.entry(name.clone()).or_default().paused_by = paused.then(|| actor.name.clone());
+            b.log(now, &actor, if paused { "pause" } else { "resume" }, &name, 0);
+            Ok(b.show_queue(&name, now)?)
+        })
+    }
+
+    async fn purge(&self, name: QueueName, actor: Actor) -> Outcome<Purged> {
+        actor.check()?;
+        self.at(|b, now| {
+            b.show_queue(&name, now)?;
+            let here =
+                |r: &&Record| r.envelope.queue == name && r.life.generation == 1 && r.life.lease().is_none();
+            let mut waiting: Vec<(u64, MessageId)> =
+                b.live.iter().filter(here).map(|r| (r.envelope.seq, r.envelope.id)).collect();
+            waiting.sort_unstable();
+            let more = waiting.len() > limits::BATCH_ENTRIES_MAX;
+            waiting.truncate(limits::BATCH_ENTRIES_MAX);
+            for (_, id) in &waiting {
+                b.change(b.live_at(*id).expect("just found"), &Command::Purge, None, now)?;
+            }
+            let purged = waiting.len() as u64;
+            b.log(now, &actor, "purge", &name, purged);
+            Ok(Purged { purged, more })
+        })
+    }
+}
+
+#[async_trait]
+impl Letters for Model {
+    async fn letters(&self, query: Query) -> Outcome<Page<DeadLetter>> {
+        self.at(|b, now| {
+            let all = b.show_letters(now).into_iter().map(|l| (latest(l.death), l));
+            page("l", &query.page, all, |letter| query.filter.matches_letter(letter, now))
+        })
+    }
+
+    async fn letter(&self, id: MessageId) -> Outcome<DeadLetter> {
+        self.at(|b, now| {
+            let at = b.letter_at(id).ok_or(Refusal::NoSuchLetter { id })?;
+            Ok(b.show_letter(&b.letters[at], now))
+        })
+    }
+
+    async fn drawers(&self) -> Outcome<Vec<Drawer>> {
+        self.at(|b, _| {
+            let mut all: Vec<Drawer> =
+                b.drawers.iter().map(|dlq| Drawer { dlq: dlq.clone(), by_status: BTreeMap::new() }).collect();
+            for drawer in &mut all {
+                for letter in b.letters.iter().filter(|l| l.file.dlq == drawer.dlq) {
+                    *drawer.by_status.entry(letter.file.status).or_default() += 1;
+                }
+            }
+            Ok(all)
+        })
+    }
+
+    async fn lease_letters(&self, request: LetterLeaseRequest) -> Outcome<Vec<LetterDelivery>> {
+        request.check()?;
+        self.at(|b, now| {
+            let tokens = b.lease_letters(&request, now);
+            let shown = |token: LeaseToken| {
+                let letter = &b.letters[b.letter_at(token.id).expect("just leased")];
+                LetterDelivery { letter: b.show_letter(letter, now), token }
+            };
+            Ok(tokens.into_iter().map(shown).collect())
+        })
+    }
+
+    async fn settle_letters(&self, batch: Vec<LetterSettlement>) -> Outcome<Each<LetterState>> {
+        self.at(|b, now| Ok(batch.into_iter().map(|s| b.settle_letter(s, now)).collect()))
+    }
+
+    async fn act(&self, batch: Vec<ActRequest>) -> Outcome<Each<LetterState>> {
+        self.at(|b, now| Ok(batch.iter().map(|request| b.act(request, now)).collect()))
+    }
+
+    async fn groups(&self, request: PageRequest) -> Outcome<Page<Group>> {
+        self.at(|b, _| page("g", &request, (0..).zip(b.show_groups()), |_| true))
+    }
+
+    async fn group(&self, id: GroupId) -> Outcome<Group> {
+        let found = self.at(|b, _| b.show_groups().into_iter().find(|g| g.id == id));
+        Ok(found.ok_or(Refusal::NoSuchGroup { group: id })?)
+    }
+
+    async fn import(&self, batch: Vec<DeadLetter>, actor: Actor) -> Outcome<Each<MessageId>> {
+        actor.check()?;
+        self.at(|b, now| Ok(batch.into_iter().map(|letter| b.import(letter, &actor, now)).collect()))
+    }
+
+    async fn preview(&self, filter: Filter, sample: usize) -> Outcome<Preview> {
+        self.at(|b, now| {
+            let mut matching = b.show_letters(now);
+            matching.retain(|letter| filter.matches_letter(letter, now));
+            let count = matching.len() as u64;
+            matching.truncate(sample);
+            Ok(Preview { count, sample: matching, bound: b.deaths })
+        })
+    }
+
+    async fn start(&self, spec: OperationSpec) -> Outcome<Operation> {
+        self.at(|b, now| Ok(b.start(&spec, now)?))
+    }
+
+    async fn step(&self, id: OperationId) -> Outcome<Operation> {
+        self.at(|b, now| Ok(b.step(id, now)?))
+    }
+
+    async fn control(&self, id: OperationId, control: Control, actor: Actor) -> Outcome<Operation> {
+        actor.check()?;
+        let name = match control {
+            Control::Pause => "pause",
+            Control::Resume => "resume",
+            Control::Cancel => "cancel",
+        };
+        self.at(|b, now| {
+            let at = b.operation(id)?;
+            b.operations[at].0.control(control, now)?;
+            b.log(now, &actor, name, id, 0);
+            Ok(b.operations[at].0.clone())
+        })
+    }
+
+    async fn operation(&self, id: OperationId) -> Outcome<Operation> {
+        self.at(|b, _| Ok(b.operations[b.operation(id)?].0.clone()))
+    }
+
+    async fn operations(&self, request: PageRequest) -> Outcome<Page<Operation>> {
+        self.at(|b, _| {
+            let all = (0_u64..).zip(&b.operations).collect::<Vec<_>>().into_iter().rev();
+            page("o", &request, all.map(|(n, (op, _))| (latest(n), op.clone())), |_| true)
+        })
+    }
+
+    async fn members(&self, id: OperationId, request: PageRequest) -> Outcome<Page<Member>> {
+        self.at(|b, _| page("p", &request, (0..).zip(b.operations[b.operation(id)?].1.clone()), |_| true))
+    }
+
+    async fn audit(&self, request: PageRequest) -> Outcome<Page<AuditRow>> {
+        self.at(|b, _| page("a", &request, b.audit.iter().rev().map(|r| (latest(r.n), r.clone())), |_| true))
+    }
+
+    async fn audit_verify(&self, head: Option<String>) -> Outcome<AuditReport> {
+        self.at(|b, _| Ok(b.check_audit(head.as_deref())))
+    }
+}
+
+#[async_trait]
+impl Store for Model {
+    async fn info(&self) -> Outcome<StoreInfo> {
+        let (backend, place, now) = ("model".into(), "memory".into(), self.clock.now());
+        Ok(StoreInfo { backend, durable: false, place, now, skew_ms: 0, degraded: Vec::new() })
+    }
+
+    async fn verify(&self, _request: VerifyRequest) -> Outcome<Verification> {
+        self.at(|b, _| Ok(b.verify()))
+    }
+
+    async fn backup(&self, _target: String) -> Outcome<u64> {
+        Err(Error::Store(StoreError::new(StoreErrorKind::Unsupported, "the model has nothing to copy")))
+    }
+
+    async fn kv_get(&self, namespace: String, key: String) -> Outcome<Option<KvEntry>> {
+        self.at(|b, _| Ok(b.kv.get(&(namespace, key)).cloned()))
+    }
+
+    async fn kv_put(
+        &self,
+        namespace: String,
+        key: String,
+        value: Option<Vec<u8>>,
+        expected: u64,
+    ) -> Outcome<u64> {
+        if value.as_ref().is_some_and(|v| v.len() > limits::KV_BYTES_MAX) {
+            return Err(Refusal::invalid("value", format!("at most {} bytes", limits::KV_BYTES_MAX)).into());
+        }
+        self.at(|b, _| {
+            let place = (namespace.clone(), key.clone());
+            let version = b.kv.get(&place).map_or(0, |entry| entry.version);
+            if version != expected {
+                return Err(Refusal::KvConflict { namespace, key }.into());
+            }
+            let Some(value) = value else {
+                b.kv.remove(&place);
+                return Ok(0);
+            };
+            b.kv.insert(place, KvEntry { value, version: version + 1 });
+            Ok(version + 1)
+        })
+    }
+}
