@@ -34,8 +34,10 @@ fn run(cli: args::Cli) -> Done {
     let done = runtime.block_on(async {
         let app = commands::surroundings(cli.global, &cli.command)?;
         tokio::select! {
-            done = commands::run(&app, cli.command) => done,
+            // First, so that Ctrl-C is listened to before the command does anything.
+            biased;
             _ = tokio::signal::ctrl_c() => Err(app.interrupted()),
+            done = commands::run(&app, cli.command) => done,
         }
     });
     // A thread may still wait for input that never comes; it must not keep the process.

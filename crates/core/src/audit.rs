@@ -149,7 +149,8 @@ impl<'a> AuditCheck<'a> {
             ));
         }
         if self.report.broken.is_none() && seen_known == Some(false) {
-            self.report.broken = Some("the given head is not in the chain: rows were cut or rewritten".into());
+            self.report.broken =
+                Some("the given head is not in the chain: rows were cut or rewritten".into());
         }
         self.report
     }

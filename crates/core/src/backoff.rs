@@ -128,9 +128,15 @@ impl Backoff {
             Growth::Exponential { multiplier } => {
                 // Doubling past the cap is pointless, and the power of a huge n is infinite: both end at the cap.
                 let exponent = i32::try_from(n - 1).unwrap_or(i32::MAX);
-                #[expect(clippy::cast_precision_loss, reason = "a delay needs no more than 52 bits of precision")]
+                #[expect(
+                    clippy::cast_precision_loss,
+                    reason = "a delay needs no more than 52 bits of precision"
+                )]
                 let ms = self.initial.as_millis() as f64 * multiplier.powi(exponent);
-                #[expect(clippy::cast_precision_loss, reason = "only compared, and the cap is far below 2^52")]
+                #[expect(
+                    clippy::cast_precision_loss,
+                    reason = "only compared, and the cap is far below 2^52"
+                )]
                 let cap = self.cap.as_millis() as f64;
                 if ms.is_finite() && ms < cap {
                     #[expect(
@@ -239,9 +245,8 @@ mod tests {
             Just(Growth::Linear),
             Just(Growth::Fibonacci),
             (1.0_f64..100.0).prop_map(|multiplier| Growth::Exponential { multiplier }),
-            proptest::collection::vec(0_u64..10_000_000, 1..5).prop_map(|v| Growth::List {
-                delays: v.into_iter().map(Span::from_millis).collect()
-            }),
+            proptest::collection::vec(0_u64..10_000_000, 1..5)
+                .prop_map(|v| Growth::List { delays: v.into_iter().map(Span::from_millis).collect() }),
         ]
     }
 

@@ -3,7 +3,9 @@
 //! does to the rest of the file.
 
 use crate::error::Refusal;
-use crate::failure::{Analysed, Category, ErrorInfo, Failure, Reason, Recoverability, Route, Severity, named};
+use crate::failure::{
+    Analysed, Category, ErrorInfo, Failure, Reason, Recoverability, Route, Severity, named,
+};
 use crate::ids::{GroupId, LeafId, LeaseToken, MessageId, QueueName};
 use crate::limits;
 use crate::message::{Message, Slip};
@@ -119,9 +121,8 @@ pub enum Place {
 /// [`Refusal::WrongStatus`] with a hint at what would work.
 pub fn next_status(id: MessageId, from: Status, by: Move) -> Result<Place, Refusal> {
     use Place::{Gone, Stays};
-    let refuse = |hint: &str| {
-        Err(Refusal::WrongStatus { id, status: from, act: by.name().into(), hint: hint.into() })
-    };
+    let refuse =
+        |hint: &str| Err(Refusal::WrongStatus { id, status: from, act: by.name().into(), hint: hint.into() });
     const OPEN_FIRST: &str = "reopen it first";
     const IN_FLIGHT: &str = "it was sent back to work; wait until the message is done or dies again";
     match from {
@@ -131,7 +132,9 @@ pub fn next_status(id: MessageId, from: Status, by: Move) -> Result<Place, Refus
             Move::Review => Ok(Stays(Status::Review)),
             Move::Quarantine if from == Status::Quarantined => refuse("it is in quarantine already"),
             Move::Quarantine => Ok(Stays(Status::Quarantined)),
-            Move::Release if from == Status::Pending => refuse("it is neither in quarantine nor under review"),
+            Move::Release if from == Status::Pending => {
+                refuse("it is neither in quarantine nor under review")
+            }
             Move::Release => Ok(Stays(Status::Pending)),
             Move::Resolve => Ok(Stays(Status::Resolved)),
             Move::Abandon => Ok(Stays(Status::Abandoned)),
@@ -403,7 +406,13 @@ impl File {
     ///
     /// # Errors
     /// A refusal when the status does not allow it, a consumer holds the letter, or the version moved on.
-    pub fn act(&self, id: MessageId, request: &ActRequest, policy: &QueuePolicy, now: Time) -> Result<Acted, Refusal> {
+    pub fn act(
+        &self,
+        id: MessageId,
+        request: &ActRequest,
+        policy: &QueuePolicy,
+        now: Time,
+    ) -> Result<Acted, Refusal> {
         if let Some(expected) = request.expected_version
             && expected != self.version
         {
@@ -465,7 +474,13 @@ impl File {
     ///
     /// # Errors
     /// A refusal when the letter is not being retried.
-    pub fn succeeded(&self, id: MessageId, policy: &QueuePolicy, by: &str, now: Time) -> Result<Self, Refusal> {
+    pub fn succeeded(
+        &self,
+        id: MessageId,
+        policy: &QueuePolicy,
+        by: &str,
+        now: Time,
+    ) -> Result<Self, Refusal> {
         next_status(id, self.status, Move::Succeeded)?;
         Ok(Self { resolution: Some("retried".into()), ..self.moved(Status::Resolved, policy, by, now) })
     }
@@ -486,9 +501,11 @@ impl File {
     pub fn leasable(&self, now: Time) -> bool {
         let open = match self.status {
             Status::Pending => true,
-            Status::Retrying | Status::Review | Status::Quarantined | Status::Resolved | Status::Abandoned => {
-                false
-            }
+            Status::Retrying
+            | Status::Review
+            | Status::Quarantined
+            | Status::Resolved
+            | Status::Abandoned => false,
         };
         open && self.available_at <= now && self.consumer_until.is_none_or(|until| until <= now)
     }
@@ -498,9 +515,11 @@ impl File {
     pub const fn eligible(&self) -> bool {
         match self.status {
             Status::Pending => !matches!(self.reason, Reason::Permanent | Reason::Undecodable),
-            Status::Retrying | Status::Review | Status::Quarantined | Status::Resolved | Status::Abandoned => {
-                false
-            }
+            Status::Retrying
+            | Status::Review
+            | Status::Quarantined
+            | Status::Resolved
+            | Status::Abandoned => false,
         }
     }
 }
@@ -555,7 +574,13 @@ pub struct DeadLetter {
 impl DeadLetter {
     /// Puts the parts together. `failures` is the kept history, oldest first.
     #[must_use]
-    pub fn assemble(mut message: Message, file: File, group: GroupId, death: u64, failures: Vec<Failure>) -> Self {
+    pub fn assemble(
+        mut message: Message,
+        file: File,
+        group: GroupId,
+        death: u64,
+        failures: Vec<Failure>,
+    ) -> Self {
         let last = failures.last();
         let signature = last.map(|f| f.signature.clone()).unwrap_or_default();
         let error = last.map(|f| f.error.clone()).unwrap_or_default();

@@ -89,7 +89,9 @@ pub enum Refusal {
         until: Time,
     },
     /// The letter changed since the caller looked at it.
-    #[error("dead letter {id} is at version {actual}, not {expected}: it changed since you looked; show it again")]
+    #[error(
+        "dead letter {id} is at version {actual}, not {expected}: it changed since you looked; show it again"
+    )]
     VersionConflict {
         /// The letter.
         id: MessageId,
@@ -129,7 +131,9 @@ pub enum Refusal {
         actual: u64,
     },
     /// Drawers cannot be enqueued to.
-    #[error("{queue:?} is the drawer of queue {owner:?}; dead letters lie there, work is enqueued to the queue")]
+    #[error(
+        "{queue:?} is the drawer of queue {owner:?}; dead letters lie there, work is enqueued to the queue"
+    )]
     IsDrawer {
         /// The drawer.
         queue: QueueName,

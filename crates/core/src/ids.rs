@@ -79,9 +79,9 @@ impl FromStr for MessageId {
     type Err = IdError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        uuid::Uuid::try_parse(text)
-            .map(Self)
-            .map_err(|_| IdError::new(text, "a message id (a UUID such as 01981c3e-7d5a-7cc0-8b1f-3a52c0ffee00)"))
+        uuid::Uuid::try_parse(text).map(Self).map_err(|_| {
+            IdError::new(text, "a message id (a UUID such as 01981c3e-7d5a-7cc0-8b1f-3a52c0ffee00)")
+        })
     }
 }
 serde_as_text!(MessageId);
@@ -160,7 +160,10 @@ impl FromStr for QueueName {
         if fits && starts && all {
             Ok(Self(text.into()))
         } else {
-            Err(IdError::new(text, "a queue name (1 to 128 of A-Z a-z 0-9 . _ -, starting with a letter or digit)"))
+            Err(IdError::new(
+                text,
+                "a queue name (1 to 128 of A-Z a-z 0-9 . _ -, starting with a letter or digit)",
+            ))
         }
     }
 }

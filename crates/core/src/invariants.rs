@@ -4,9 +4,9 @@
 use crate::dead_letter::{File, Status};
 use crate::group::{LeafCount, LeafKey};
 use crate::ids::{MessageId, QueueName};
-use crate::lifecycle::{Final, Phase};
+use crate::lifecycle::{Final, Life, Phase};
 use crate::limits;
-use crate::message::{Envelope, Record};
+use crate::message::Slip;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -153,51 +153,56 @@ pub struct Census {
 
 impl Census {
     /// Counts one live message.
-    pub fn message(&mut self, record: &Record) {
-        let id = record.envelope.id;
+    pub fn message(&mut self, slip: &Slip, life: &Life) {
+        let id = slip.id;
         self.verification.messages += 1;
         self.live.insert(id);
-        let counts = self.queues.entry(record.envelope.queue.clone()).or_default();
-        counts.enter(&record.life.phase, record.envelope.size());
-        match &record.life.phase {
+        let counts = self.queues.entry(slip.queue.clone()).or_default();
+        counts.enter(&life.phase, slip.size);
+        match &life.phase {
             Phase::Waiting => {}
             Phase::Leased(_) => {
-                if let Some(key) = &record.envelope.ordering_key {
-                    let place = (record.envelope.queue.clone(), key.clone());
+                if let Some(key) = &slip.ordering_key {
+                    let place = (slip.queue.clone(), key.clone());
                     if let Some(other) = self.leased_keys.insert(place, id) {
-                        let what = format!("messages {other} and {id} of ordering key {key:?} are both leased");
+                        let what =
+                            format!("messages {other} and {id} of ordering key {key:?} are both leased");
                         self.verification.find("I30", what, false);
                     }
                 }
             }
             Phase::Dead | Phase::Over(_) => {
-                self.verification.find("I11", format!("message {id} is finished but still in its queue"), false);
+                self.verification.find(
+                    "I11",
+                    format!("message {id} is finished but still in its queue"),
+                    false,
+                );
             }
         }
-        if record.life.generation > 1 {
+        if life.generation > 1 {
             self.redriven.insert(id);
         }
-        if record.life.attempts > record.life.deliveries {
+        if life.attempts > life.deliveries {
             let what = format!("message {id} has more attempts than deliveries");
             self.verification.find("I24", what, false);
         }
     }
 
     /// Counts one dead letter.
-    pub fn letter(&mut self, envelope: &Envelope, file: &File) {
+    pub fn letter(&mut self, slip: &Slip, file: &File) {
         self.verification.letters += 1;
-        let counts = self.queues.entry(envelope.queue.clone()).or_default();
+        let counts = self.queues.entry(slip.queue.clone()).or_default();
         if file.status == Status::Retrying {
-            self.retrying.insert(envelope.id);
+            self.retrying.insert(slip.id);
         } else {
             counts.dead += 1;
-            if self.live.contains(&envelope.id) {
-                let what = format!("message {} is both live and dead", envelope.id);
+            if self.live.contains(&slip.id) {
+                let what = format!("message {} is both live and dead", slip.id);
                 self.verification.find("I32", what, false);
             }
         }
         if !file.status.is_closed() {
-            let key = LeafKey { leaf: file.leaf, queue: envelope.queue.clone(), kind: envelope.kind.clone() };
+            let key = LeafKey { leaf: file.leaf, queue: slip.queue.clone(), kind: slip.kind.clone() };
             *self.open.entry(key).or_default() += 1;
         }
     }
@@ -230,7 +235,8 @@ impl Census {
                 }
             }
             if !says.conserved() {
-                let what = format!("queue {name}: {} enqueued, but the states sum to another number", says.enqueued);
+                let what =
+                    format!("queue {name}: {} enqueued, but the states sum to another number", says.enqueued);
                 self.verification.find("I11", what, false);
             }
         }
@@ -238,7 +244,10 @@ impl Census {
         for (key, says) in &shown_open {
             let counted = self.open.get(*key).copied().unwrap_or(0);
             if counted != *says {
-                let what = format!("leaf {} in queue {}: open shows {says}, recounted {counted}", key.leaf, key.queue);
+                let what = format!(
+                    "leaf {} in queue {}: open shows {says}, recounted {counted}",
+                    key.leaf, key.queue
+                );
                 self.verification.find("I15", what, true);
             }
         }
@@ -282,7 +291,7 @@ mod tests {
             (Counts { waiting: 0, leased: 1, ..good }, 2),
         ] {
             let mut census = Census::default();
-            census.message(&record);
+            census.message(&(&record).into(), &record.life);
             census.compare(&[(queue.clone(), shown)].into(), &[]);
             assert_eq!(census.verification.findings.len(), findings, "{shown:?}");
         }

@@ -265,7 +265,11 @@ impl NewMessage {
         if self.headers.len() > limits::HEADERS_MAX {
             return Err(Refusal::invalid("headers", format!("more than {} headers", limits::HEADERS_MAX)));
         }
-        bounded("headers", self.headers.iter().map(|(k, v)| k.len() + v.len()).sum(), limits::HEADER_BYTES_MAX)?;
+        bounded(
+            "headers",
+            self.headers.iter().map(|(k, v)| k.len() + v.len()).sum(),
+            limits::HEADER_BYTES_MAX,
+        )?;
         if self.tags.len() > limits::TAGS_MAX {
             return Err(Refusal::invalid("tags", format!("more than {} tags", limits::TAGS_MAX)));
         }
@@ -297,7 +301,10 @@ impl NewMessage {
         match self.max_attempts {
             Some(n) if n == 0 || n > limits::ATTEMPTS_MAX => Err(Refusal::invalid(
                 "max_attempts",
-                format!("{n} is outside 1 to {}; it counts executions, the first included", limits::ATTEMPTS_MAX),
+                format!(
+                    "{n} is outside 1 to {}; it counts executions, the first included",
+                    limits::ATTEMPTS_MAX
+                ),
             )),
             Some(_) | None => Ok(()),
         }

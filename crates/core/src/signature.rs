@@ -8,9 +8,9 @@
 use crate::failure::ErrorInfo;
 use crate::ids::LeafId;
 use crate::limits;
+use core::net::{Ipv4Addr, Ipv6Addr};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use core::net::{Ipv4Addr, Ipv6Addr};
 
 /// Bytes of a message that are looked at. What tells two causes apart stands near the beginning.
 const SCAN_BYTES_MAX: usize = 2 * 1024;

@@ -237,7 +237,10 @@ mod tests {
         let t = Time::from_millis(1_767_225_600_123);
         assert_eq!(t.to_string(), "2026-01-01T00:00:00.123Z");
         assert_eq!(t.to_string().parse::<Time>(), Ok(t));
-        assert_eq!("2026-01-01T01:00:00+01:00".parse::<Time>().unwrap().to_string(), "2026-01-01T00:00:00.000Z");
+        assert_eq!(
+            "2026-01-01T01:00:00+01:00".parse::<Time>().unwrap().to_string(),
+            "2026-01-01T00:00:00.000Z"
+        );
     }
 
     #[test]
@@ -252,7 +255,9 @@ mod tests {
 
     #[test]
     fn spans_read_back_as_written() {
-        for (text, ms) in [("500ms", 500), ("30s", 30_000), ("1h30m", 5_400_000), ("7d", 604_800_000), ("0", 0)] {
+        for (text, ms) in
+            [("500ms", 500), ("30s", 30_000), ("1h30m", 5_400_000), ("7d", 604_800_000), ("0", 0)]
+        {
             assert_eq!(text.parse::<Span>().unwrap().as_millis(), ms, "{text}");
         }
         for ms in [1, 999, 61_001, 604_800_001] {
@@ -263,7 +268,9 @@ mod tests {
 
     #[test]
     fn absurd_spans_are_refused_with_an_example() {
-        for text in ["", "-5s", "5", "5 s", "s", "5parsecs", "1.5h", "99999999999999999999s", "18446744073709551615w"] {
+        for text in
+            ["", "-5s", "5", "5 s", "s", "5parsecs", "1.5h", "99999999999999999999s", "18446744073709551615w"]
+        {
             let error = text.parse::<Span>().unwrap_err().to_string();
             assert!(error.contains("1h30m"), "{text}: {error}");
         }

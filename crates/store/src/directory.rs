@@ -45,7 +45,8 @@ async fn open_here(directory: &Path, create: bool, serving: bool) -> Result<Arc<
     let path = directory.to_owned();
     let options = Options { create, grace: serving, ..Options::default() };
     let panicked = |_| StoreError::new(StoreErrorKind::Stopped, "opening the store panicked");
-    let store = tokio::task::spawn_blocking(move || SqliteStore::open(&path, options)).await.map_err(panicked)??;
+    let store =
+        tokio::task::spawn_blocking(move || SqliteStore::open(&path, options)).await.map_err(panicked)??;
     share(store, serving)
 }
 
@@ -76,5 +77,7 @@ pub fn open_serving(directory: &Path, options: Options) -> Result<Arc<dyn Store>
 pub async fn restore(backup: &Path, directory: &Path) -> Result<u64, StoreError> {
     let (backup, directory) = (backup.to_owned(), directory.to_owned());
     let panicked = |_| StoreError::new(StoreErrorKind::Stopped, "restoring panicked");
-    tokio::task::spawn_blocking(move || crate::sqlite::restore(&backup, &directory)).await.map_err(panicked)?
+    tokio::task::spawn_blocking(move || crate::sqlite::restore(&backup, &directory))
+        .await
+        .map_err(panicked)?
 }

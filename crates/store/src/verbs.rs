@@ -19,8 +19,8 @@ use redrive_core::operation::{Control, Member, Operation, OperationSpec, Preview
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Page, PageRequest, Query};
 use redrive_core::store::{
-    Drawer, Each, Enqueued, KeyState, KvEntry, LeaseRequest, LetterLeaseRequest, LetterSettlement, LetterState,
-    Letters, Purged, Queue, Reaped, Settled, Settlement, Store, StoreInfo, VerifyRequest, Work,
+    Drawer, Each, Enqueued, KeyState, KvEntry, LeaseRequest, LetterLeaseRequest, LetterSettlement,
+    LetterState, Letters, Purged, Queue, Reaped, Settled, Settlement, Store, StoreInfo, VerifyRequest, Work,
 };
 use redrive_core::time::{Span, Time};
 use tokio::sync::Notify;
@@ -75,7 +75,8 @@ impl<A: Access> Work for EngineStore<A> {
         self.0
             .write(false, move |engine, now| {
                 let grants = engine.lease(&request, now)?;
-                let with_body = grants.into_iter().map(|g| engine.tables.body(&g.live.slip).map(|body| (g, body)));
+                let with_body =
+                    grants.into_iter().map(|g| engine.tables.body(&g.live.slip).map(|body| (g, body)));
                 Ok((with_body.collect::<Result<Vec<_>, _>>()?, now))
             })
             .await

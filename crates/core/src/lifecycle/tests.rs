@@ -79,7 +79,9 @@ fn expected(state: &str, command: &str) -> &'static str {
         ("leased", "fail-drop") => "expired",
         ("leased", "release") | ("dead", "redrive") => "ready",
         ("leased", "extend") => "leased",
-        ("lease-expired", "ack" | "fail-retry" | "fail-dead" | "fail-drop" | "release" | "extend") => "too late",
+        ("lease-expired", "ack" | "fail-retry" | "fail-dead" | "fail-drop" | "release" | "extend") => {
+            "too late"
+        }
         (
             _,
             "ack" | "ack-wrong" | "fail-retry" | "fail-dead" | "fail-drop" | "fail-wrong" | "release"
@@ -141,13 +143,8 @@ fn giving_back_is_free_a_hundred_times_and_then_counts() {
         )
         .unwrap()
         .next;
-        let t = transition(
-            id(),
-            &l,
-            &Command::GiveBack { secret: RIGHT, until: None, max_attempts: 3 },
-            NOW,
-        )
-        .unwrap();
+        let t = transition(id(), &l, &Command::GiveBack { secret: RIGHT, until: None, max_attempts: 3 }, NOW)
+            .unwrap();
         rounds += 1;
         match t.effect {
             Effect::GivenBack => assert_eq!(t.next.attempts, 0),

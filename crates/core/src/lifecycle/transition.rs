@@ -140,8 +140,7 @@ fn holds(id: MessageId, lease: &Lease, secret: Secret, now: Time) -> Result<(), 
 }
 
 fn grant(life: &Life, secret: Secret, worker: &str, lease_for: Span, now: Time) -> Transition {
-    let lease =
-        Lease { secret, worker: worker.to_owned(), granted_at: now, expires_at: now.plus(lease_for) };
+    let lease = Lease { secret, worker: worker.to_owned(), granted_at: now, expires_at: now.plus(lease_for) };
     let next = Life {
         phase: Phase::Leased(lease),
         attempts: life.attempts.saturating_add(1),

@@ -12,6 +12,7 @@ use redrive_core::message::Slip;
 use redrive_core::policy::QueuePolicy;
 use redrive_core::store::{Each, Enqueued, Purged};
 use redrive_core::time::Time;
+use std::collections::BTreeMap;
 
 /// Refuses a batch that one commit should not carry.
 pub(crate) fn check_batch(entries: usize, bytes: usize) -> Result<(), Refusal> {
@@ -49,7 +50,7 @@ impl<T: Tables> Engine<T> {
     }
 
     fn enqueue_one(&mut self, incoming: Incoming<T::Body>, now: Time) -> Outcome<Enqueued> {
-        self.ensure_queue(&incoming.new.queue)?;
+        self.ensure_queue(&incoming.new.queue, &QueuePolicy::default())?;
         if let Some(known) = self.known(&incoming, now)? {
             return Ok(known);
         }
@@ -104,12 +105,13 @@ impl<T: Tables> Engine<T> {
         Err(Refusal::IdConflict { id: new.id }.into())
     }
 
-    /// Makes a queue with the default rules, unless the name is a drawer's.
-    pub(super) fn ensure_queue(&mut self, name: &QueueName) -> Outcome<()> {
+    /// Makes a queue if it is not there, unless its name is a drawer's or its drawers are queues (I38).
+    pub(super) fn ensure_queue(&mut self, name: &QueueName, policy: &QueuePolicy) -> Outcome<()> {
         let queues = self.queues()?;
         if queues.contains_key(name) {
             return Ok(());
         }
+        check_drawers(queues, name, policy)?;
         if queues.len() >= limits::QUEUES_MAX {
             let why = format!("there are {} already; a name per message is a mistake", limits::QUEUES_MAX);
             return Err(Refusal::invalid("queue", why).into());
@@ -117,7 +119,7 @@ impl<T: Tables> Engine<T> {
         if let Some(owner) = owner_of_drawer(queues.iter(), name) {
             return Err(Refusal::IsDrawer { queue: name.clone(), owner }.into());
         }
-        queues.insert(name.clone(), QueueRow::default());
+        queues.insert(name.clone(), QueueRow { policy: policy.clone(), ..QueueRow::default() });
         self.cache.queues_changed.insert(name.clone());
         Ok(())
     }
@@ -132,12 +134,8 @@ impl<T: Tables> Engine<T> {
     ) -> Outcome<()> {
         policy.check(name)?;
         actor.check()?;
-        let queues = self.queues()?;
-        let taken = policy.drawers(name).into_iter().find(|drawer| queues.contains_key(drawer));
-        if let Some(drawer) = taken {
-            return Err(Refusal::invalid("dlq", format!("{drawer} is a queue, not a drawer")).into());
-        }
-        self.ensure_queue(name)?;
+        check_drawers(self.queues()?, name, &policy)?;
+        self.ensure_queue(name, &policy)?;
         let row = self.queue_mut(name)?;
         let before = serde_json::to_string(&row.policy).unwrap_or_default();
         let after = serde_json::to_string(&policy).unwrap_or_default();
@@ -183,7 +181,7 @@ impl<T: Tables> Engine<T> {
         };
         if live.life.generation > 1 {
             let state = live.life.state(now);
-            return Err(Refusal::WrongState { id, state, command: "cancel redriven".into() }.into());
+            return Err(Refusal::WrongState { id, state, command: "cancel".into() }.into());
         }
         let policy = self.queue(&live.slip.queue)?.policy.clone();
         self.change(live, &Command::Cancel, None, &policy, now)?;
@@ -217,6 +215,20 @@ impl<T: Tables> Engine<T> {
         }
         self.record(AuditEntry::new(now, actor, "purge", name, purged))?;
         Ok(Purged { purged, more })
+    }
+}
+
+/// Refuses a policy whose letters would lie among work.
+fn check_drawers(
+    queues: &BTreeMap<QueueName, QueueRow>,
+    name: &QueueName,
+    policy: &QueuePolicy,
+) -> Result<(), Refusal> {
+    match policy.drawers(name).into_iter().find(|drawer| queues.contains_key(drawer)) {
+        Some(drawer) => {
+            Err(Refusal::invalid("dlq", format!("{drawer} is a queue, not a drawer; name another")))
+        }
+        None => Ok(()),
     }
 }
 

@@ -25,6 +25,8 @@ struct Level {
 #[derive(Debug, Default)]
 struct Key {
     line: BTreeMap<u64, Parked>,
+    /// How many of the line are leased: never more than one.
+    leased: usize,
     held_by: BTreeSet<MessageId>,
 }
 
@@ -41,8 +43,19 @@ impl Key {
     /// The one message of this key that may be leased now or later, if there is one.
     fn front(&self) -> Option<(u64, Parked)> {
         let (seq, first) = self.line.first_key_value()?;
-        let free = !first.leased && self.held_by.iter().all(|letter| *letter == first.id);
+        let free = self.leased == 0 && self.held_by.iter().all(|letter| *letter == first.id);
         free.then_some((*seq, *first))
+    }
+
+    fn join(&mut self, seq: u64, m: Parked) {
+        self.leased += usize::from(m.leased);
+        self.line.insert(seq, m);
+    }
+
+    fn leave(&mut self, seq: u64) {
+        if let Some(m) = self.line.remove(&seq) {
+            self.leased -= usize::from(m.leased);
+        }
     }
 
     fn is_idle(&self) -> bool {
@@ -173,9 +186,7 @@ impl Hot {
         let seq = slip.seq;
         if let Some(key) = &slip.ordering_key {
             // A key's line is always whole in memory: its order could not be kept otherwise.
-            self.queue(&slip.queue).with_key(key, |line| {
-                line.line.insert(seq, m);
-            });
+            self.queue(&slip.queue).with_key(key, |line| line.join(seq, m));
         } else {
             let level = self.queue(&slip.queue).level(slip.priority);
             match level.spilled_from {
@@ -208,9 +219,7 @@ impl Hot {
         };
         let seq = slip.seq;
         if let Some(key) = &slip.ordering_key {
-            self.queue(&slip.queue).with_key(key, |line| {
-                line.line.remove(&seq);
-            });
+            self.queue(&slip.queue).with_key(key, |line| line.leave(seq));
             self.entries = self.entries.saturating_sub(1);
         } else if !leased {
             let queue = self.queue(&slip.queue);

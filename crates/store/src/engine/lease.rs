@@ -70,7 +70,13 @@ impl<T: Tables> Engine<T> {
         Ok(grants)
     }
 
-    fn grant(&mut self, live: Live, policy: &QueuePolicy, request: &LeaseRequest, now: Time) -> Outcome<Grant> {
+    fn grant(
+        &mut self,
+        live: Live,
+        policy: &QueuePolicy,
+        request: &LeaseRequest,
+        now: Time,
+    ) -> Outcome<Grant> {
         let token = LeaseToken { id: live.slip.id, secret: self.entropy.secret() };
         let command = Command::Lease {
             secret: token.secret,
@@ -145,7 +151,9 @@ impl<T: Tables> Engine<T> {
         // The boundary moves first, so that what is added now is not turned away as spilled.
         self.hot()?.refilled(refill, rest);
         let of_level = |l: &&Live| {
-            l.slip.queue == refill.queue && l.slip.priority == refill.priority && l.slip.ordering_key.is_none()
+            l.slip.queue == refill.queue
+                && l.slip.priority == refill.priority
+                && l.slip.ordering_key.is_none()
         };
         for live in page.iter().filter(of_level).filter(|l| l.life.phase == Phase::Waiting) {
             self.hot()?.add_refilled(&live.slip, &live.life);

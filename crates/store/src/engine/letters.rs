@@ -12,14 +12,14 @@ use redrive_core::ids::{LeaseToken, MessageId};
 use redrive_core::lifecycle::{Command, Final, Life, Phase, transition};
 use redrive_core::limits;
 use redrive_core::message::{NewMessage, Slip};
-use redrive_core::store::{Each, LetterLeaseRequest, LetterSettle, LetterSettlement, LetterState, check_lease};
+use redrive_core::policy::QueuePolicy;
+use redrive_core::store::{
+    Each, LetterLeaseRequest, LetterSettle, LetterSettlement, LetterState, check_lease,
+};
 use redrive_core::time::Time;
 
 /// Turns per-entry outcomes into results; an error of the store ends the batch.
-fn each<I, R>(
-    batch: Vec<I>,
-    mut one: impl FnMut(I) -> Outcome<R>,
-) -> Outcome<Each<R>> {
+fn each<I, R>(batch: Vec<I>, mut one: impl FnMut(I) -> Outcome<R>) -> Outcome<Each<R>> {
     let mut results = Vec::with_capacity(batch.len());
     for entry in batch {
         results.push(match one(entry) {
@@ -48,7 +48,12 @@ impl<T: Tables> Engine<T> {
     }
 
     /// One act on one letter, without its audit row.
-    pub(super) fn act_on(&mut self, letter: &Letter, request: &ActRequest, now: Time) -> Outcome<LetterState> {
+    pub(super) fn act_on(
+        &mut self,
+        letter: &Letter,
+        request: &ActRequest,
+        now: Time,
+    ) -> Outcome<LetterState> {
         let id = letter.slip.id;
         let policy = self.queue(&letter.slip.queue)?.policy.clone();
         match letter.file.act(id, request, &policy, now)? {
@@ -132,7 +137,9 @@ impl<T: Tables> Engine<T> {
         let id = settlement.token.id;
         let stale = || Error::Refused(Refusal::StaleToken { id });
         let letter = self.tables.letter(id)?.ok_or_else(stale)?;
-        let (Some(secret), Some(until)) = (letter.secret, letter.file.consumer_until) else { return Err(stale()) };
+        let (Some(secret), Some(until)) = (letter.secret, letter.file.consumer_until) else {
+            return Err(stale());
+        };
         if secret != settlement.token.secret {
             return Err(stale());
         }
@@ -151,9 +158,14 @@ impl<T: Tables> Engine<T> {
             }
             LetterSettle::Fail { note } => {
                 if note.len() > limits::NOTE_BYTES_MAX {
-                    return Err(Refusal::invalid("note", format!("at most {} bytes", limits::NOTE_BYTES_MAX)).into());
+                    return Err(Refusal::invalid(
+                        "note",
+                        format!("at most {} bytes", limits::NOTE_BYTES_MAX),
+                    )
+                    .into());
                 }
-                let mut file = File { available_at: now.plus(CONSUMER_BACKOFF), version: free.version + 1, ..free };
+                let mut file =
+                    File { available_at: now.plus(CONSUMER_BACKOFF), version: free.version + 1, ..free };
                 file.notes.push(Note { at: now, by: consumer, text: note });
                 if file.notes.len() > limits::NOTES_MAX {
                     file.notes.remove(0);
@@ -193,7 +205,7 @@ impl<T: Tables> Engine<T> {
         if self.tables.live(id)?.is_some() || self.tables.letter(id)?.is_some() {
             return Err(Refusal::IdConflict { id }.into());
         }
-        self.ensure_queue(&letter.message.envelope.queue)?;
+        self.ensure_queue(&letter.message.envelope.queue, &QueuePolicy::default())?;
         let heads = self.heads()?;
         heads.seq += 1;
         heads.death += 1;

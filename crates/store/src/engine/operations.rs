@@ -26,7 +26,7 @@ impl<T: Tables> Engine<T> {
         let operation = Operation::start(spec, last_death, now);
         self.tables.add_operation(&operation)?;
         let entry = AuditEntry::new(now, &spec.actor, "start", spec.id, 0);
-        self.record(entry.with_detail(format!("{} {}", spec.act.name(), spec.filter.text())))?;
+        self.record(entry.with_detail(spec.filter.text()))?;
         Ok(operation)
     }
 
@@ -54,7 +54,8 @@ impl<T: Tables> Engine<T> {
         let mut members = 0;
         for letter in letters {
             let id = letter.slip.id;
-            let legal = operation.act.as_move().is_some_and(|by| next_status(id, letter.file.status, by).is_ok());
+            let legal =
+                operation.act.as_move().is_some_and(|by| next_status(id, letter.file.status, by).is_ok());
             if !legal {
                 continue;
             }

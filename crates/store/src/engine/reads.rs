@@ -1,7 +1,7 @@
 //! What can be seen, written once over [`Reads`]: pages, single items, sums and the recount. Runs on any
 //! connection that can read; changes nothing.
 
-use super::tables::{KeyRow, Kept, Letter, Live, Reads};
+use super::tables::{Kept, KeyRow, Letter, Live, Reads};
 use redrive_core::audit::{AuditCheck, AuditKey, AuditReport, AuditRow, ORIGIN};
 use redrive_core::dead_letter::{DeadLetter, Status};
 use redrive_core::error::{Outcome, Refusal};
@@ -11,7 +11,7 @@ use redrive_core::ids::{GroupId, MessageId, OperationId, QueueName};
 use redrive_core::invariants::Census;
 use redrive_core::lifecycle::State;
 use redrive_core::limits;
-use redrive_core::message::{Envelope, Message, Payload, Record};
+use redrive_core::message::{Message, Record};
 use redrive_core::operation::{Member, Operation, Preview};
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Cursor, Page, PageRequest, Query};
@@ -298,7 +298,7 @@ pub(crate) fn verify(tables: &dyn Reads, key: &AuditKey, deep: bool) -> Outcome<
         let Some(last) = page.last() else { break };
         after = Some(last.slip.id);
         for live in page {
-            census.message(&bare_record(&live));
+            census.message(&live.slip, &live.life);
         }
     }
     let mut after = 0;
@@ -307,8 +307,7 @@ pub(crate) fn verify(tables: &dyn Reads, key: &AuditKey, deep: bool) -> Outcome<
         let Some(last) = page.last() else { break };
         after = last.death;
         for letter in page {
-            let live = Live { slip: letter.slip, life: letter.life };
-            census.letter(&bare_record(&live).envelope, &letter.file);
+            census.letter(&letter.slip, &letter.file);
         }
     }
     let shown = tables.queues()?.into_iter().map(|(name, row)| (name, row.counts)).collect();
@@ -320,34 +319,4 @@ pub(crate) fn verify(tables: &dyn Reads, key: &AuditKey, deep: bool) -> Outcome<
     }
     tables.check(deep, &mut census.verification)?;
     Ok(census)
-}
-
-/// A record with nothing in it but what the census looks at; payloads are checked apart.
-fn bare_record(live: &Live) -> Record {
-    let slip = &live.slip;
-    let payload = Payload { bytes: Vec::new(), content_type: String::new() };
-    Record {
-        envelope: Envelope {
-            id: slip.id,
-            seq: slip.seq,
-            queue: slip.queue.clone(),
-            kind: slip.kind.clone(),
-            priority: slip.priority,
-            payload,
-            headers: BTreeMap::new(),
-            tags: std::collections::BTreeSet::new(),
-            key: slip.key.clone(),
-            ordering_key: slip.ordering_key.clone(),
-            reply_to: None,
-            trace: None,
-            context: None,
-            max_attempts: slip.terms.max_attempts,
-            delay: None,
-            ttl: None,
-            deadline: slip.terms.deadline,
-            enqueued_by: None,
-            enqueued_at: Time::ZERO,
-        },
-        life: live.life.clone(),
-    }
 }

@@ -13,7 +13,7 @@ use redrive_core::ids::Secret;
 use redrive_core::lifecycle::{Command, Effect, Final, Life, Phase, State, Transition, transition};
 use redrive_core::limits;
 use redrive_core::message::Slip;
-use redrive_core::policy::{QueuePolicy, Verdict, judge};
+use redrive_core::policy::{QueuePolicy, Verdict, judge, overdue};
 use redrive_core::store::{Each, Settle, Settled, Settlement};
 use redrive_core::time::Time;
 
@@ -78,7 +78,8 @@ impl<T: Tables> Engine<T> {
         now: Time,
     ) -> Outcome<Changed> {
         let Live { slip, life } = live;
-        let Transition { mut next, effect } = transition(slip.id, &life, &spare_letters(command, &life), now)?;
+        let Transition { mut next, effect } =
+            transition(slip.id, &life, &spare_letters(command, &slip, &life, now), now)?;
         if faults::is(Fault::CountReset) && effect == Effect::Retried {
             next.attempts = 0;
         }
@@ -92,12 +93,11 @@ impl<T: Tables> Engine<T> {
         if self.hot.is_some() {
             self.hot()?.remove(&slip, &life);
         }
-        // Only a transition that counts a failed delivery has moved `failed`; one that was never executed
-        // (a time-out) or was handed back too often gets its place in the history here.
-        let failure = failure.filter(|_| matches!(effect, Effect::Retried | Effect::Died(_)));
-        if let Some(failure) = &failure
-            && (next.failed > life.failed || matches!(effect, Effect::Died(_)))
-        {
+        // A failed delivery has moved `failed`; a message that died without one (its time was over, or it was
+        // handed back too often) gets its place in the history here.
+        let died = matches!(effect, Effect::Died(_));
+        let failure = failure.filter(|_| died || next.failed > life.failed);
+        if let Some(failure) = &failure {
             next.failed = life.failed + 1;
             self.file_failure(&slip, &life, failure, now)?;
         }
@@ -157,7 +157,12 @@ impl<T: Tables> Engine<T> {
     }
 
     /// Registers a leaf the first time it is seen.
-    pub(super) fn know_leaf(&mut self, id: redrive_core::ids::LeafId, template: &str, error_type: &str) -> Kept<()> {
+    pub(super) fn know_leaf(
+        &mut self,
+        id: redrive_core::ids::LeafId,
+        template: &str,
+        error_type: &str,
+    ) -> Kept<()> {
         if self.tables.leaf(id)?.is_none() {
             let leaf = Leaf { id, group: id, template: template.into(), error_type: error_type.into() };
             self.tables.put_leaf(&leaf)?;
@@ -177,7 +182,8 @@ impl<T: Tables> Engine<T> {
     ) -> Kept<()> {
         self.tables.drop_live(slip)?;
         let previous = if life.generation > 1 { self.tables.letter(slip.id)? } else { None };
-        let file = File::of_death(slip.clone(), policy, failure, reason, previous.as_ref().map(|l| &l.file), now);
+        let file =
+            File::of_death(slip.clone(), policy, failure, reason, previous.as_ref().map(|l| &l.file), now);
         if let Some(old) = previous {
             self.count_drawer(&old.file.dlq, old.file.status, -1)?;
             self.count_leaf(leaf_key(slip, old.file.leaf), |c| c.add(-1, 0, 0, now))?;
@@ -185,7 +191,8 @@ impl<T: Tables> Engine<T> {
         }
         let heads = self.heads()?;
         heads.death += 1;
-        let letter = Letter { death: heads.death, slip: slip.clone(), life: life.clone(), file, secret: None };
+        let letter =
+            Letter { death: heads.death, slip: slip.clone(), life: life.clone(), file, secret: None };
         self.count_drawer(&letter.file.dlq, letter.file.status, 1)?;
         self.count_leaf(leaf_key(slip, letter.file.leaf), |c| c.add(1, 1, 0, now))?;
         if let Some(hot) = &mut self.hot {
@@ -236,7 +243,14 @@ impl<T: Tables> Engine<T> {
 
     /// The redriven message succeeded: its letter is resolved, keeps the lifetime numbers, and counts as dead
     /// until retention.
-    fn close_letter(&mut self, slip: &Slip, life: &Life, by: &str, policy: &QueuePolicy, now: Time) -> Outcome<()> {
+    fn close_letter(
+        &mut self,
+        slip: &Slip,
+        life: &Life,
+        by: &str,
+        policy: &QueuePolicy,
+        now: Time,
+    ) -> Outcome<()> {
         let Some(mut old) = self.tables.letter(slip.id)? else { return Ok(()) };
         let file = old.file.succeeded(slip.id, policy, by, now)?;
         old.life = Life { phase: Phase::Dead, ..life.clone() };
@@ -274,9 +288,10 @@ pub(super) fn leaf_key(slip: &Slip, leaf: redrive_core::ids::LeafId) -> LeafKey 
 }
 
 /// A message that has a letter is never dropped: it dies again instead, or the letter would wait for ever.
-fn spare_letters(command: &Command, life: &Life) -> Command {
+fn spare_letters(command: &Command, slip: &Slip, life: &Life, now: Time) -> Command {
+    let reason = overdue(slip.terms, now).unwrap_or(Reason::Expired);
     let spare = |verdict: &Verdict| match verdict {
-        Verdict::Drop if life.generation > 1 => Verdict::Dead { reason: Reason::Expired },
+        Verdict::Drop if life.generation > 1 => Verdict::Dead { reason },
         Verdict::Drop | Verdict::Retry { .. } | Verdict::Dead { .. } => *verdict,
     };
     match command {
@@ -303,11 +318,8 @@ fn command_of(
     now: Time,
 ) -> (Command, Option<Analysed>) {
     let held_for = live.life.lease().map_or(redrive_core::time::Span::ZERO, |l| now.since(l.granted_at));
-    let give_back = |until| Command::GiveBack {
-        secret,
-        until,
-        max_attempts: live.slip.terms.max_attempts(policy),
-    };
+    let give_back =
+        |until| Command::GiveBack { secret, until, max_attempts: live.slip.terms.max_attempts(policy) };
     match what {
         Settle::Ack => (Command::Ack { secret }, None),
         Settle::Release => (give_back(None), Some(Analysed::lease_lost(held_for))),

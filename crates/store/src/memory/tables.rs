@@ -62,7 +62,8 @@ impl Reads for Maps {
     }
 
     fn scheduled(&self, queue: &QueueName, now: Time) -> Kept<u64> {
-        let waits = |l: &&Live| l.slip.queue == *queue && l.life.phase == Phase::Waiting && l.life.ready_at > now;
+        let waits =
+            |l: &&Live| l.slip.queue == *queue && l.life.phase == Phase::Waiting && l.life.ready_at > now;
         Ok(self.live.values().filter(waits).count() as u64)
     }
 

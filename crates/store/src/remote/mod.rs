@@ -4,6 +4,7 @@
 mod protocol;
 pub(crate) mod server;
 
+use crate::engine::enqueue::check_batch;
 use async_trait::async_trait;
 use protocol::{Call, Hello, VERSION, receive, send};
 use redrive_core::audit::{AuditReport, AuditRow};
@@ -18,8 +19,8 @@ use redrive_core::operation::{Control, Member, Operation, OperationSpec, Preview
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Page, PageRequest, Query};
 use redrive_core::store::{
-    Drawer, Each, Enqueued, KeyState, KvEntry, LeaseRequest, LetterLeaseRequest, LetterSettlement, LetterState,
-    Letters, Purged, Queue, Reaped, Settled, Settlement, Store, StoreInfo, VerifyRequest, Work,
+    Drawer, Each, Enqueued, KeyState, KvEntry, LeaseRequest, LetterLeaseRequest, LetterSettlement,
+    LetterState, Letters, Purged, Queue, Reaped, Settled, Settlement, Store, StoreInfo, VerifyRequest, Work,
 };
 use redrive_core::time::Span;
 use serde::de::DeserializeOwned;
@@ -141,6 +142,7 @@ impl RemoteStore {
 #[async_trait]
 impl Work for RemoteStore {
     async fn enqueue(&self, batch: Vec<NewMessage>) -> Outcome<Each<Enqueued>> {
+        check_batch(batch.len(), batch.iter().map(|m| m.payload.bytes.len()).sum())?;
         self.call(Call::Enqueue(batch)).await
     }
     async fn lease(&self, request: LeaseRequest) -> Outcome<Vec<Delivery>> {

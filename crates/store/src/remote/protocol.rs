@@ -81,7 +81,10 @@ fn unreachable(error: &std::io::Error) -> StoreError {
 }
 
 /// Writes one frame: its length in four bytes, then JSON.
-pub(super) async fn send<T: Serialize>(to: &mut (impl AsyncWrite + Unpin), value: &T) -> Result<(), StoreError> {
+pub(super) async fn send<T: Serialize>(
+    to: &mut (impl AsyncWrite + Unpin),
+    value: &T,
+) -> Result<(), StoreError> {
     let bytes = serde_json::to_vec(value).map_err(protocol)?;
     if bytes.len() > limits::FRAME_BYTES_MAX {
         return Err(protocol(format!("a frame of {} bytes is too long; ask for less", bytes.len())));

@@ -33,7 +33,8 @@ pub(crate) fn serve(store: &Arc<dyn Store>, path: &Path) -> Result<Server, Store
         StoreError::new(StoreErrorKind::Io, format!("cannot serve on {}: {e}", path.display()))
     };
     let _ = fs::remove_file(path);
-    let listener = super::address(path).and_then(|at| UnixListener::bind(at.path())).map_err(|e| refused(&e))?;
+    let listener =
+        super::address(path).and_then(|at| UnixListener::bind(at.path())).map_err(|e| refused(&e))?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o700)).map_err(|e| refused(&e))?;
     let store = Arc::downgrade(store);
     let task = tokio::spawn(async move {
@@ -75,7 +76,10 @@ async fn converse(mut stream: UnixStream, store: &Weak<dyn Store>) -> Result<(),
     }
 }
 
-async fn reply<T: Serialize + Send + Sync>(stream: &mut UnixStream, result: Result<T, Error>) -> Result<(), StoreError> {
+async fn reply<T: Serialize + Send + Sync>(
+    stream: &mut UnixStream,
+    result: Result<T, Error>,
+) -> Result<(), StoreError> {
     send(stream, &result).await
 }
 
@@ -92,7 +96,9 @@ async fn answer(stream: &mut UnixStream, store: &dyn Store, call: Call) -> Resul
         Call::Cancel(ids, actor) => reply(stream, store.cancel(ids, actor).await).await,
         Call::Queues => reply(stream, store.queues().await).await,
         Call::Queue(name) => reply(stream, store.queue(name).await).await,
-        Call::Configure(name, policy, actor) => reply(stream, store.configure(name, *policy, actor).await).await,
+        Call::Configure(name, policy, actor) => {
+            reply(stream, store.configure(name, *policy, actor).await).await
+        }
         Call::Pause(name, paused, actor) => reply(stream, store.pause(name, paused, actor).await).await,
         Call::Purge(name, actor) => reply(stream, store.purge(name, actor).await).await,
         Call::Letters(query) => reply(stream, store.letters(query).await).await,

@@ -14,8 +14,14 @@ const ORPHANS: [(&str, &str); 5] = [
         "a payload belongs to nobody: number",
         "SELECT seq FROM bodies WHERE seq NOT IN (SELECT seq FROM messages UNION ALL SELECT seq FROM letters)",
     ),
-    ("a message has no payload: number", "SELECT seq FROM messages WHERE seq NOT IN (SELECT seq FROM bodies)"),
-    ("a dead letter has no payload: number", "SELECT seq FROM letters WHERE seq NOT IN (SELECT seq FROM bodies)"),
+    (
+        "a message has no payload: number",
+        "SELECT seq FROM messages WHERE seq NOT IN (SELECT seq FROM bodies)",
+    ),
+    (
+        "a dead letter has no payload: number",
+        "SELECT seq FROM letters WHERE seq NOT IN (SELECT seq FROM bodies)",
+    ),
     (
         "a failure belongs to nobody: number",
         "SELECT DISTINCT seq FROM failures WHERE seq NOT IN (SELECT seq FROM messages UNION ALL SELECT seq FROM letters)",
@@ -38,7 +44,11 @@ pub(super) fn check(tables: &SqlTables, deep: bool, verification: &mut Verificat
                  l.status = d.status) AS counted FROM drawers d WHERE d.count <> counted";
     let findings = tables.all(wrong, &[], |row| {
         let (dlq, status): (String, String) = (row.get(0)?, row.get(1)?);
-        Ok(format!("drawer {dlq}: {status} shows {}, recounted {}", row.get::<_, i64>(2)?, row.get::<_, i64>(3)?))
+        Ok(format!(
+            "drawer {dlq}: {status} shows {}, recounted {}",
+            row.get::<_, i64>(2)?,
+            row.get::<_, i64>(3)?
+        ))
     })?;
     for finding in findings {
         verification.find("I15", finding, false);

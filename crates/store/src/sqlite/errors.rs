@@ -23,7 +23,9 @@ pub(super) fn of(error: &Error) -> StoreError {
         }
         StoreErrorKind::Damaged => "the data file is damaged: stop, keep a copy, and restore the last backup",
         StoreErrorKind::NotAStore => "the file is not a Redrive store; name another directory with --data",
-        StoreErrorKind::Io => "the operating system refused access: check permissions and that the disk is writable",
+        StoreErrorKind::Io => {
+            "the operating system refused access: check permissions and that the disk is writable"
+        }
         StoreErrorKind::Stopped
         | StoreErrorKind::Newer
         | StoreErrorKind::Locked

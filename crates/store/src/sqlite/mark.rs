@@ -17,7 +17,8 @@ pub(super) struct Mark {
 impl Mark {
     /// Opens or makes the mark and compares it with what the database says it has.
     pub(super) fn open(path: &Path, commits: u64) -> Result<Self, StoreError> {
-        let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
+        let opened =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
         let file = opened.map_err(|e| refused(path, &e))?;
         let mark = Self { file };
         match mark.read().map_err(|e| refused(path, &e))? {

@@ -151,7 +151,8 @@ impl Access for Sqlite {
             }
             result
         };
-        let lost = |_| Error::Store(StoreError::new(StoreErrorKind::Stopped, "a reader of the store panicked"));
+        let lost =
+            |_| Error::Store(StoreError::new(StoreErrorKind::Stopped, "a reader of the store panicked"));
         tokio::task::spawn_blocking(work).await.map_err(lost)?
     }
 

@@ -188,7 +188,8 @@ const NETWORK: [i64; 4] = [0x6969, 0x517B, 0xFF53_4D42, 0xFE53_4D42];
 fn refuse_network(directory: &Path) -> Kept<()> {
     let Ok(stat) = rustix::fs::statfs(directory) else { return Ok(()) };
     if NETWORK.contains(&i64::from(stat.f_type)) {
-        let why = format!("{} is on a network file system, where locks cannot be trusted", directory.display());
+        let why =
+            format!("{} is on a network file system, where locks cannot be trusted", directory.display());
         return Err(StoreError::new(StoreErrorKind::Unsupported, why));
     }
     Ok(())
@@ -231,7 +232,10 @@ fn connect(directory: &Path) -> Kept<Connection> {
 pub(super) fn reader(directory: &Path) -> Kept<SqlTables> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = kept(Connection::open_with_flags(directory.join(DATABASE), flags))?;
-    kept(connection.execute_batch("PRAGMA mmap_size = 0; PRAGMA cache_size = -16384; PRAGMA busy_timeout = 5000;"))?;
+    kept(
+        connection
+            .execute_batch("PRAGMA mmap_size = 0; PRAGMA cache_size = -16384; PRAGMA busy_timeout = 5000;"),
+    )?;
     Ok(SqlTables::new(connection))
 }
 

@@ -3,9 +3,7 @@
 use super::errors::{damaged, kept};
 use super::rows::{self, Cell, LIFE, SLIP, int, json};
 use super::{body, narrow};
-use crate::engine::tables::{
-    DrawerCounts, Heads, Kept, KeyRow, Letter, Live, QueueRow, Reads, Stored,
-};
+use crate::engine::tables::{DrawerCounts, Heads, Kept, KeyRow, Letter, Live, QueueRow, Reads, Stored};
 use redrive_core::audit::AuditRow;
 use redrive_core::failure::Failure;
 use redrive_core::filter::Filter;
@@ -62,7 +60,8 @@ impl SqlTables {
     }
 
     fn all_members(&self, rest: &str, params: &[&dyn ToSql]) -> Kept<Vec<(u64, Member)>> {
-        let sql = format!("SELECT position, id, version, outcome FROM members WHERE operation = ?1 AND {rest}");
+        let sql =
+            format!("SELECT position, id, version, outcome FROM members WHERE operation = ?1 AND {rest}");
         let raw = self.all(&sql, params, |row| {
             Ok((row.get(0)?, row.get::<_, Cell<MessageId>>(1)?.0, row.get(2)?, row.get::<_, String>(3)?))
         })?;
@@ -233,7 +232,11 @@ impl Reads for SqlTables {
     }
 
     fn leaf(&self, id: LeafId) -> Kept<Option<Leaf>> {
-        self.one("SELECT id, group_id, template, error_type FROM leaves WHERE id = ?1", &[&rows::leaf(id)], leaf)
+        self.one(
+            "SELECT id, group_id, template, error_type FROM leaves WHERE id = ?1",
+            &[&rows::leaf(id)],
+            leaf,
+        )
     }
 
     fn leaves(&self) -> Kept<Vec<Leaf>> {
@@ -243,8 +246,8 @@ impl Reads for SqlTables {
     fn leaf_count(&self, key: &LeafKey) -> Kept<LeafCount> {
         let sql = "SELECT open, total, failures, first_seen, last_seen FROM leaf_counts \
                    WHERE leaf = ?1 AND queue = ?2 AND kind = ?3";
-        let count =
-            self.one(sql, &[&rows::leaf(key.leaf), &key.queue.as_str(), &key.kind], |row| leaf_count(row, 0))?;
+        let count = self
+            .one(sql, &[&rows::leaf(key.leaf), &key.queue.as_str(), &key.kind], |row| leaf_count(row, 0))?;
         Ok(count.unwrap_or_default())
     }
 

@@ -8,7 +8,7 @@ use redrive_core::lifecycle::{Lease, Life, Phase};
 use redrive_core::message::{Priority, Slip, Terms};
 use redrive_core::time::{Span, Time};
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
-use rusqlite::{Row, Result as Sql};
+use rusqlite::{Result as Sql, Row};
 
 /// Columns of a slip, in the order [`slip`] reads them.
 pub(super) const SLIP: &str =

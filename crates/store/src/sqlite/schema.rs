@@ -92,8 +92,7 @@ pub(super) fn check(connection: &Connection, place: &str) -> Kept<usize> {
     let pragma = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     let application = kept(pragma("application_id"))?;
     let version = kept(pragma("user_version"))?;
-    let tables: i64 =
-        kept(connection.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0)))?;
+    let tables: i64 = kept(connection.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0)))?;
     if application == 0 && version == 0 && tables == 0 {
         return Ok(0);
     }

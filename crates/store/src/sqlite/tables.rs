@@ -84,7 +84,8 @@ impl Tables for SqlTables {
 
     fn put_heads(&mut self, heads: &Heads) -> Kept<()> {
         let sql = "UPDATE head SET seq = ?1, death = ?2, audit_n = ?3, audit_seal = ?4 WHERE one = 1";
-        let params: &[&dyn ToSql] = &[&int(heads.seq), &int(heads.death), &int(heads.audit_n), &heads.audit_seal];
+        let params: &[&dyn ToSql] =
+            &[&int(heads.seq), &int(heads.death), &int(heads.audit_n), &heads.audit_seal];
         self.run_one("the head", sql, params)
     }
 

@@ -12,8 +12,8 @@ use crate::faults::{self, Fault};
 use redrive_core::error::{StoreError, StoreErrorKind};
 use redrive_core::limits;
 use redrive_core::time::{Clock, Time};
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use tokio::sync::{Notify, mpsc};
 
 /// Told how the commit went; sends the reply.
@@ -207,6 +207,7 @@ pub(super) fn stopped() -> StoreError {
 }
 
 pub(super) fn no_room() -> StoreError {
-    let why = "no space is left on the disk: new work is refused until there is; leases, acks and purge go on";
+    let why =
+        "no space is left on the disk: new work is refused until there is; leases, acks and purge go on";
     StoreError::new(StoreErrorKind::Full, why)
 }

@@ -6,15 +6,23 @@
 
 mod kit;
 
+mod audit;
 mod death;
+mod drawers;
 mod enqueue;
+mod groups;
+mod import;
+mod kv;
 mod lease;
 mod letters;
 mod messages;
+mod operations;
 mod order;
 mod queues;
 mod reap;
 mod settle;
+mod table;
+mod verify;
 
 use crate::clock::TestClock;
 use redrive_core::store::{Store, VerifyRequest};
@@ -187,6 +195,67 @@ pub const LAWS: &[Law] = laws! {
         trap4_a_letter_is_sent_back_once,
         letters_are_listed_latest_death_first,
         drawers_count_their_letters_by_status,
+    }
+    drawers {
+        a_leased_letter_is_the_letter_as_it_is_now,
+        i16_the_oldest_death_first_and_each_once,
+        absurd_letter_requests_are_refused_by_field,
+        a_letter_in_a_consumers_hands_is_nobody_elses,
+        a_consumer_acts_by_its_token,
+        a_refused_act_leaves_the_letter_in_the_consumers_hands,
+        a_failing_consumer_lets_the_letter_rest_for_an_hour,
+        a_released_letter_is_free_at_once,
+        i20_extending_a_letter_never_shortens,
+        i17_i22_a_stale_or_late_consumer_changes_nothing,
+        a_letters_token_is_no_messages_token,
+        i5_each_return_has_its_own_result,
+    }
+    groups {
+        a_group_is_all_failures_of_one_cause,
+        i15_counts_are_exact_through_every_turn,
+        i15_failures_count_whatever_becomes_of_the_message,
+        groups_are_paged_in_their_order,
+    }
+    operations {
+        a_preview_says_what_would_be_touched,
+        an_operation_freezes_then_runs_then_ends,
+        i36_starting_twice_starts_once,
+        i36_what_dies_after_the_preview_is_not_touched,
+        trap4_what_dies_again_is_not_swept_in,
+        i36_what_changed_since_the_freeze_is_skipped,
+        i37_an_operation_can_be_halted_and_stopped,
+        what_makes_no_sense_for_many_is_refused,
+        an_operation_over_nothing_ends,
+        every_act_for_many_works,
+        i36_a_large_operation_goes_in_chunks,
+        operations_are_listed_latest_first,
+    }
+    audit {
+        i48_every_act_is_on_record_exactly_once,
+        i48_work_leaves_no_rows,
+        i48_the_chain_holds_and_knows_its_heads,
+        the_trail_is_paged_latest_first,
+    }
+    import {
+        i33_a_letter_comes_back_as_it_left,
+        a_letter_that_is_here_is_left_alone,
+        a_letter_comes_to_a_store_that_knows_nothing_of_it,
+        i38_a_letter_is_not_imported_into_a_drawer,
+        what_was_in_flight_comes_back_pending,
+        closed_letters_come_back_closed,
+    }
+    kv {
+        a_value_is_written_only_over_what_was_read,
+        namespaces_and_keys_are_apart,
+        i49_values_are_bounded,
+    }
+    verify {
+        i11_i15_a_recount_walks_everything_and_finds_nothing,
+        an_empty_store_is_whole,
+        a_store_says_what_it_is_and_what_time_it_has,
+    }
+    table {
+        i12_every_state_and_every_verb,
     }
 };
 

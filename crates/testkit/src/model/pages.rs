@@ -147,8 +147,8 @@ impl Books {
 
     fn verify(&self) -> Verification {
         let mut census = Census::default();
-        self.live.iter().for_each(|r| census.message(r));
-        self.letters.iter().for_each(|l| census.letter(&l.record.envelope, &l.file));
+        self.live.iter().for_each(|r| census.message(&r.into(), &r.life));
+        self.letters.iter().for_each(|l| census.letter(&(&l.record).into(), &l.file));
         let shown = self.queues.iter().map(|(name, shelf)| (name.clone(), shelf.counts)).collect();
         let leaves: Vec<(LeafKey, LeafCount)> = self.tallies.iter().map(|(k, c)| (k.clone(), *c)).collect();
         census.compare(&shown, &leaves);

@@ -1,0 +1,83 @@
+//! Acts on more than one letter: shown first, confirmed, frozen, and only what was shown.
+
+use crate::support::{Office, text};
+
+fn office_with_letters(count: usize) -> (Office, Vec<String>) {
+    let office = Office::new();
+    let ids = (0..count).map(|n| office.dead_letter("q", &n.to_string(), "timed out")).collect();
+    (office, ids)
+}
+
+#[test]
+fn nothing_happens_to_many_without_a_yes() {
+    let (office, ids) = office_with_letters(3);
+    for verb in ["retry", "resolve", "abandon", "review"] {
+        let refused = office.run(&["dlq", verb, "--all"]).code(5);
+        let asked = refused.says(&format!("{verb} 3 dead letters?")).says(&ids[0]).says("--yes");
+        assert!(asked.stdout.is_empty());
+        office.run(&["dlq", verb, &ids[0], &ids[1]]).code(5).says(&format!("{verb} 2 dead letters?"));
+        office.run(&["dlq", verb, "--filter", "queue:q"]).code(5);
+        let dry = office.json(&["dlq", verb, "--filter", "queue:q", "--dry-run"]);
+        assert_eq!((&dry["act"], &dry["count"]), (&verb.into(), &3.into()));
+        office.run(&["dlq", verb, "--all", "--yes", "--max", "2"]).code(5).says("--max allows 2");
+    }
+    assert_eq!(office.items(&["dlq", "list", "status:pending"]).len(), 3);
+    assert!(office.items(&["audit", "list"]).is_empty());
+}
+
+#[test]
+fn a_filter_touches_what_it_matches_and_no_more() {
+    let (office, _) = office_with_letters(3);
+    let other = office.dead_letter("other", "x", "refused");
+    let done = office.json(&["dlq", "retry", "--filter", "queue:q", "--yes", "--reason", "fixed"]);
+    assert_eq!(
+        (&done["stage"], &done["succeeded"], &done["skipped"]),
+        (&"done".into(), &3.into(), &0.into())
+    );
+    assert_eq!(office.json(&["dlq", "show", &other])["status"], "pending");
+    assert_eq!(office.items(&["dlq", "list", "status:retrying"]).len(), 3);
+    // What is being retried cannot be retried: the same command again has nothing to do.
+    office.run(&["dlq", "retry", "--filter", "queue:q", "--yes"]).ok().says("nothing to retry");
+    office.run(&["dlq", "retry", "--filter", "queue:q", "--yes", "--fail-empty"]).code(3);
+    office.run(&["dlq", "retry", "--filter", " ", "--yes"]).code(2).says("say --all");
+    office.run(&["dlq", "retry", "--resume", &text(&done["id"])]).ok();
+    office.run(&["dlq", "resolve", "--resume", &text(&done["id"])]).code(2).says("dlq retry --resume");
+}
+
+#[test]
+fn a_delayed_retry_waits() {
+    let (office, ids) = office_with_letters(1);
+    office.run(&["dlq", "retry", &ids[0], "--delay", "1h"]).ok();
+    assert_eq!(office.json(&["message", "show", &ids[0]])["state"], "scheduled");
+    office.run(&["dlq", "retry", "--all", "--at", "tomorrow"]).code(2).says("RFC 3339");
+    office.run(&["dlq", "retry", "--all", "--delay", "99999d"]).code(2).says("--delay");
+}
+
+#[test]
+fn letters_are_closed_reopened_noted_and_purged() {
+    let (office, ids) = office_with_letters(2);
+    office.run(&["dlq", "note", &ids[0], "asked the bank"]).ok();
+    office.run(&["dlq", "review", &ids[0]]).ok();
+    let done = office.json(&["dlq", "resolve", "--all", "--yes", "--reason", "paid by hand"]);
+    assert_eq!(done["succeeded"], 2);
+    let letter = office.json(&["dlq", "show", &ids[0]]);
+    assert_eq!((&letter["resolution"], &letter["closed_by"]), (&"paid by hand".into(), &"tester".into()));
+    assert_eq!(letter["notes"][0]["text"], "asked the bank");
+    office.run(&["dlq", "reopen", &ids[0]]).ok();
+    office.run(&["dlq", "purge", &ids[0]]).code(6).says("resolve or abandon it first");
+    let purged = office.json(&["dlq", "purge", "--all", "--yes"]);
+    assert_eq!(purged["succeeded"], 1);
+    office.run(&["dlq", "show", &ids[1]]).code(7);
+    office.run(&["doctor"]).ok();
+}
+
+#[test]
+fn several_ids_are_done_one_by_one_and_told_apart() {
+    let (office, ids) = office_with_letters(3);
+    office.run(&["dlq", "resolve", &ids[0]]).ok();
+    let ran = office.run(&["dlq", "resolve", &ids[0], &ids[1], &ids[2], "--yes", "-o", "json"]).code(4);
+    assert_eq!(ran.json()["items"].as_array().unwrap().len(), 2);
+    assert!(ran.stderr.contains("while it is resolved"), "{}", ran.stderr);
+    let missing = "01981c3e-7d5a-7cc0-8b1f-3a52c0ffee00";
+    office.run(&["dlq", "reopen", missing, &ids[1], "--yes"]).code(7);
+}

@@ -1,0 +1,19 @@
+//! The command as people and scripts use it: the built binary, in processes of its own, on throw-away
+//! directories. Nothing here looks inside; what is asserted is output and exit codes.
+
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a failed step in a test is a failed test; clippy.toml exempts only the test functions"
+)]
+
+mod bad_input;
+mod bulk;
+mod config;
+mod outputs;
+mod story;
+mod support;
+mod together;
+mod transfer;

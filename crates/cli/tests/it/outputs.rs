@@ -1,0 +1,141 @@
+//! Every format can be read by what reads such formats, and nothing that was handed in acts on a terminal.
+
+use crate::support::{Office, text};
+use std::collections::BTreeSet;
+
+const HOSTILE: &str = "=1+1\u{1b}[2J\u{9b}31m\u{202e}\r\n\"quoted\", comma\u{7f}\u{200b}";
+
+fn hostile_office() -> (Office, String) {
+    let office = Office::new();
+    let id = office.dead_letter("q", HOSTILE, HOSTILE);
+    (office, id)
+}
+
+fn acts(c: char) -> bool {
+    (c.is_control() && c != '\n') || matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}')
+}
+
+#[test]
+fn no_output_acts_on_a_terminal() {
+    let (office, id) = hostile_office();
+    for args in [
+        ["dlq", "list"].as_slice(),
+        &["dlq", "show", &id],
+        &["dlq", "retry", "--all", "--dry-run"],
+        &["group", "list"],
+        &["audit", "list"],
+        &["queue", "list"],
+    ] {
+        for format in ["table", "json", "ndjson", "yaml"] {
+            let ran = office.run(&[args, &["-o", format]].concat()).ok();
+            assert!(!ran.text().chars().any(acts), "{args:?} -o {format}: {:?}", ran.text());
+            assert!(!ran.stderr.chars().any(acts), "{args:?} -o {format}: {:?}", ran.stderr);
+        }
+    }
+    let ran = office.run(&["dlq", "show", "\u{1b}[31m"]).code(2);
+    assert!(!ran.stderr.contains('\u{1b}'));
+}
+
+#[test]
+fn json_and_ndjson_carry_the_same_whole_items() {
+    let (office, id) = hostile_office();
+    let listed = office.items(&["dlq", "list"]);
+    assert_eq!(listed[0]["error"]["message"], HOSTILE);
+    assert_eq!(listed[0]["payload"], HOSTILE);
+    let lines = office.run(&["dlq", "list", "-o", "ndjson"]).ok().ndjson();
+    assert_eq!(lines, listed);
+    assert_eq!(office.json(&["dlq", "show", &id]), listed[0]);
+    let shown = office.run(&["dlq", "show", &id, "-o", "ndjson"]).ok().ndjson();
+    assert_eq!(shown, listed);
+}
+
+#[test]
+fn csv_is_read_back_and_starts_no_formula() {
+    let (office, id) = hostile_office();
+    let audit = office.run(&["dlq", "note", &id, HOSTILE]).ok();
+    assert!(audit.stderr.is_empty());
+    let ran = office.run(&["audit", "list", "-o", "csv"]).ok();
+    let mut reader = csv::Reader::from_reader(ran.stdout.as_slice());
+    let heads: Vec<String> = reader.headers().unwrap().iter().map(str::to_owned).collect();
+    assert_eq!(heads, ["n", "at", "actor", "act", "target", "count", "reason", "detail"]);
+    let rows: Vec<csv::StringRecord> = reader.records().map(|row| row.unwrap()).collect();
+    assert_eq!(&rows[0][6], format!("'{HOSTILE}"));
+    assert_eq!(&rows[0][4], id);
+    let empty = Office::new();
+    empty.enqueue("q", "x");
+    let heads = empty.run(&["dlq", "list", "-o", "csv"]).ok().text();
+    assert!(heads.starts_with("\"id\",\"queue\",") && heads.lines().count() == 1);
+}
+
+#[test]
+fn empty_lists_are_lists() {
+    let office = Office::new();
+    office.enqueue("q", "x");
+    assert_eq!(
+        office.run(&["dlq", "list", "-o", "json"]).ok().json(),
+        serde_json::json!({"items": [], "next": null})
+    );
+    assert_eq!(office.run(&["dlq", "list", "-o", "yaml"]).ok().text(), "items: []\nnext: null\n");
+    assert_eq!(office.run(&["dlq", "list", "-o", "ndjson"]).ok().text(), "");
+    office.run(&["dlq", "list"]).ok().says("nothing to show");
+    let quiet = office.run(&["dlq", "list", "--quiet"]).ok();
+    assert!(quiet.stderr.is_empty() && quiet.stdout.is_empty());
+    office.run(&["dlq", "list", "--fail-empty"]).code(3);
+}
+
+#[test]
+fn tables_in_a_pipe_are_whole_and_plain() {
+    let (office, id) = hostile_office();
+    let ran = office.run(&["dlq", "list"]).ok();
+    let lines: Vec<String> = ran.text().lines().map(str::to_owned).collect();
+    assert!(lines[0].starts_with("ID ") && lines[0].ends_with("ERROR"), "{lines:?}");
+    assert!(lines[1].starts_with(&id) && lines[1].contains("\\u{1b}[2J") && !lines[1].contains('…'));
+    assert!(lines[1].contains("Z  "), "times in a pipe are RFC 3339: {}", lines[1]);
+    assert!(office.run(&["dlq", "list", "--time", "relative"]).ok().text().contains(" ago"));
+    let yaml = office.run(&["dlq", "list", "-o", "yaml"]).ok().text();
+    assert!(yaml.starts_with("items:\n  - attempts: ") && yaml.ends_with("\nnext: null\n"), "{yaml}");
+}
+
+#[test]
+fn pages_walk_the_whole_list_once() {
+    let office = Office::new();
+    let stdin: String = (0..7).map(|n| format!("{{\"payload\":{n}}}\n")).collect();
+    office.feed(stdin.as_bytes(), &["enqueue", "q"]).ok().says("7 messages enqueued");
+    let all: Vec<String> =
+        office.items(&["message", "list", "--all"]).iter().map(|item| text(&item["id"])).collect();
+    assert_eq!(all.len(), 7);
+    let (mut walked, mut cursor) = (Vec::new(), None::<String>);
+    loop {
+        let mut args = vec!["message", "list", "--limit", "3"];
+        if let Some(cursor) = &cursor {
+            args.extend(["--cursor", cursor]);
+        }
+        let page = office.json(&args);
+        let items = page["items"].as_array().unwrap();
+        assert!(items.len() <= 3);
+        walked.extend(items.iter().map(|item| text(&item["id"])));
+        match page["next"].as_str() {
+            Some(next) => cursor = Some(next.to_owned()),
+            None => break,
+        }
+    }
+    assert_eq!(walked, all);
+    assert_eq!(walked.iter().collect::<BTreeSet<_>>().len(), 7);
+    office.run(&["message", "list", "--limit", "3"]).ok().says("there is more: add --cursor");
+}
+
+#[test]
+fn help_and_completions_are_there() {
+    let office = Office::new();
+    let help = office.run(&["--help"]).ok().text();
+    assert!(help.contains("Exit codes: 0 ok") && help.contains("enqueue"));
+    office.run(&[]).code(2);
+    for command in ["enqueue", "lease", "fail", "doctor"] {
+        assert!(office.run(&[command, "--help"]).ok().text().contains("Examples:"), "{command}");
+    }
+    assert!(office.run(&["dlq", "retry", "--help"]).ok().text().contains("Examples:"));
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        assert!(office.run(&["completions", shell]).ok().text().contains("redrive"), "{shell}");
+    }
+    assert!(office.run(&["--version"]).ok().text().starts_with("redrive "));
+}

@@ -1,0 +1,141 @@
+//! The life of a message that keeps failing, as somebody at a terminal lives through it.
+
+use crate::support::{Office, Ran, text};
+use std::process::Stdio;
+
+#[test]
+fn a_message_is_worked_on_dies_is_sent_back_and_succeeds() {
+    let office = Office::new();
+    office.hasty_queue("payments");
+    let payload = "{\"order\": 4411,  \"note\": \"žluť\"}";
+    let enqueue = ["enqueue", "payments", "--payload", payload, "--kind", "charge", "--header", "tenant=a"];
+    let enqueued = office.json(&enqueue);
+    assert_eq!((&enqueued["state"], &enqueued["duplicate"]), (&"ready".into(), &false.into()));
+    let id = text(&enqueued["id"]);
+
+    let delivery = office.lease("payments");
+    assert_eq!((&delivery["id"], &delivery["attempt"]), (&id.clone().into(), &1.into()));
+    assert_eq!((&delivery["payload"], &delivery["kind"]), (&payload.into(), &"charge".into()));
+    let token = text(&delivery["token"]);
+    let fail = ["fail", &token, "--error-type", "HttpError", "--message", "gateway timeout", "--code", "504"];
+    assert_eq!(office.json(&fail)["state"], "ready");
+    let second = office.fail("payments", "no answer after 30 s");
+    assert_eq!((&second["state"], &second["reason"]), (&"dead".into(), &"max_attempts".into()));
+
+    let letters = office.items(&["dlq", "list", "queue:payments status:pending"]);
+    assert_eq!(letters.len(), 1);
+    let letter = office.json(&["dlq", "show", &id]);
+    assert_eq!((&letter["dlq"], &letter["attempts"]), (&"payments-dlq".into(), &2.into()));
+    assert_eq!(letter["failures"].as_array().unwrap().len(), 2);
+    assert_eq!(letter["failures"][0]["error"]["code"], "504");
+    assert_eq!(letter["headers"]["tenant"], "a");
+    assert_eq!(office.run(&["dlq", "show", &id, "--payload"]).ok().stdout, payload.as_bytes());
+    assert_eq!(office.items(&["group", "list"])[0]["open"], 1);
+    office.run(&["dlq", "stats", "--fail-if", "open>0"]).code(10).says("open>0 holds: it is 1");
+    office.run(&["message", "show", &id]).code(7);
+
+    let retried = office.json(&["dlq", "retry", &id, "--reason", "gateway is back"]);
+    assert_eq!(retried["status"], "retrying");
+    office.run(&["dlq", "resolve", &id]).code(6).says("while it is retrying");
+    let delivery = office.lease("payments");
+    assert_eq!((&delivery["generation"], &delivery["attempt"]), (&2.into(), &1.into()));
+    office.run(&["ack", &text(&delivery["token"])]).ok();
+
+    let letter = office.json(&["dlq", "show", &id]);
+    assert_eq!((&letter["status"], &letter["resolution"]), (&"resolved".into(), &"retried".into()));
+    office.run(&["dlq", "stats", "--fail-if", "open>0"]).ok();
+    let acts: Vec<String> = office.items(&["audit", "list"]).iter().map(|row| text(&row["act"])).collect();
+    assert_eq!(acts, ["retry", "configure"]);
+    let head = text(&office.json(&["audit", "verify"])["head"]);
+    office.run(&["audit", "verify", "--head", &head]).ok();
+    office.run(&["audit", "verify", "--head", &"0".repeat(64)]).code(10);
+    office.run(&["doctor", "--deep"]).ok().says("everything holds");
+    let queue = office.json(&["queue", "show", "payments"]);
+    assert_eq!((&queue["done"], &queue["dead"]), (&1.into(), &1.into()));
+}
+
+#[test]
+fn a_worker_extends_releases_and_snoozes() {
+    let office = Office::new();
+    let id = office.enqueue("q", "x");
+    let token = text(&office.lease("q")["token"]);
+    let extended = office.json(&["extend", &token, "--by", "5m"]);
+    assert_eq!(extended["state"], "leased");
+    assert_eq!(office.json(&["release", &token])["state"], "ready");
+    let delivery = office.lease("q");
+    assert_eq!((&delivery["attempt"], &delivery["deliveries"]), (&1.into(), &2.into()));
+    let token = text(&delivery["token"]);
+    assert_eq!(office.json(&["release", &token, "--delay", "1h"])["state"], "scheduled");
+    office.run(&["lease", "q", "--fail-empty"]).code(3);
+    assert_eq!(office.json(&["message", "show", &id])["attempts"], 0);
+    office.run(&["message", "cancel", &id]).ok();
+    office.run(&["message", "show", &id]).code(7);
+}
+
+#[test]
+fn the_handlers_verdict_decides() {
+    let office = Office::new();
+    let fail = |more: &[&str]| {
+        office.enqueue("q", "x");
+        let token = text(&office.lease("q")["token"]);
+        let base = ["fail", &token, "--error-type", "E", "--message", "no"];
+        office.json(&[&base, more].concat())
+    };
+    assert_eq!(fail(&["--permanent"])["reason"], "permanent");
+    assert_eq!(fail(&["--dead-letter"])["reason"], "manual");
+    let stack = office.file("stack.txt", "at charge (src/pay.rs:7)\nat main\n");
+    let later = fail(&["--retry-after", "5m", "--stack", &stack, "--step", "charge"]);
+    assert_eq!(later["state"], "scheduled");
+    let message = office.json(&["message", "show", &text(&later["id"])]);
+    assert_eq!(message["failures"][0]["step"], "charge");
+    assert!(text(&message["failures"][0]["error"]["stack"]).contains("src/pay.rs:7"));
+}
+
+#[test]
+fn whoever_waits_for_a_message_is_told_its_end() {
+    for (settle, code, state) in [(["ack"].as_slice(), 0, "done"), (&["fail"], 4, "dead")] {
+        let office = Office::new();
+        office.hasty_queue("q");
+        let wait = ["enqueue", "q", "--payload", "x", "--wait", "-o", "json"];
+        let waiting = office.spawn(&wait, Stdio::null());
+        crate::support::until("the message is there", || {
+            !office.items(&["message", "list", "--queue", "q"]).is_empty()
+        });
+        let token = text(&office.lease("q")["token"]);
+        let how = ["--error-type", "E", "--message", "m", "--dead-letter"];
+        let more: &[&str] = if settle == ["fail"] { &how } else { &[] };
+        office.run(&[settle, &[token.as_str()], more].concat()).ok();
+        let ran = Ran::of(&wait, waiting.wait_with_output().unwrap()).code(code);
+        assert_eq!(ran.json()["state"], state);
+    }
+    let office = Office::new();
+    let wait = ["enqueue", "q", "--payload", "x", "--wait", "--timeout", "50ms"];
+    office.run(&wait).code(9).says("is still ready after the timeout");
+}
+
+#[test]
+fn the_same_key_is_the_same_message() {
+    let office = Office::new();
+    let once = office.json(&["enqueue", "q", "--payload", "x", "--key", "k"]);
+    let twice = office.json(&["enqueue", "q", "--payload", "x", "--key", "k"]);
+    assert_eq!((&twice["id"], &twice["duplicate"]), (&once["id"], &true.into()));
+    office.run(&["enqueue", "q", "--payload", "y", "--key", "k"]).code(6).says("use a new key");
+}
+
+#[test]
+fn queues_are_paused_resumed_and_purged() {
+    let office = Office::new();
+    for n in 0..3 {
+        office.enqueue("q", &n.to_string());
+    }
+    let paused = office.json(&["queue", "pause", "q", "--reason", "deploy"]);
+    assert_eq!(paused["paused"], true);
+    office.run(&["lease", "q", "--fail-empty"]).code(3);
+    office.run(&["queue", "resume", "q"]).ok();
+    office.lease("q");
+    office.run(&["queue", "purge", "q"]).code(5).says("remove 2 waiting messages");
+    assert_eq!(office.json(&["queue", "purge", "q", "--dry-run"])["purged"], 0);
+    assert_eq!(office.json(&["queue", "purge", "q", "--yes"])["purged"], 2);
+    let queue = office.json(&["queue", "show", "q"]);
+    assert_eq!((&queue["leased"], &queue["purged"]), (&1.into(), &2.into()));
+}

@@ -1,0 +1,189 @@
+//! An office: a throw-away directory and the command run in it.
+
+use serde_json::Value;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long anything may take before the test has failed. Only reached by a failure.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A directory to work in, with a data directory that does not exist yet.
+pub(crate) struct Office {
+    dir: tempfile::TempDir,
+}
+
+impl Office {
+    pub(crate) fn new() -> Self {
+        Self { dir: tempfile::tempdir().unwrap() }
+    }
+
+    /// A path in the office.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// A file in the office.
+    pub(crate) fn file(&self, name: &str, content: impl AsRef<[u8]>) -> String {
+        let path = self.path(name);
+        std::fs::write(&path, content).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    pub(crate) fn data(&self) -> PathBuf {
+        self.path("data")
+    }
+
+    /// The command, with surroundings that are the same everywhere.
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_redrive"));
+        command.current_dir(self.dir.path()).args(args);
+        for name in ["REDRIVE_CONFIG", "REDRIVE_URL", "COLUMNS"] {
+            command.env_remove(name);
+        }
+        command.env("REDRIVE_DATA", self.data()).env("USER", "tester").stdin(Stdio::null());
+        command
+    }
+
+    /// Runs it to its end.
+    pub(crate) fn run(&self, args: &[&str]) -> Ran {
+        Ran::of(args, self.command(args).output().unwrap())
+    }
+
+    /// Runs it with something on stdin.
+    pub(crate) fn feed(&self, stdin: &[u8], args: &[&str]) -> Ran {
+        let mut child = self.spawn(args, Stdio::piped());
+        // The command may stop reading at a bad line; that is not this side's failure.
+        let _ = child.stdin.take().unwrap().write_all(stdin);
+        Ran::of(args, child.wait_with_output().unwrap())
+    }
+
+    /// Starts it.
+    pub(crate) fn spawn(&self, args: &[&str], stdin: Stdio) -> Child {
+        let mut command = self.command(args);
+        command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// Runs it, wants success, and reads the document it prints.
+    pub(crate) fn json(&self, args: &[&str]) -> Value {
+        let args: Vec<&str> = args.iter().copied().chain(["-o", "json"]).collect();
+        self.run(&args).ok().json()
+    }
+
+    /// The items of a list.
+    pub(crate) fn items(&self, args: &[&str]) -> Vec<Value> {
+        self.json(args)["items"].as_array().unwrap().clone()
+    }
+
+    /// A queue that gives up after the second attempt and never waits.
+    pub(crate) fn hasty_queue(&self, queue: &str) {
+        let set = ["queue", "set", queue, "--max-attempts", "2", "--backoff", "fixed", "--initial", "0"];
+        self.run(&set).ok();
+    }
+
+    /// Enqueues one message and returns its id.
+    pub(crate) fn enqueue(&self, queue: &str, payload: &str) -> String {
+        text(&self.json(&["enqueue", queue, "--payload", payload])["id"])
+    }
+
+    /// Leases one message and returns the delivery.
+    pub(crate) fn lease(&self, queue: &str) -> Value {
+        let mut items = self.items(&["lease", queue, "--wait", "30s"]);
+        assert_eq!(items.len(), 1);
+        items.remove(0)
+    }
+
+    /// Leases one message, fails it and returns what became of it.
+    pub(crate) fn fail(&self, queue: &str, message: &str) -> Value {
+        let token = text(&self.lease(queue)["token"]);
+        self.json(&["fail", &token, "--error-type", "Timeout", "--message", message])
+    }
+
+    /// Enqueues a message and fails it until it is a dead letter; returns its id.
+    pub(crate) fn dead_letter(&self, queue: &str, payload: &str, message: &str) -> String {
+        let id = self.enqueue(queue, payload);
+        let token = text(&self.lease(queue)["token"]);
+        let fail = ["fail", &token, "--error-type", "Timeout", "--message", message, "--dead-letter"];
+        assert_eq!(self.json(&fail)["state"], "dead");
+        id
+    }
+}
+
+/// What a run left.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    args: Vec<String>,
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: String,
+}
+
+impl Ran {
+    pub(crate) fn of(args: &[&str], output: Output) -> Self {
+        Self {
+            args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+            code: output.status.code(),
+            stdout: output.stdout,
+            stderr: String::from_utf8(output.stderr).expect("stderr is UTF-8"),
+        }
+    }
+
+    /// Wants this exit code.
+    #[track_caller]
+    pub(crate) fn code(self, code: i32) -> Self {
+        let text = self.text();
+        assert_eq!(self.code, Some(code), "{:?}\nstdout: {text}\nstderr: {}", self.args, self.stderr);
+        self
+    }
+
+    #[track_caller]
+    pub(crate) fn ok(self) -> Self {
+        self.code(0)
+    }
+
+    /// Wants this on stderr.
+    #[track_caller]
+    pub(crate) fn says(self, what: &str) -> Self {
+        assert!(self.stderr.contains(what), "{:?} should say {what:?}\nstderr: {}", self.args, self.stderr);
+        self
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.stdout)
+            .unwrap_or_else(|error| panic!("{:?} printed no JSON: {error}\n{}", self.args, self.text()))
+    }
+
+    /// One document per line.
+    #[track_caller]
+    pub(crate) fn ndjson(&self) -> Vec<Value> {
+        self.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
+/// The text of a JSON string.
+#[track_caller]
+pub(crate) fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_else(|| panic!("{value} is not a string")).to_owned()
+}
+
+/// Asks again until the answer is yes; a process that is starting gives no signal to wait for.
+#[track_caller]
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < PATIENCE, "never came true: {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Whether a directory has an entry of this kind of name.
+pub(crate) fn has_entry(directory: &Path, ending: &str) -> bool {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name()).any(|name| name.to_string_lossy().ends_with(ending))
+}
