@@ -5,6 +5,7 @@ use crate::commands::{
     audit, backup, bench, completions, dlq, doctor, enqueue, group, lease, message, queue, settle,
 };
 use crate::output::{Format, TimeStyle, complain, escape};
+use clap::builder::TypedValueParser as _;
 use clap::{Args, Parser, Subcommand};
 use redrive::core::query::Cursor;
 use std::io::{IsTerminal as _, Write as _};
@@ -31,13 +32,13 @@ pub(crate) struct Cli {
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
     /// The data directory [default: ./redrive-data]
-    #[arg(long, global = true, env = "REDRIVE_DATA", value_name = "DIR")]
+    #[arg(long, global = true, env = "REDRIVE_DATA", hide_env_values = true, value_name = "DIR", value_parser = any_path())]
     pub data: Option<PathBuf>,
     /// The configuration file [default: ./redrive.toml if it is there]
-    #[arg(long, global = true, env = "REDRIVE_CONFIG", value_name = "FILE")]
+    #[arg(long, global = true, env = "REDRIVE_CONFIG", hide_env_values = true, value_name = "FILE", value_parser = any_path())]
     pub config: Option<PathBuf>,
     /// A server instead of a data directory; not in this version
-    #[arg(long, global = true, env = "REDRIVE_URL", value_name = "URL")]
+    #[arg(long, global = true, env = "REDRIVE_URL", hide_env_values = true, value_name = "URL")]
     pub server: Option<String>,
     /// How data is written to stdout [default: table]
     #[arg(long, short, global = true, value_enum, value_name = "FORMAT")]
@@ -54,6 +55,21 @@ pub(crate) struct Global {
     /// No notes and no progress on stderr, only errors
     #[arg(long, short, global = true)]
     pub quiet: bool,
+}
+
+/// A path that may be empty, since a variable may be set to nothing.
+fn any_path() -> impl clap::builder::TypedValueParser<Value = PathBuf> {
+    clap::builder::OsStringValueParser::new().map(PathBuf::from)
+}
+
+impl Global {
+    /// A variable that is set to nothing is not set.
+    pub(crate) fn without_empty(mut self) -> Self {
+        self.data = self.data.filter(|path| !path.as_os_str().is_empty());
+        self.config = self.config.filter(|path| !path.as_os_str().is_empty());
+        self.server = self.server.filter(|url| !url.is_empty());
+        self
+    }
 }
 
 /// The commands.
@@ -129,7 +145,7 @@ pub(crate) fn parse() -> Result<Cli, std::process::ExitCode> {
             let colors = stdout.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
             let text = if colors { text.ansi().to_string() } else { escape::lines(&text.to_string()) };
             // A reader that went away has seen enough.
-            let _ = stdout.write_all(text.as_bytes());
+            let _ = writeln!(stdout, "{}", text.trim_end());
         }
         std::process::ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
     })
@@ -159,5 +175,27 @@ mod tests {
         let mut silent = Vec::new();
         check(&Cli::command(), &mut silent);
         assert!(silent.is_empty(), "{silent:?}");
+    }
+
+    /// The page names every command and every flag.
+    #[test]
+    fn the_page_is_complete() {
+        fn check(path: &str, command: &clap::Command, missing: &mut Vec<String>) {
+            const PAGE: &str = include_str!("../../../docs/cli.md");
+            if !PAGE.contains(path) {
+                missing.push(path.to_owned());
+            }
+            for flag in command.get_arguments().filter_map(|arg| arg.get_long()) {
+                if !PAGE.contains(&format!("--{flag}")) {
+                    missing.push(format!("{path} --{flag}"));
+                }
+            }
+            for sub in command.get_subcommands() {
+                check(&format!("{path} {}", sub.get_name()), sub, missing);
+            }
+        }
+        let mut missing = Vec::new();
+        check("redrive", &Cli::command(), &mut missing);
+        assert!(missing.is_empty(), "docs/cli.md does not name {missing:?}");
     }
 }

@@ -7,10 +7,12 @@ use crate::exit_code::{CliError, ExitCode};
 use crate::output::{Format, Output};
 use redrive::OpenOptions;
 use redrive::core::dead_letter::Actor;
-use redrive::core::error::{Error, Refusal};
+use redrive::core::error::{Error, Outcome, Refusal, StoreError, StoreErrorKind};
 use redrive::core::ids::QueueName;
+use redrive::core::policy::QueuePolicy;
 use redrive::core::store::Store;
 use std::collections::BTreeSet;
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -33,6 +35,40 @@ pub(crate) enum Hold {
     Moment,
     /// For long; others are served meanwhile.
     Long,
+}
+
+/// How often a question is asked anew because whoever held the directory went away.
+const ASK_AGAIN_MAX: u32 = 20;
+
+/// The way to the store for one command. The process that held the directory may end while the command runs;
+/// [`Link::ask`] then goes on with whoever holds it next, this process included.
+pub(crate) struct Link<'a> {
+    app: &'a App,
+    hold: Hold,
+    store: Arc<dyn Store>,
+}
+
+impl Deref for Link<'_> {
+    type Target = dyn Store;
+
+    fn deref(&self) -> &Self::Target {
+        self.store.as_ref()
+    }
+}
+
+impl Link<'_> {
+    /// Asks the store something that may be asked twice: reading, enqueueing with a fixed id, stepping.
+    pub(crate) async fn ask<T>(&mut self, question: impl AsyncFn(&dyn Store) -> Outcome<T>) -> Outcome<T> {
+        for _ in 0..ASK_AGAIN_MAX {
+            match question(self.store.as_ref()).await {
+                Err(Error::Store(error)) if error.kind == StoreErrorKind::Unreachable => {
+                    self.store = self.app.reach(Access::Existing, self.hold).await?;
+                }
+                answer => return answer,
+            }
+        }
+        question(self.store.as_ref()).await
+    }
 }
 
 /// The surroundings of a command.
@@ -101,14 +137,18 @@ impl App {
     }
 
     /// Opens the store.
-    pub(crate) async fn open(&self, access: Access, hold: Hold) -> Result<Arc<dyn Store>, CliError> {
+    pub(crate) async fn open(&self, access: Access, hold: Hold) -> Result<Link<'_>, CliError> {
         self.refuse_server()?;
         if access == Access::Existing {
             self.require_data()?;
         }
+        Ok(Link { app: self, hold, store: self.reach(access, hold).await? })
+    }
+
+    async fn reach(&self, access: Access, hold: Hold) -> Result<Arc<dyn Store>, StoreError> {
         let create = access == Access::Create;
         let options = OpenOptions { create, serve: hold == Hold::Long, ..OpenOptions::default() };
-        Ok(redrive::open(&self.data, options).await?)
+        redrive::open(&self.data, options).await
     }
 
     /// Refuses to guess what a server address means before there are servers.
@@ -122,32 +162,41 @@ impl App {
     }
 
     fn require_data(&self) -> Result<(), CliError> {
-        match std::fs::symlink_metadata(&self.data) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(CliError::new(
-                ExitCode::NotFound,
-                format!(
-                    "no data directory at {}; enqueue something first or pass --data",
-                    self.data.display()
-                ),
-            )),
+        let absent = match std::fs::read_dir(&self.data) {
+            Ok(mut entries) => entries.next().is_none(),
             // Whatever else is wrong with it, the store says it better.
-            Ok(_) | Err(_) => Ok(()),
+            Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+        };
+        if absent {
+            let place = self.data.display();
+            let what = format!("no data directory at {place}; enqueue something first or pass --data");
+            return Err(CliError::new(ExitCode::NotFound, what));
         }
+        Ok(())
     }
 
     /// Gives queues the store does not know yet the policy that the configuration proposes.
-    pub(crate) async fn seed(&self, store: &dyn Store, queues: &BTreeSet<QueueName>) -> Result<(), CliError> {
+    pub(crate) async fn seed(
+        &self,
+        store: &mut Link<'_>,
+        queues: &BTreeSet<QueueName>,
+    ) -> Result<(), CliError> {
         for queue in queues {
             let Some(policy) = self.config.queues.get(queue) else { continue };
-            match store.queue(queue.clone()).await {
-                Ok(_) => {}
-                Err(Error::Refused(Refusal::NoSuchQueue { .. })) => {
-                    let actor = self.actor(Some("from redrive.toml".into()));
-                    store.configure(queue.clone(), policy.clone(), actor).await?;
-                }
-                Err(error) => return Err(error.into()),
+            if store.ask(async |s| policy_in(s, queue).await).await?.is_none() {
+                let actor = self.actor(Some("from redrive.toml".into()));
+                store.ask(async |s| s.configure(queue.clone(), policy.clone(), actor.clone()).await).await?;
             }
         }
         Ok(())
+    }
+}
+
+/// The policy a queue has in the store; nothing when the store does not know the queue.
+pub(crate) async fn policy_in(store: &dyn Store, queue: &QueueName) -> Outcome<Option<QueuePolicy>> {
+    match store.queue(queue.clone()).await {
+        Ok(found) => Ok(Some(found.policy)),
+        Err(Error::Refused(Refusal::NoSuchQueue { .. })) => Ok(None),
+        Err(error) => Err(error),
     }
 }

@@ -57,7 +57,7 @@ pub struct EngineStore<A>(pub(crate) A);
 fn pack<T: Tables>(mut new: NewMessage) -> Result<Incoming<T::Body>, Refusal> {
     new.check()?;
     let size = new.payload.bytes.len() as u64;
-    let body_hash = new.body_hash();
+    let body_hash = new.key.is_some().then(|| new.body_hash());
     let body = T::pack(&mut new);
     Ok(Incoming { new, body_hash, size, body })
 }

@@ -7,6 +7,7 @@ use crate::exit_code::{CliError, Done, ExitCode};
 use crate::output::{Column, Look, Show};
 use clap::Subcommand;
 use redrive::core::audit::{AuditReport, AuditRow};
+use redrive::core::store::Store;
 
 /// The commands under `audit`.
 #[derive(Debug, Subcommand)]
@@ -71,7 +72,9 @@ impl Show for AuditReport {
 pub(crate) async fn run(app: &App, command: AuditCommand) -> Done {
     let store = app.open(Access::Existing, Hold::Moment).await?;
     match command {
-        AuditCommand::List { page } => pages(app, &page, async |page| store.audit(page).await).await,
+        AuditCommand::List { page } => {
+            pages(app, store, &page, async |store: &dyn Store, page| store.audit(page).await).await
+        }
         AuditCommand::Verify { head } => {
             let report = store.audit_verify(head).await?;
             app.out.one(&report)?;

@@ -67,14 +67,8 @@ impl Show for Diagnosis {
         let sheet = Sheet::default()
             .field("store", format!("{} at {}", self.store.backend, self.store.place))
             .field("durable", self.store.durable)
-            .field(
-                "clock",
-                format!("{}, {} ms ahead of the wall", look.time(self.store.now), self.store.skew_ms),
-            )
-            .field(
-                "checked",
-                if self.deep { "everything, payloads and the file too" } else { "everything but payloads" },
-            );
+            .field("clock", format!("{}, {} ms ahead of the wall", self.store.now, self.store.skew_ms))
+            .field("depth", if self.deep { "deep" } else { "quick; --deep also checks the file itself" });
         let cells = self.cells(look);
         let sheet = Self::COLUMNS.iter().zip(cells).fold(sheet, |sheet, (c, cell)| sheet.field(c.name, cell));
         sheet.block("degraded", self.store.degraded.join("\n")).block("findings", lines.join("\n"))

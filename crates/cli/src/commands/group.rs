@@ -8,6 +8,7 @@ use crate::output::{Column, Look, Sheet, Show};
 use clap::Subcommand;
 use redrive::core::group::Group;
 use redrive::core::ids::{GroupId, QueueName};
+use redrive::core::store::Store;
 
 /// The commands under `group`.
 #[derive(Debug, Subcommand)]
@@ -79,7 +80,9 @@ fn queues(group: &Group) -> String {
 pub(crate) async fn run(app: &App, command: GroupCommand) -> Done {
     let store = app.open(Access::Existing, Hold::Moment).await?;
     match command {
-        GroupCommand::List { page } => pages(app, &page, async |page| store.groups(page).await).await,
+        GroupCommand::List { page } => {
+            pages(app, store, &page, async |store: &dyn Store, page| store.groups(page).await).await
+        }
         GroupCommand::Show { id } => {
             app.out.one(&store.group(id).await?)?;
             app.out.note(&format!("its letters: redrive dlq list group:{id}"));

@@ -1,15 +1,15 @@
 //! `lease`: take due work. With `--wait` it holds the directory while it waits and serves the others.
 
 use super::payload_text;
-use crate::connect::{Access, App, Hold};
+use crate::connect::{Access, App, Hold, Link};
 use crate::exit_code::{Done, ExitCode};
 use crate::output::{Column, Look, Sheet, Show};
 use clap::Args;
 use redrive::core::ids::QueueName;
 use redrive::core::message::Delivery;
-use redrive::core::store::{LeaseRequest, Store};
+use redrive::core::store::LeaseRequest;
 use redrive::core::time::Span;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -18,6 +18,12 @@ Examples:
   redrive lease payments --wait 20s -o json           wait until there is work
   token=$(redrive lease payments -o ndjson | jq -r .token)
   redrive ack \"$token\"";
+
+/// How often to look without being woken: leases that ran out come back only when somebody asks for work.
+const LOOK_EVERY: Span = Span::from_secs(5);
+/// How long to rest after having been woken for nothing, at first and at most.
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+const PAUSE_MAX: Duration = Duration::from_millis(250);
 
 /// The flags of `lease`.
 #[derive(Args, Debug)]
@@ -82,8 +88,8 @@ pub(crate) async fn run(app: &App, args: LeaseArgs) -> Done {
     };
     request.check()?;
     let hold = if args.wait.is_some() { Hold::Long } else { Hold::Moment };
-    let store = app.open(Access::Existing, hold).await?;
-    let deliveries = leased(store.as_ref(), request, args.wait.unwrap_or(Span::ZERO)).await?;
+    let mut store = app.open(Access::Existing, hold).await?;
+    let deliveries = leased(&mut store, request, args.wait.unwrap_or(Span::ZERO)).await?;
     match deliveries.as_slice() {
         // On a terminal one message is easier to read as a sheet; a list it is in every other case.
         [only] if app.out.terminal && app.out.format == crate::output::Format::Table => app.out.one(only)?,
@@ -94,18 +100,23 @@ pub(crate) async fn run(app: &App, args: LeaseArgs) -> Done {
 
 /// Leases at once, or as soon as there is something within the time.
 async fn leased(
-    store: &dyn Store,
+    store: &mut Link<'_>,
     request: LeaseRequest,
     wait: Span,
 ) -> redrive::core::error::Outcome<Vec<Delivery>> {
     let began = Instant::now();
+    let mut pause = Duration::ZERO;
     loop {
         let deliveries = store.lease(request.clone()).await?;
         let waited = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let left = wait.as_millis().saturating_sub(waited);
-        if !deliveries.is_empty() || left == 0 {
+        let left = Span::from_millis(wait.as_millis().saturating_sub(waited));
+        if !deliveries.is_empty() || left == Span::ZERO {
             return Ok(deliveries);
         }
-        store.wait(request.queues.clone(), Span::from_millis(left)).await?;
+        // Work that an ordering key holds back may look due: being woken for nothing must not become a spin.
+        tokio::time::sleep(pause.min(left.to_std())).await;
+        let queues = &request.queues;
+        let woken = store.ask(async |store| store.wait(queues.clone(), left.min(LOOK_EVERY)).await).await?;
+        pause = if woken { (pause * 2).clamp(PAUSE_MIN, PAUSE_MAX) } else { Duration::ZERO };
     }
 }

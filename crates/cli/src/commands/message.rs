@@ -1,16 +1,17 @@
 //! `message`: live messages, from enqueue to the last attempt. What died is under `dlq`.
 
-use super::{each, filter, narrowed, pages, payload_text};
+use super::{each, error_text, filter, narrowed, pages, payload_text};
 use crate::args::PageArgs;
 use crate::confirm::confirm;
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::{CliError, Done, ExitCode};
-use crate::output::{Column, Look, Sheet, Show};
+use crate::output::{Column, Look, Sheet, Show, escape};
 use clap::Subcommand;
 use redrive::core::failure::Failure;
 use redrive::core::ids::{MessageId, QueueName};
 use redrive::core::message::Message;
 use redrive::core::query::Query;
+use redrive::core::store::Store;
 use serde::Serialize;
 
 /// The commands under `message`.
@@ -116,7 +117,7 @@ fn failures(kept: &[Failure], failed: u32, look: &Look) -> String {
         let code = failure.error.code.as_deref().map(|code| format!(" ({code})")).unwrap_or_default();
         let (at, category) = (look.time(failure.at), failure.category);
         let (generation, attempt) = (failure.generation, failure.attempt);
-        let error = super::one_line(&format!("{}: {}", failure.error.error_type, failure.error.message));
+        let error = escape::line(&error_text(&failure.error)).into_owned();
         format!("{generation}.{attempt}  {at}{by}{step}  {category}  {error}{code}")
     };
     let mut lines: Vec<String> = kept.iter().map(line).collect();
@@ -153,8 +154,8 @@ pub(crate) async fn run(app: &App, command: MessageCommand) -> Done {
             filter.check_for_messages().map_err(|error| CliError::usage(format!("filter: {error}")))?;
             let filter = narrowed(filter, "queue", queue.as_ref())?;
             let store = app.open(Access::Existing, Hold::Moment).await?;
-            let fetch = async |page| store.messages(Query { filter: filter.clone(), page }).await;
-            pages(app, &page, fetch).await
+            let fetch = async |s: &dyn Store, page| s.messages(Query { filter: filter.clone(), page }).await;
+            pages(app, store, &page, fetch).await
         }
         MessageCommand::Show { id } => {
             let store = app.open(Access::Existing, Hold::Moment).await?;

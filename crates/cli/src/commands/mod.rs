@@ -17,18 +17,21 @@ pub(crate) mod settle;
 
 use crate::args::{Command, Global, PageArgs};
 use crate::config::Config;
-use crate::connect::App;
+use crate::connect::{App, Link};
 use crate::exit_code::{CliError, Done, ExitCode};
-use crate::output::{Show, complain};
+use crate::output::{Format, Show, complain};
 use redrive::core::error::{Outcome, Refusal};
+use redrive::core::failure::ErrorInfo;
 use redrive::core::filter::Filter;
 use redrive::core::ids::QueueName;
 use redrive::core::limits;
 use redrive::core::message::Payload;
 use redrive::core::query::{Page, PageRequest};
+use redrive::core::store::Store;
 
 /// What a command works with. The two that help to get started must not fail on a bad configuration.
 pub(crate) fn surroundings(global: Global, command: &Command) -> Result<App, CliError> {
+    let global = global.without_empty();
     match command {
         Command::Init | Command::Completions(_) => Ok(App::new(global, Config::default())),
         Command::Enqueue(_)
@@ -75,8 +78,9 @@ pub(crate) async fn run(app: &App, command: Command) -> Done {
 /// Prints a list page by page until there is enough of it.
 async fn pages<T: Show>(
     app: &App,
+    mut store: Link<'_>,
     args: &PageArgs,
-    mut fetch: impl AsyncFnMut(PageRequest) -> Outcome<Page<T>>,
+    fetch: impl AsyncFn(&dyn Store, PageRequest) -> Outcome<Page<T>>,
 ) -> Done {
     if args.limit == 0 {
         return Err(CliError::usage("--limit: ask for at least 1"));
@@ -85,8 +89,8 @@ async fn pages<T: Show>(
     let mut wanted = if args.all { usize::MAX } else { args.limit };
     let mut cursor = args.cursor.clone();
     let next = loop {
-        let limit = Some(wanted.min(limits::PAGE_ITEMS_MAX));
-        let page = fetch(PageRequest { limit, cursor }).await?;
+        let request = PageRequest { limit: Some(wanted.min(limits::PAGE_ITEMS_MAX)), cursor };
+        let page = store.ask(async |store| fetch(store, request.clone()).await).await?;
         list.add(&page.items)?;
         wanted = wanted.saturating_sub(page.items.len());
         match page.next {
@@ -109,10 +113,10 @@ fn each<T: Show>(app: &App, results: Vec<Result<T, Refusal>>) -> Done {
             Err(refusal) => refused.push(refusal.into()),
         }
     }
-    if total > 1 || refused.is_empty() {
+    let some = !done.is_empty();
+    if some || (total > 1 && app.out.format != Format::Table) {
         app.out.all(&done)?;
     }
-    let some = !done.is_empty();
     for error in refused.iter().filter(|_| total > 1) {
         complain(&format!("error: {}", error.what));
     }
@@ -149,12 +153,9 @@ fn with_term(filter: &Filter, term: &str) -> Result<Filter, CliError> {
     self::filter(&both)
 }
 
-/// The first line of a text and that there is more, for places that have one line.
-fn one_line(text: &str) -> String {
-    match text.split_once('\n') {
-        None => text.to_owned(),
-        Some((first, _)) => format!("{}…", first.trim_end()),
-    }
+/// What went wrong, in one piece.
+fn error_text(error: &ErrorInfo) -> String {
+    format!("{}: {}", error.error_type, error.message)
 }
 
 /// How much of a payload a person is shown unasked.

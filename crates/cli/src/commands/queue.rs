@@ -2,18 +2,19 @@
 //! `apply` writes what the configuration proposes, and shows where the two differ.
 
 use crate::confirm::confirm;
-use crate::connect::{Access, App, Hold};
+use crate::connect::{Access, App, Hold, policy_in};
 use crate::exit_code::{CliError, Done, ExitCode};
 use crate::output::{Column, Look, Sheet, Show};
 use crate::policy_change::PolicyChange;
 use crate::progress::Progress;
 use clap::Subcommand;
-use redrive::core::error::{Error, Refusal};
 use redrive::core::ids::QueueName;
 use redrive::core::policy::QueuePolicy;
-use redrive::core::store::{Queue, Store};
+use redrive::core::store::Queue;
+use redrive::core::time::Span;
 use serde::Serialize;
 use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The commands under `queue`.
 #[derive(Debug, Subcommand)]
@@ -119,7 +120,7 @@ impl Show for Queue {
     }
 }
 
-/// The settings of a policy as flat names and values, by their names in JSON.
+/// The settings of a policy as flat names and values, as flags and `redrive.toml` spell them.
 fn settings(policy: &QueuePolicy) -> Vec<(String, String)> {
     fn flatten(prefix: &str, value: &Value, into: &mut Vec<(String, String)>) {
         match value {
@@ -130,6 +131,10 @@ fn settings(policy: &QueuePolicy) -> Vec<(String, String)> {
                 }
             }
             Value::String(text) => into.push((prefix.to_owned(), text.clone())),
+            Value::Number(ms) if prefix.ends_with("_ms") => {
+                let span = Span::from_millis(ms.as_u64().unwrap_or_default());
+                into.push((prefix.trim_end_matches("_ms").to_owned(), span.to_string()));
+            }
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => {
                 into.push((prefix.to_owned(), value.to_string()));
             }
@@ -162,10 +167,9 @@ impl Show for Drift {
 
 /// Where two policies differ; `stored` is nothing when the store does not know the queue.
 fn drift(queue: &QueueName, stored: Option<&QueuePolicy>, config: &QueuePolicy) -> Vec<Drift> {
-    let stored: std::collections::BTreeMap<_, _> =
-        stored.map(settings).unwrap_or_default().into_iter().collect();
-    let config: std::collections::BTreeMap<_, _> = settings(config).into_iter().collect();
-    let names: std::collections::BTreeSet<&String> = stored.keys().chain(config.keys()).collect();
+    let stored: BTreeMap<_, _> = stored.map(settings).unwrap_or_default().into_iter().collect();
+    let config: BTreeMap<_, _> = settings(config).into_iter().collect();
+    let names: BTreeSet<&String> = stored.keys().chain(config.keys()).collect();
     let differs = names.into_iter().filter(|name| stored.get(*name) != config.get(*name));
     let one = |name: &String| Drift {
         queue: queue.clone(),
@@ -204,7 +208,7 @@ pub(crate) async fn run(app: &App, command: QueueCommand) -> Done {
         }
         QueueCommand::Set { queue, change, reason } => {
             let store = app.open(Access::Create, Hold::Moment).await?;
-            let stored = policy_in(store.as_ref(), &queue).await?;
+            let stored = policy_in(&*store, &queue).await?;
             let proposed = app.config.queues.get(&queue).cloned();
             let now = stored.clone().or(proposed).unwrap_or_default();
             let policy = change.apply(now).map_err(CliError::usage)?;
@@ -229,14 +233,6 @@ pub(crate) async fn run(app: &App, command: QueueCommand) -> Done {
     Ok(ExitCode::Ok)
 }
 
-async fn policy_in(store: &dyn Store, queue: &QueueName) -> Result<Option<QueuePolicy>, CliError> {
-    match store.queue(queue.clone()).await {
-        Ok(found) => Ok(Some(found.policy)),
-        Err(Error::Refused(Refusal::NoSuchQueue { .. })) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
-}
-
 async fn apply(app: &App, dry_run: bool) -> Done {
     if app.config.queues.is_empty() {
         let what = "the configuration proposes nothing: there is no [queues.NAME] table in it";
@@ -246,7 +242,7 @@ async fn apply(app: &App, dry_run: bool) -> Done {
     let store = app.open(access, Hold::Moment).await?;
     let (mut list, mut changed) = (app.out.list::<Drift>(), 0_u64);
     for (queue, policy) in &app.config.queues {
-        let stored = policy_in(store.as_ref(), queue).await?;
+        let stored = policy_in(&*store, queue).await?;
         if stored.as_ref() == Some(policy) {
             continue;
         }
@@ -296,12 +292,18 @@ mod tests {
     fn drift_names_the_settings_that_differ() {
         let queue: QueueName = "q".parse().unwrap();
         let stored = QueuePolicy::default();
-        let config = QueuePolicy { max_attempts: 7, max_messages: Some(3), ..QueuePolicy::default() };
+        let lease = Span::from_secs(45);
+        let config = QueuePolicy { max_attempts: 7, max_messages: Some(3), lease, ..QueuePolicy::default() };
         assert!(drift(&queue, Some(&stored), &stored).is_empty());
         let found = drift(&queue, Some(&stored), &config);
         let said: Vec<(&str, Option<&str>, Option<&str>)> =
             found.iter().map(|d| (d.setting.as_str(), d.store.as_deref(), d.config.as_deref())).collect();
-        assert_eq!(said, [("max_attempts", Some("5"), Some("7")), ("max_messages", None, Some("3"))]);
+        let expected = [
+            ("lease", Some("30s"), Some("45s")),
+            ("max_attempts", Some("5"), Some("7")),
+            ("max_messages", None, Some("3")),
+        ];
+        assert_eq!(said, expected);
         assert!(drift(&queue, None, &config).iter().all(|d| d.store.is_none()));
     }
 }

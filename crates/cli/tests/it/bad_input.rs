@@ -18,7 +18,7 @@ fn wrong_words_are_refused_by_name() {
     let token = "0".repeat(64);
     let fail = ["fail", &token, "--error-type", "E", "--message", "m"];
     for (args, code, says) in [
-        (["lease", "nope"].as_slice(), 7, "there is no queue \"nope\""),
+        (["lease", "nope"].as_slice(), 7, "there is no queue"),
         (&["queue", "show", "nope"], 7, "redrive queue list"),
         (&["queue", "pause", "nope"], 7, "no queue"),
         (&["queue", "purge", "nope", "--yes"], 7, "no queue"),
@@ -168,6 +168,8 @@ fn a_directory_that_is_not_ours_is_left_alone() {
     let office = Office::new();
     office.run(&["dlq", "list"]).code(7).says("no data directory at").says("--data");
     assert!(!office.data().exists(), "looking must not make a directory");
+    std::fs::create_dir(office.path("empty")).unwrap();
+    office.run(&["dlq", "list", "--data", "empty"]).code(7).says("no data directory at empty");
     let file = office.file("a-file", "hello");
     for args in
         [["enqueue", "q", "--payload", "x", "--data", &file].as_slice(), &["queue", "list", "--data", &file]]

@@ -59,6 +59,11 @@ fn flags_beat_the_environment_and_the_environment_beats_the_file() {
     let from_file = office.path("from-file");
     let shown = office.items(&["message", "list", "--data", from_file.to_str().unwrap()]);
     assert_eq!(text(&shown[0]["enqueued_by"]), "from-file");
+    let mut nothing = office.command(&["queue", "list", "--data", from_file.to_str().unwrap()]);
+    for name in ["REDRIVE_DATA", "REDRIVE_CONFIG", "REDRIVE_URL"] {
+        nothing.env(name, "");
+    }
+    assert!(nothing.output().unwrap().status.success(), "a variable set to nothing is not set");
     office.run(&["queue", "pause", "q", "--actor", "me"]).ok();
     assert_eq!(office.items(&["audit", "list"])[0]["actor"], "me");
 }

@@ -32,7 +32,7 @@ fn a_waiting_worker_is_woken_by_another_process() {
     office.run(&["queue", "set", "q"]).ok();
     let lease = ["lease", "q", "--wait", "60s", "-o", "json"];
     let worker = office.spawn(&lease, Stdio::null());
-    until("the worker holds the directory", || has_entry(&office.data(), "sock"));
+    until("the worker holds the directory", || has_entry(&office.data(), "socket"));
     let id = office.enqueue("q", "x");
     let ran = Ran::of(&lease, worker.wait_with_output().unwrap()).ok();
     assert_eq!(ran.json()["items"][0]["id"], id.as_str());
@@ -60,7 +60,7 @@ fn an_interrupt_ends_a_waiting_command_with_its_code() {
     office.run(&["queue", "set", "q"]).ok();
     let lease = ["lease", "q", "--wait", "10m"];
     let worker = office.spawn(&lease, Stdio::null());
-    until("the worker holds the directory", || has_entry(&office.data(), "sock"));
+    until("the worker holds the directory", || has_entry(&office.data(), "socket"));
     let killed = Command::new("kill").args(["-INT", &worker.id().to_string()]).status().unwrap();
     assert!(killed.success());
     let ran = Ran::of(&lease, worker.wait_with_output().unwrap()).code(130);

@@ -64,7 +64,7 @@ impl<T: Tables> Engine<T> {
         let mut slip = Slip::from(&record);
         slip.size = size;
         self.tables.put_body(slip.seq, body, record.envelope.ttl, now)?;
-        if let Some(key) = &slip.key {
+        if let (Some(key), Some(body_hash)) = (&slip.key, body_hash) {
             let row = KeyRow { id: slip.id, body_hash, created_at: now, ended: None };
             self.tables.put_key(&slip.queue, key, &row)?;
         }
@@ -87,19 +87,22 @@ impl<T: Tables> Engine<T> {
             && let Some(row) = self.tables.key(&new.queue, key)?
             && row.created_at.plus(limits::KEY_WINDOW) > now
         {
-            if row.body_hash != incoming.body_hash {
+            if Some(row.body_hash) != incoming.body_hash {
                 let (queue, key) = (new.queue.clone(), key.clone());
                 return Err(Refusal::KeyConflict { queue, key, id: row.id }.into());
             }
             let state = super::reads::key_state(&self.tables, &row, now)?;
             return Ok(Some(Enqueued { id: row.id, state, duplicate: true }));
         }
+        if !self.tables.is_known(new.id)? {
+            return Ok(None);
+        }
         let found = match self.tables.live(new.id)? {
             Some(live) => Some((live.slip, live.life.state(now))),
             None => self.tables.letter(new.id)?.map(|letter| (letter.slip, State::Dead)),
         };
         let Some((slip, state)) = found else { return Ok(None) };
-        if self.tables.envelope(&slip)?.body_hash() == incoming.body_hash {
+        if self.tables.envelope(&slip)?.body_hash() == T::hash(new, &incoming.body)? {
             return Ok(Some(Enqueued { id: new.id, state, duplicate: true }));
         }
         Err(Refusal::IdConflict { id: new.id }.into())

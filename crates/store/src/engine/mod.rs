@@ -121,6 +121,7 @@ impl<T: Tables> Engine<T> {
     pub(crate) fn forget(&mut self) {
         self.hot = None;
         self.cache = Cache::default();
+        self.tables.forget();
         self.woke = false;
     }
 

@@ -99,6 +99,8 @@ pub(crate) trait Reads {
     /// How many waiting messages of a queue are not due yet.
     fn scheduled(&self, queue: &QueueName, now: Time) -> Kept<u64>;
 
+    /// Whether a live message or a letter has this id.
+    fn is_known(&self, id: MessageId) -> Kept<bool>;
     fn live(&self, id: MessageId) -> Kept<Option<Live>>;
     /// Live messages in the order of ids, after this one.
     fn live_after(&self, after: Option<MessageId>, limit: usize) -> Kept<Vec<Live>>;
@@ -147,7 +149,8 @@ pub(crate) trait Reads {
 pub(crate) struct Incoming<B> {
     /// What decisions look at; payload and what belongs to it are in `body`.
     pub(crate) new: NewMessage,
-    pub(crate) body_hash: [u8; 32],
+    /// The hash of the body, for messages with an idempotency key.
+    pub(crate) body_hash: Option<[u8; 32]>,
     pub(crate) size: u64,
     pub(crate) body: B,
 }
@@ -158,6 +161,11 @@ pub(crate) trait Tables: Reads {
     type Body: Send;
     /// Takes the body out of a message.
     fn pack(new: &mut NewMessage) -> Self::Body;
+    /// The hash of a message whose body was taken out; only asked for when its id is known already.
+    fn hash(new: &NewMessage, body: &Self::Body) -> Kept<[u8; 32]>;
+
+    /// Forgets what is only in memory: the commit that wrote it did not happen.
+    fn forget(&mut self) {}
 
     fn put_heads(&mut self, heads: &Heads) -> Kept<()>;
     fn put_queue(&mut self, name: &QueueName, row: &QueueRow) -> Kept<()>;

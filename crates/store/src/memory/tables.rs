@@ -67,6 +67,10 @@ impl Reads for Maps {
         Ok(self.live.values().filter(waits).count() as u64)
     }
 
+    fn is_known(&self, id: MessageId) -> Kept<bool> {
+        Ok(self.live.contains_key(&id) || self.deaths.contains_key(&id))
+    }
+
     fn live(&self, id: MessageId) -> Kept<Option<Live>> {
         Ok(self.live.get(&id).cloned())
     }
@@ -236,6 +240,10 @@ impl Tables for Maps {
         let whole = new.clone();
         new.payload = Payload::default();
         whole
+    }
+
+    fn hash(_: &NewMessage, body: &NewMessage) -> Kept<[u8; 32]> {
+        Ok(body.body_hash())
     }
 
     fn put_heads(&mut self, heads: &Heads) -> Kept<()> {

@@ -3,12 +3,12 @@
 
 use super::errors::damaged;
 use crate::engine::tables::Kept;
-use redrive_core::ids::QueueName;
+use redrive_core::ids::{MessageId, QueueName};
 use redrive_core::message::{Envelope, NewMessage, Payload, Slip};
 use redrive_core::time::{Span, Time};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
+use xxhash_rust::xxh3::Xxh3;
 
 /// Payloads from this size on are compressed, if that makes them smaller.
 const COMPRESS_FROM: usize = 1_024;
@@ -16,7 +16,7 @@ const COMPRESS_FROM: usize = 1_024;
 const LEVEL: i32 = 3;
 
 /// A body as it lies in its table.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Packed {
     pub(super) rest: Option<Vec<u8>>,
     pub(super) content_type: String,
@@ -47,16 +47,15 @@ struct Rest {
     enqueued_by: Option<String>,
 }
 
-/// The first eight bytes of a SHA-256 over everything that is stored.
+/// Tells whether the bytes are those that were written; against accidents, not against people.
 fn checksum(rest: Option<&[u8]>, content_type: &str, payload: &[u8]) -> i64 {
-    let mut hash = Sha256::new();
+    let mut hash = Xxh3::new();
     hash.update(rest.unwrap_or_default());
-    hash.update([0]);
-    hash.update(content_type);
-    hash.update([0]);
+    hash.update(&[0]);
+    hash.update(content_type.as_bytes());
+    hash.update(&[0]);
     hash.update(payload);
-    let digest = hash.finalize();
-    digest.iter().take(8).fold(0_i64, |acc, byte| (acc << 8) | i64::from(*byte))
+    hash.digest().cast_signed()
 }
 
 /// Takes the body out of a message.
@@ -93,9 +92,9 @@ impl Packed {
         checksum(self.rest.as_deref(), &self.content_type, &self.payload) == self.checksum
     }
 
-    /// The whole envelope, with the slip's part.
-    pub(crate) fn open(self, slip: &Slip) -> Kept<Envelope> {
-        let broken = || damaged(format!("the payload of message {} is not what was written", slip.id));
+    /// The rarely used part and the payload, bit for bit.
+    fn unpack(self, id: MessageId) -> Kept<(Rest, Payload)> {
+        let broken = || damaged(format!("the payload of message {id} is not what was written"));
         if !self.is_whole() {
             return Err(broken());
         }
@@ -108,13 +107,26 @@ impl Packed {
             Ok(length) => zstd::bulk::decompress(&self.payload, length).map_err(|_| broken())?,
             Err(_) => return Err(broken()),
         };
+        Ok((rest, Payload { bytes, content_type: self.content_type }))
+    }
+
+    /// The hash that the message had before its body was taken out.
+    pub(super) fn hash_as(self, new: &NewMessage) -> Kept<[u8; 32]> {
+        let (rest, payload) = self.unpack(new.id)?;
+        Ok(NewMessage { payload, headers: rest.headers, ..new.clone() }.body_hash())
+    }
+
+    /// The whole envelope, with the slip's part.
+    pub(crate) fn open(self, slip: &Slip) -> Kept<Envelope> {
+        let (ttl, enqueued_at) = (self.ttl, self.enqueued_at);
+        let (rest, payload) = self.unpack(slip.id)?;
         Ok(Envelope {
             id: slip.id,
             seq: slip.seq,
             queue: slip.queue.clone(),
             kind: slip.kind.clone(),
             priority: slip.priority,
-            payload: Payload { bytes, content_type: self.content_type },
+            payload,
             headers: rest.headers,
             tags: rest.tags,
             key: slip.key.clone(),
@@ -124,10 +136,10 @@ impl Packed {
             context: rest.context,
             max_attempts: slip.terms.max_attempts,
             delay: rest.delay,
-            ttl: self.ttl,
+            ttl,
             deadline: slip.terms.deadline,
             enqueued_by: rest.enqueued_by,
-            enqueued_at: self.enqueued_at,
+            enqueued_at,
         })
     }
 }

@@ -5,7 +5,7 @@ use super::errors::{damaged, kept};
 use super::mark::Mark;
 use super::reads::SqlTables;
 use super::reserve::Reserve;
-use super::writer::{Shared, Writer};
+use super::writer::{CHECKPOINT_ALWAYS, Shared, Writer};
 use super::{Sqlite, schema};
 use crate::clock::Slewing;
 use crate::engine::Engine;
@@ -127,6 +127,7 @@ pub(super) fn open(directory: &Path, options: Options) -> Kept<Sqlite> {
     };
     if options.grace {
         give_grace(&connection, clock.now())?;
+        lay_out_log(directory)?;
     }
     start(directory, connection, lock, Started { options, commits, mark, audit_key, clock, slewing })
 }
@@ -251,6 +252,22 @@ fn give_grace(connection: &Connection, now: Time) -> Kept<()> {
     let sql = "UPDATE messages SET lease_expires_at = \
                max(lease_expires_at, ?1 + min(lease_expires_at - granted_at, ?2)) WHERE phase = 1";
     kept(connection.execute(sql, [now.as_millis(), GRACE_MS])).map(|_| ())
+}
+
+/// Gives the log its full length beforehand, as zeros, which SQLite reads as "nothing written here": syncing
+/// bytes into a file that does not grow is much cheaper than syncing its growth. For those who hold the
+/// directory for long; a full disk leaves the log to grow by itself.
+fn lay_out_log(directory: &Path) -> Kept<()> {
+    let path = directory.join(format!("{DATABASE}-wal"));
+    let Ok(file) = OpenOptions::new().append(true).open(&path) else { return Ok(()) };
+    let length = file.metadata().map_or(0, |m| m.len());
+    let wanted = u64::try_from(CHECKPOINT_ALWAYS).unwrap_or(0) * 4_120;
+    let missing = usize::try_from(wanted.saturating_sub(length)).unwrap_or(0);
+    let mut file = &file;
+    match file.write_all(&vec![0; missing]).and_then(|()| file.sync_all()) {
+        Err(e) if e.kind() == io::ErrorKind::StorageFull => Ok(()),
+        written => written.map_err(|e| refused("lay out", &path, &e)),
+    }
 }
 
 /// Reads the key of the audit chain, or makes it. A store that has lost its key says so when it is verified.

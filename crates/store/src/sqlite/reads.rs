@@ -16,12 +16,15 @@ use redrive_core::store::KvEntry;
 use redrive_core::time::{Span, Time};
 use rusqlite::types::ToSql;
 use rusqlite::{Connection, OptionalExtension as _, Row};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// A connection to the tables.
 #[derive(Debug)]
 pub(crate) struct SqlTables {
     pub(super) connection: Connection,
+    /// Live messages that this connection wrote lately, as they are in the table. Only the writer has any:
+    /// nobody else writes, so they cannot be stale; a rolled-back commit drops them all.
+    pub(super) recent: HashMap<MessageId, Live>,
 }
 
 /// Statements kept ready per connection: all there are.
@@ -30,7 +33,7 @@ const STATEMENTS: usize = 128;
 impl SqlTables {
     pub(super) fn new(connection: Connection) -> Self {
         connection.set_prepared_statement_cache_capacity(STATEMENTS);
-        Self { connection }
+        Self { connection, recent: HashMap::new() }
     }
 
     pub(super) fn one<T>(
@@ -121,9 +124,19 @@ impl Reads for SqlTables {
         Ok(count.unwrap_or(0))
     }
 
+    fn is_known(&self, id: MessageId) -> Kept<bool> {
+        if self.recent.contains_key(&id) {
+            return Ok(true);
+        }
+        let found = |sql| Ok(self.one(sql, &[&id.to_bytes()], |_| Ok(()))?.is_some());
+        Ok(found("SELECT 1 FROM messages WHERE id = ?1")? || found("SELECT 1 FROM letters WHERE id = ?1")?)
+    }
+
     fn live(&self, id: MessageId) -> Kept<Option<Live>> {
-        let sql = const_sql::LIVE_BY_ID;
-        self.one(sql, &[&id.to_bytes()], rows::live)
+        match self.recent.get(&id) {
+            Some(live) => Ok(Some(live.clone())),
+            None => self.one(const_sql::LIVE_BY_ID, &[&id.to_bytes()], rows::live),
+        }
     }
 
     fn live_after(&self, after: Option<MessageId>, limit: usize) -> Kept<Vec<Live>> {

@@ -27,10 +27,11 @@ CREATE TABLE queues(
 CREATE TABLE messages(
   id BLOB PRIMARY KEY, seq INTEGER NOT NULL, queue TEXT NOT NULL, kind TEXT NOT NULL, priority INTEGER NOT NULL,
   size INTEGER NOT NULL, key TEXT, ordering_key TEXT, max_attempts INTEGER, ttl_ends_at INTEGER, deadline INTEGER,
-  phase INTEGER NOT NULL, ready_at INTEGER NOT NULL, attempts INTEGER NOT NULL, deliveries INTEGER NOT NULL,
-  generation INTEGER NOT NULL, given_back INTEGER NOT NULL, failed INTEGER NOT NULL, failing_since INTEGER,
-  last_delay INTEGER, first_received_at INTEGER, updated_at INTEGER NOT NULL,
-  delayed INTEGER NOT NULL, secret BLOB, worker TEXT, granted_at INTEGER, lease_expires_at INTEGER
+  phase INTEGER NOT NULL DEFAULT 0, ready_at INTEGER NOT NULL, attempts INTEGER NOT NULL DEFAULT 0,
+  deliveries INTEGER NOT NULL DEFAULT 0, generation INTEGER NOT NULL DEFAULT 1, given_back INTEGER NOT NULL DEFAULT 0,
+  failed INTEGER NOT NULL DEFAULT 0, failing_since INTEGER, last_delay INTEGER, first_received_at INTEGER,
+  updated_at INTEGER NOT NULL, delayed INTEGER NOT NULL DEFAULT 0, secret BLOB, worker TEXT, granted_at INTEGER,
+  lease_expires_at INTEGER
 ) WITHOUT ROWID;
 CREATE INDEX messages_delayed ON messages(queue, ready_at) WHERE delayed = 1;
 CREATE TABLE bodies(

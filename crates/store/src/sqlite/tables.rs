@@ -11,7 +11,7 @@ use redrive_core::failure::Failure;
 use redrive_core::group::{Leaf, LeafCount, LeafKey};
 use redrive_core::ids::{OperationId, QueueName, Secret};
 use redrive_core::lifecycle::{Life, Phase};
-use redrive_core::message::{NewMessage, Slip};
+use redrive_core::message::{NewMessage, Slip, Terms};
 use redrive_core::operation::{Member, MemberOutcome, Operation};
 use redrive_core::store::KvEntry;
 use redrive_core::time::{Span, Time};
@@ -56,6 +56,16 @@ const ADD_LIVE: &str = "INSERT INTO messages(id, seq, queue, kind, priority, siz
      first_received_at, updated_at, delayed, phase) \
      VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,0)";
 
+/// The same for a message that is new, due and plain, as most are: everything else is the column's default.
+const ADD_PLAIN: &str =
+    "INSERT INTO messages(id, seq, queue, kind, priority, size, ready_at, updated_at) VALUES(?1,?2,?3,?4,?5,?6,?7,?7)";
+
+fn is_plain(live: &Live) -> bool {
+    let Live { slip, life } = live;
+    let fresh = Life::new(life.updated_at, life.updated_at);
+    slip.key.is_none() && slip.ordering_key.is_none() && slip.terms == Terms::default() && *life == fresh
+}
+
 const PUT_LIFE: &str = "UPDATE messages SET ready_at=?2, attempts=?3, deliveries=?4, generation=?5, given_back=?6, \
      failed=?7, failing_since=?8, last_delay=?9, first_received_at=?10, updated_at=?11, delayed=?12, phase=?13, \
      secret=?14, worker=?15, granted_at=?16, lease_expires_at=?17 WHERE id=?1";
@@ -66,6 +76,9 @@ const ADD_LETTER: &str = "INSERT INTO letters(death, id, seq, queue, kind, prior
      severity, leaf, redrives, dead_at, last_failed_at, expires_at, quarantined_until, holds_key, available_at, \
      consumer_until) VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,\
      ?25,?26,?27,?28,?29,?30,?31,?32,?33,?34,?35,?36,?37,?38,?39)";
+
+/// Rows kept in memory as they were written: about 20 MB at most.
+const RECENT_MAX: usize = 65_536;
 
 fn delayed(life: &Life) -> bool {
     life.phase == Phase::Waiting && life.ready_at > life.updated_at
@@ -80,6 +93,14 @@ impl Tables for SqlTables {
 
     fn pack(new: &mut NewMessage) -> Packed {
         body::pack(new)
+    }
+
+    fn hash(new: &NewMessage, body: &Packed) -> Kept<[u8; 32]> {
+        body.clone().hash_as(new)
+    }
+
+    fn forget(&mut self) {
+        self.recent.clear();
     }
 
     fn put_heads(&mut self, heads: &Heads) -> Kept<()> {
@@ -132,6 +153,21 @@ impl Tables for SqlTables {
 
     fn add_live(&mut self, live: &Live) -> Kept<()> {
         let Live { slip, life } = live;
+        if self.recent.len() < RECENT_MAX {
+            self.recent.insert(slip.id, live.clone());
+        }
+        if is_plain(live) {
+            let params: &[&dyn ToSql] = &[
+                &slip.id.to_bytes(),
+                &int(slip.seq),
+                &slip.queue.as_str(),
+                &slip.kind,
+                &level(slip),
+                &int(slip.size),
+                &life.ready_at.as_millis(),
+            ];
+            return self.run_one("a message", ADD_PLAIN, params);
+        }
         let params: &[&dyn ToSql] = &[
             &slip.id.to_bytes(),
             &int(slip.seq),
@@ -180,10 +216,15 @@ impl Tables for SqlTables {
             &ms(lease.map(|l| l.granted_at)),
             &ms(lease.map(|l| l.expires_at)),
         ];
-        self.run_one("a message", PUT_LIFE, params)
+        self.run_one("a message", PUT_LIFE, params)?;
+        if let Some(live) = self.recent.get_mut(&slip.id) {
+            live.life = life.clone();
+        }
+        Ok(())
     }
 
     fn drop_live(&mut self, slip: &Slip) -> Kept<()> {
+        self.recent.remove(&slip.id);
         self.run_one("a message", "DELETE FROM messages WHERE id = ?1", &[&slip.id.to_bytes()])
     }
 

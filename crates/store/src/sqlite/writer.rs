@@ -31,7 +31,7 @@ pub(super) struct Job {
 /// Log pages after which a checkpoint is made as soon as nobody waits.
 const CHECKPOINT_WHEN_IDLE: i32 = 4_000;
 /// Log pages after which a checkpoint is made in any case.
-const CHECKPOINT_ALWAYS: i32 = 16_000;
+pub(super) const CHECKPOINT_ALWAYS: i32 = 8_000;
 
 /// What the writer shares with those who send to it.
 #[derive(Debug, Default)]

@@ -248,6 +248,45 @@ pub(super) async fn i42_the_same_id_again_is_harmless(stage: &Stage<'_>) {
     assert_eq!(stage.seen().await, before);
 }
 
+pub(super) async fn a_finished_message_leaves_nothing_behind(stage: &Stage<'_>) {
+    let policy = QueuePolicy { on_expire: OnExpire::Drop, ..rules(9) };
+    stage.set("q", policy.clone()).await;
+    let sent = NewMessage { ttl: Some(secs(60)), ..new(1, "q") };
+    for (seq, end) in [(2, "ack"), (4, "cancel"), (6, "purge"), (8, "drop")] {
+        stage.send(sent.clone()).await;
+        stage.settle(stage.take_one("q").await.token, failed("Bad")).await.expect("held");
+        stage.clock.advance(secs(10));
+        match end {
+            "ack" => drop(stage.settle(stage.take_one("q").await.token, Settle::Ack).await.expect("held")),
+            "cancel" => drop(stage.store.cancel(vec![sent.id], operator()).await.expect("answers")),
+            "purge" => drop(stage.store.purge(q("q"), operator()).await.expect("answers")),
+            _ => {
+                stage.clock.advance(secs(60));
+                stage.store.reap(10).await.expect("answers");
+            }
+        }
+        let again = stage.send(sent.clone()).await;
+        assert_eq!(stage.message(again).await, fresh(&sent, &policy, seq, stage.now()), "after {end}");
+        stage.store.purge(q("q"), operator()).await.expect("answers");
+    }
+}
+
+pub(super) async fn i41_concurrent_senders_make_one_message(stage: &Stage<'_>) {
+    let sent = |n| vec![NewMessage { id: message_id(n), key: Some("k".into()), ..new(1, "q") }];
+    let store = stage.store;
+    let (a, b, c, d) = tokio::join!(
+        store.enqueue(sent(1)),
+        store.enqueue(sent(2)),
+        store.enqueue(sent(3)),
+        store.enqueue(sent(4))
+    );
+    let all: Vec<Enqueued> =
+        [a, b, c, d].into_iter().map(|r| r.expect("answers").remove(0).expect("accepted")).collect();
+    assert_eq!(all.iter().filter(|sent| !sent.duplicate).count(), 1, "{all:?}");
+    assert!(all.iter().all(|sent| sent.id == all[0].id), "{all:?}");
+    assert_eq!(stage.counts("q").await.enqueued, 1);
+}
+
 pub(super) async fn a_full_queue_refuses_by_count(stage: &Stage<'_>) {
     stage.set("q", QueuePolicy { max_messages: Some(2), ..rules(1) }).await;
     let batch = (1..=3).map(|n| new(n, "q")).collect();

@@ -211,6 +211,23 @@ pub(super) async fn i16_a_leased_message_is_nobody_elses(stage: &Stage<'_>) {
     assert_eq!(stage.take("q", 3).await, [], "until the last millisecond");
 }
 
+pub(super) async fn i16_concurrent_workers_never_share(stage: &Stage<'_>) {
+    for n in 1..=30 {
+        let ordering_key = (n % 3 == 0).then(|| "o".to_owned());
+        stage.send(NewMessage { ordering_key, ..new(n, "q") }).await;
+    }
+    let ask = || stage.store.lease(stage.wish(&["q"], 7));
+    let (a, b, c, d) = tokio::join!(ask(), ask(), ask(), ask());
+    let all: Vec<Delivery> = [a, b, c, d].into_iter().flat_map(|r| r.expect("answers")).collect();
+    let ids: BTreeSet<_> = all.iter().map(|d| d.token.id).collect();
+    assert_eq!((all.len(), ids.len()), (21, 21), "twenty without a key, and the first with one");
+    let tokens: Vec<_> = all.iter().map(|d| d.token).collect();
+    let settle = |n: usize| stage.settle(tokens[n], Settle::Ack);
+    let (a, b, c, d) = tokio::join!(settle(0), settle(0), settle(0), settle(0));
+    assert_eq!([a, b, c, d].iter().filter(|r| r.is_ok()).count(), 1, "one of them finalised it");
+    assert_eq!(stage.counts("q").await.done, 1);
+}
+
 pub(super) async fn i17_i18_every_lease_has_a_new_secret_and_a_higher_number(stage: &Stage<'_>) {
     stage.set("q", rules(1_000)).await;
     stage.send(new(1, "q")).await;

@@ -1,7 +1,7 @@
 //! Laws of operations: what was seen is what is touched, once, however often it is asked for (I36, I37).
 
 use super::Stage;
-use super::kit::{field, hopeless, new, operator, refused, rules, secs};
+use super::kit::{field, hopeless, new, operator, q, refused, rules, secs};
 use crate::clock::START;
 use crate::ids::{message_id, operation_id};
 use crate::observe::walk;
@@ -16,7 +16,7 @@ use redrive_core::operation::{
     Control, Member, MemberOutcome, Operation, OperationSpec, Preview, Stage as Step,
 };
 use redrive_core::query::PageRequest;
-use redrive_core::store::Settle;
+use redrive_core::store::{LetterLeaseRequest, Settle};
 
 fn spec(n: u64, act: Act, filter: &str) -> OperationSpec {
     let filter = Filter::parse(filter).expect("a filter");
@@ -162,28 +162,27 @@ pub(super) async fn trap4_what_dies_again_is_not_swept_in(stage: &Stage<'_>) {
     assert!(stage.letters("").await.iter().all(|l| l.file.redrives == 1));
 }
 
-pub(super) async fn i36_what_changed_since_the_freeze_is_skipped(stage: &Stage<'_>) {
-    stage.deaths(5).await;
+pub(super) async fn i36_trap10_what_changed_since_the_freeze_is_skipped(stage: &Stage<'_>) {
+    stage.deaths(6).await;
     stage.start(all(1, Act::Resolve)).await;
     stage.step(1).await;
-    stage.act(message_id(1), Act::Note).await.expect("a note");
     stage.act(message_id(2), Act::Retry { at: None }).await.expect("pending");
     stage.act(message_id(3), Act::Abandon).await.expect("pending");
     stage.act(message_id(3), Act::Purge).await.expect("closed");
-    let wish = redrive_core::store::LetterLeaseRequest {
-        dlq: super::kit::q("q-dlq"),
-        max: 2,
-        lease_for: None,
-        worker: "c".into(),
-    };
+    stage.act(message_id(5), Act::Note).await.expect("a note");
+    let wish = LetterLeaseRequest { dlq: q("q-dlq"), max: 2, lease_for: None, worker: "c".into() };
     let drawn = stage.store.lease_letters(wish).await.expect("answers");
     assert_eq!(drawn.iter().map(|d| d.token.id).collect::<Vec<_>>(), [message_id(1), message_id(4)]);
     let done = stage.step(1).await;
-    assert_eq!((done.stage, done.members, done.succeeded, done.skipped), (Step::Done, 5, 1, 4));
+    assert_eq!((done.stage, done.members, done.succeeded, done.skipped), (Step::Done, 6, 1, 5));
     let outcomes: Vec<_> = stage.members(1).await.iter().map(|m| m.outcome).collect();
     let (skipped, succeeded) = (MemberOutcome::Skipped, MemberOutcome::Succeeded);
-    assert_eq!(outcomes, [skipped, skipped, skipped, skipped, succeeded]);
-    assert_eq!(stage.letter(message_id(1)).await.file.status, Status::Pending);
+    assert_eq!(
+        outcomes,
+        [skipped, skipped, skipped, skipped, skipped, succeeded],
+        "one bad one stops nobody"
+    );
+    assert_eq!(stage.letter(message_id(5)).await.file.status, Status::Pending, "a mere note is a change");
     assert_eq!(stage.trail().await.last().map(|row| row.count), Some(1), "the row counts what was touched");
 }
 

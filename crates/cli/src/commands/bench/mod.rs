@@ -1,5 +1,7 @@
 //! `bench`: measures this machine with the shipped binary. It never touches the data directory.
 
+mod bare;
+mod measure;
 mod store;
 
 use crate::connect::App;

@@ -1,11 +1,299 @@
-//! The store suite. Not measured yet: it says so instead of printing numbers that mean nothing.
+//! The store suite: the embedded store beside the bare limit of the same run, in a throw-away directory.
 
 use super::BenchArgs;
+use super::bare::{Append, BareFile};
+use super::measure::{Figure, Run, Stopwatch, run_of};
 use crate::connect::App;
 use crate::exit_code::{CliError, Done, ExitCode};
+use redrive::OpenOptions;
+use redrive::core::failure::{ErrorInfo, Report};
+use redrive::core::ids::{LeaseToken, QueueName};
+use redrive::core::message::{NewMessage, Payload, Priority};
+use redrive::core::policy::QueuePolicy;
+use redrive::core::store::{LeaseRequest, Settle, Settlement, Store};
+use redrive::core::time::Span;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+const DURABLE: &str = "fsync before reply";
 
 /// Runs it.
-#[expect(clippy::unused_async, reason = "the suite that measures needs it")]
-pub(crate) async fn run(_: &App, args: BenchArgs) -> Done {
-    Err(CliError::new(ExitCode::Error, format!("unknown suite: {:?} has no measurements yet", args.suite)))
+pub(crate) async fn run(app: &App, args: BenchArgs) -> Done {
+    let root = args.dir.clone().unwrap_or_else(std::env::temp_dir);
+    let root = root.join(format!("redrive-bench-{}", std::process::id()));
+    let result = measure_all(app, &args, &root).await;
+    let _ = std::fs::remove_dir_all(&root);
+    app.out.all(&result?)?;
+    Ok(ExitCode::Ok)
+}
+
+async fn measure_all(app: &App, args: &BenchArgs, root: &Path) -> Result<Vec<Figure>, CliError> {
+    let messages = args.messages.unwrap_or(100_000);
+    app.out.note(&format!(
+        "store suite in {}: {} runs, {} producers, {} messages of {} bytes, seed {}",
+        root.display(),
+        args.runs,
+        args.producers,
+        messages,
+        args.payload,
+        args.seed
+    ));
+    let mut bare = Vec::new();
+    let mut plain = Vec::new();
+    let mut rich = Vec::new();
+    let mut cycle = Vec::new();
+    let mut cycle_one = Vec::new();
+    let mut dead = Vec::new();
+    for number in 1..=args.runs.max(1) {
+        app.out.note(&format!("run {number} of {}", args.runs));
+        let place = root.join(number.to_string());
+        std::fs::create_dir_all(&place)
+            .map_err(|e| CliError::io(format_args!("make {}", place.display()), &e))?;
+        let limit = bare_run(args, messages, &place).await?;
+        let rate = limit.rate();
+        bare.push(limit);
+        let beside = |run: Run| Run { bare: Some(rate), ..run };
+        let fresh = |name: &str| open(place.join(name));
+        plain.push(beside(enqueue_run(fresh("plain").await?, args, messages, false).await?));
+        rich.push(beside(enqueue_run(fresh("rich").await?, args, messages, true).await?));
+        cycle.push(beside(cycle_run(fresh("cycle").await?, args, messages, 64, 4).await?));
+        cycle_one
+            .push(beside(cycle_run(fresh("single").await?, args, messages / 20, 1, args.producers).await?));
+        dead.push(beside(death_run(fresh("dead").await?, args, messages / 2, 64).await?));
+        let _ = std::fs::remove_dir_all(&place);
+    }
+    Ok(vec![
+        Figure::of("bare file: append", DURABLE, 1, &bare),
+        Figure::of("enqueue, bare path", DURABLE, 1, &plain),
+        Figure::of("enqueue, all features", DURABLE, 1, &rich),
+        Figure::of("enqueue, lease, ack", DURABLE, 64, &cycle),
+        Figure::of("enqueue, lease, ack", DURABLE, 1, &cycle_one),
+        Figure::of("failure to dead letter", DURABLE, 64, &dead),
+    ])
+}
+
+async fn open(place: PathBuf) -> Result<Arc<dyn Store>, CliError> {
+    let options = OpenOptions::default();
+    Ok(redrive::open(&place, options).await?)
+}
+
+fn queue() -> Result<QueueName, CliError> {
+    "bench".parse().map_err(|e| CliError::new(ExitCode::Error, format!("the bench's queue: {e}")))
+}
+
+fn message(args: &BenchArgs, n: u64, rich: bool) -> Result<NewMessage, CliError> {
+    // Bytes that do not compress to nothing, the same for every run with this seed.
+    let mut x = args.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ n;
+    let bytes = (0..args.payload).map(|_| {
+        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        u8::try_from(x >> 56).unwrap_or(0)
+    });
+    let payload = Payload { bytes: bytes.collect(), content_type: "application/octet-stream".into() };
+    let mut new = NewMessage::new(redrive::new_id(), queue()?, payload);
+    if rich {
+        new.kind = "charge".into();
+        new.priority = Some(Priority::from_level(usize::try_from(n % 5).unwrap_or(0)));
+        new.key = Some(format!("key-{n}"));
+        new.ordering_key = Some(format!("customer-{}", n % 10_000));
+        new.headers
+            .insert("traceparent".into(), "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".into());
+        new.tags.insert("bench".into());
+    }
+    Ok(new)
+}
+
+/// Runs `tasks` copies of a task and times the whole.
+async fn many<F, Fut>(tasks: usize, items: u64, task: F) -> Result<Run, CliError>
+where
+    F: Fn(usize) -> Fut,
+    Fut: Future<Output = Result<Stopwatch, CliError>> + Send + 'static,
+{
+    let mut set = JoinSet::new();
+    let began = Instant::now();
+    for n in 0..tasks {
+        set.spawn(task(n));
+    }
+    let mut watches = Vec::new();
+    while let Some(done) = set.join_next().await {
+        watches.push(done.map_err(|e| CliError::new(ExitCode::Error, format!("a bench task died: {e}")))??);
+    }
+    Ok(run_of(items, began.elapsed(), watches))
+}
+
+async fn bare_run(args: &BenchArgs, messages: u64, place: &Path) -> Result<Run, CliError> {
+    let record = args.payload + 64;
+    let bytes = messages * record as u64;
+    let failed = |e: &std::io::Error| CliError::io("measure the bare file", e);
+    let file = BareFile::start(&place.join("bare"), bytes).map_err(|e| failed(&e))?;
+    let left = Arc::new(AtomicU64::new(messages));
+    let run = many(args.producers, messages, |_| {
+        let (sender, left) = (file.sender.clone(), Arc::clone(&left));
+        async move {
+            let mut watch = Stopwatch::new();
+            while take(&left) {
+                let began = Instant::now();
+                let (done, answered) = oneshot::channel();
+                let _ = sender.send(Append { bytes: vec![0xA5; record], done }).await;
+                let _ = answered.await;
+                watch.lap(began);
+            }
+            Ok(watch)
+        }
+    })
+    .await?;
+    file.finish().map_err(|e| failed(&e))?;
+    Ok(run)
+}
+
+/// Takes one of what is left to do.
+fn take(left: &AtomicU64) -> bool {
+    left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()
+}
+
+async fn enqueue_run(
+    store: Arc<dyn Store>,
+    args: &BenchArgs,
+    messages: u64,
+    rich: bool,
+) -> Result<Run, CliError> {
+    let share = messages / args.producers as u64;
+    // Made beforehand, all but the id: what is measured is the store, not the making of payloads, but an id
+    // is as old as its enqueue.
+    let mut ready = Vec::new();
+    for producer in 0..args.producers as u64 {
+        let mine: Result<Vec<_>, _> = (0..share).map(|n| message(args, producer * share + n, rich)).collect();
+        ready.push(Some(mine?));
+    }
+    let ready = std::sync::Mutex::new(ready);
+    many(args.producers, share * args.producers as u64, |n| {
+        let store = Arc::clone(&store);
+        let mut ready = ready.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mine = ready.get_mut(n).and_then(Option::take).unwrap_or_default();
+        async move {
+            let mut watch = Stopwatch::new();
+            for mut new in mine {
+                let began = Instant::now();
+                new.id = redrive::new_id();
+                one_result(store.enqueue(vec![new]).await?)?;
+                watch.lap(began);
+            }
+            Ok(watch)
+        }
+    })
+    .await
+}
+
+fn one_result<T>(results: Vec<Result<T, redrive::core::error::Refusal>>) -> Result<(), CliError> {
+    for result in results {
+        result.map_err(redrive::core::error::Error::Refused)?;
+    }
+    Ok(())
+}
+
+async fn lease(store: &dyn Store, max: usize) -> Result<Vec<LeaseToken>, CliError> {
+    let request = LeaseRequest { queues: vec![queue()?], max, lease_for: None, worker: "bench".into() };
+    Ok(store.lease(request).await?.into_iter().map(|delivery| delivery.token).collect())
+}
+
+/// The whole life: each task enqueues a batch, leases as many and acks them.
+async fn cycle_run(
+    store: Arc<dyn Store>,
+    args: &BenchArgs,
+    messages: u64,
+    batch: usize,
+    tasks: usize,
+) -> Result<Run, CliError> {
+    let rounds = messages / (batch * tasks) as u64;
+    let mut ready = Vec::new();
+    for task in 0..tasks as u64 {
+        let mut mine = Vec::new();
+        for round in 0..rounds {
+            let first = (task * rounds + round) * batch as u64;
+            let made: Result<Vec<_>, _> =
+                (0..batch as u64).map(|n| message(args, first + n, false)).collect();
+            mine.push(made?);
+        }
+        ready.push(Some(mine));
+    }
+    let ready = std::sync::Mutex::new(ready);
+    many(tasks, rounds * (batch * tasks) as u64, |n| {
+        let store = Arc::clone(&store);
+        let mut ready = ready.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mine = ready.get_mut(n).and_then(Option::take).unwrap_or_default();
+        async move {
+            let mut watch = Stopwatch::new();
+            for mut new in mine {
+                let began = Instant::now();
+                new.iter_mut().for_each(|message| message.id = redrive::new_id());
+                one_result(store.enqueue(new).await?)?;
+                let tokens = lease(store.as_ref(), batch).await?;
+                let acks = tokens.into_iter().map(|token| Settlement { token, what: Settle::Ack }).collect();
+                one_result(store.settle(acks).await?)?;
+                watch.lap(began);
+            }
+            Ok(watch)
+        }
+    })
+    .await
+}
+
+/// From failure to durable dead letter: signature, classification, counters and history included.
+async fn death_run(
+    store: Arc<dyn Store>,
+    args: &BenchArgs,
+    messages: u64,
+    batch: usize,
+) -> Result<Run, CliError> {
+    let policy = QueuePolicy { max_attempts: 1, lease: Span::from_hours(1), ..QueuePolicy::default() };
+    store.configure(queue()?, policy, app_actor()).await?;
+    let all: Result<Vec<_>, _> = (0..messages).map(|n| message(args, n, false)).collect();
+    for chunk in all?.chunks(1_000) {
+        one_result(store.enqueue(chunk.to_vec()).await?)?;
+    }
+    let mut tokens = Vec::new();
+    loop {
+        let more = lease(store.as_ref(), 1_000).await?;
+        if more.is_empty() {
+            break;
+        }
+        tokens.extend(more);
+    }
+    let tasks = 4;
+    let share = tokens.len().div_ceil(tasks);
+    let shares: Vec<Vec<LeaseToken>> = tokens.chunks(share.max(1)).map(<[LeaseToken]>::to_vec).collect();
+    let total = tokens.len() as u64;
+    many(shares.len(), total, |n| {
+        let (store, mine) = (Arc::clone(&store), shares.get(n).cloned().unwrap_or_default());
+        async move {
+            let mut watch = Stopwatch::new();
+            for (round, chunk) in mine.chunks(batch).enumerate() {
+                let began = Instant::now();
+                let fails =
+                    chunk.iter().enumerate().map(|(i, token)| failed(*token, round * batch + i)).collect();
+                one_result(store.settle(fails).await?)?;
+                watch.lap(began);
+            }
+            Ok(watch)
+        }
+    })
+    .await
+}
+
+fn app_actor() -> redrive::core::dead_letter::Actor {
+    redrive::core::dead_letter::Actor::new("bench", "cli")
+}
+
+fn failed(token: LeaseToken, n: usize) -> Settlement {
+    let error = ErrorInfo {
+        error_type: "HttpError".into(),
+        message: format!("upstream {} answered 503 for order {n} after {} ms", n % 20, n % 977),
+        code: Some("503".into()),
+        ..ErrorInfo::default()
+    };
+    let failure = Box::new(Report { error, ..Report::default() }.analyse());
+    Settlement { token, what: Settle::Fail { failure, said: None } }
 }

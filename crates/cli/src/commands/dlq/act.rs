@@ -4,7 +4,7 @@
 
 use super::super::{each, filter, only, with_term};
 use crate::confirm::confirm;
-use crate::connect::{Access, App, Hold};
+use crate::connect::{Access, App, Hold, Link};
 use crate::exit_code::{CliError, Done, ExitCode};
 use crate::output::{Column, Look, Show, complain};
 use crate::progress::Progress;
@@ -14,7 +14,7 @@ use redrive::core::filter::Filter;
 use redrive::core::ids::{MessageId, OperationId};
 use redrive::core::limits;
 use redrive::core::operation::{Operation, OperationSpec, Stage};
-use redrive::core::store::{LetterState, Store};
+use redrive::core::store::LetterState;
 use redrive::core::time::{Span, Time};
 use serde::Serialize;
 
@@ -151,7 +151,7 @@ pub(crate) async fn run(app: &App, which: Selection, act: impl FnOnce(Time) -> A
     let hold = if which.ids.len() == 1 { Hold::Moment } else { Hold::Long };
     let store = app.open(Access::Existing, hold).await?;
     let act = act(store.info().await?.now);
-    let verb = Verb { app, store: store.as_ref(), act, which: &which };
+    let mut verb = Verb { app, store, act, which: &which };
     match (which.resume, which.ids.as_slice()) {
         (Some(id), _) => verb.resume(id).await,
         (None, []) => verb.matching(&matching.unwrap_or_default()).await,
@@ -163,7 +163,7 @@ pub(crate) async fn run(app: &App, which: Selection, act: impl FnOnce(Time) -> A
 /// One verb on its way.
 struct Verb<'a> {
     app: &'a App,
-    store: &'a dyn Store,
+    store: Link<'a>,
     act: Act,
     which: &'a Selection,
 }
@@ -174,7 +174,7 @@ impl Verb<'_> {
         ActRequest { id, act: self.act.clone(), actor, expected_version: None }
     }
 
-    async fn one(&self, id: MessageId) -> Done {
+    async fn one(&mut self, id: MessageId) -> Done {
         if self.which.dry_run {
             let letter = self.store.letter(id).await?;
             if let Some(by) = self.act.as_move() {
@@ -186,7 +186,7 @@ impl Verb<'_> {
         Ok(ExitCode::Ok)
     }
 
-    async fn several(&self) -> Done {
+    async fn several(&mut self) -> Done {
         let ids: std::collections::BTreeSet<MessageId> = self.which.ids.iter().copied().collect();
         let mut sample = Vec::new();
         for id in ids.iter().take(SAMPLE) {
@@ -203,9 +203,9 @@ impl Verb<'_> {
         each(self.app, results)
     }
 
-    async fn matching(&self, filter: &Filter) -> Done {
+    async fn matching(&mut self, filter: &Filter) -> Done {
         let filter = self.possible(filter)?;
-        let preview = self.store.preview(filter.clone(), SAMPLE).await?;
+        let preview = self.store.ask(async |store| store.preview(filter.clone(), SAMPLE).await).await?;
         if preview.count == 0 {
             self.app.out.note(&format!("there is nothing to {}", self.act.name()));
             return Ok(if self.which.fail_empty { ExitCode::NothingMatched } else { ExitCode::Ok });
@@ -220,11 +220,11 @@ impl Verb<'_> {
             bound: Some(preview.bound),
             actor: self.app.actor(self.which.reason.clone()),
         };
-        let operation = self.store.start(spec).await?;
+        let operation = self.store.ask(async |store| store.start(spec.clone()).await).await?;
         self.carry_out(operation, preview.count).await
     }
 
-    async fn resume(&self, id: OperationId) -> Done {
+    async fn resume(&mut self, id: OperationId) -> Done {
         let operation = self.store.operation(id).await?;
         if operation.act.name() != self.act.name() {
             let (is, wanted) = (operation.act.name(), self.act.name());
@@ -278,7 +278,7 @@ impl Verb<'_> {
     }
 
     /// Steps through an operation until it has an outcome for every member.
-    async fn carry_out(&self, mut operation: Operation, expected: u64) -> Done {
+    async fn carry_out(&mut self, mut operation: Operation, expected: u64) -> Done {
         let mut progress = Progress::new(&self.app.out, self.act.name(), Some(expected));
         loop {
             let done = operation.succeeded + operation.skipped;
@@ -289,7 +289,7 @@ impl Verb<'_> {
                 Stage::Running => progress.at(done, Some(operation.members)),
                 Stage::Paused | Stage::Done | Stage::Cancelled => break,
             }
-            let step = self.store.step(operation.id).await;
+            let step = self.store.ask(async |store| store.step(operation.id).await).await;
             operation = step.map_err(|error| CliError::from(error).hint(format!("{again} goes on")))?;
         }
         drop(progress);

@@ -5,7 +5,7 @@ mod act;
 mod stats;
 mod transfer;
 
-use super::{filter, narrowed, one_line, only, pages};
+use super::{error_text, filter, narrowed, only, pages};
 use crate::args::PageArgs;
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::{Done, ExitCode};
@@ -14,6 +14,7 @@ use clap::Subcommand;
 use redrive::core::dead_letter::{Act, ActRequest, DeadLetter};
 use redrive::core::ids::{MessageId, QueueName};
 use redrive::core::query::Query;
+use redrive::core::store::Store;
 
 /// The commands under `dlq`.
 #[derive(Debug, Subcommand)]
@@ -86,7 +87,7 @@ impl Show for DeadLetter {
             self.file.reason.to_string(),
             self.message.attempts.to_string(),
             look.time(self.file.dead_at),
-            one_line(&format!("{}: {}", self.error.error_type, self.error.message)),
+            error_text(&self.error),
         ]
     }
 
@@ -98,7 +99,7 @@ impl Show for DeadLetter {
             .field("reason", file.reason)
             .field("dlq", &file.dlq)
             .field("group", self.group)
-            .field("error", one_line(&format!("{}: {}", self.error.error_type, self.error.message)))
+            .field("error", error_text(&self.error))
             .field("code", text(&self.error.code))
             .field("category", file.category)
             .field("route", file.route)
@@ -118,7 +119,7 @@ impl Show for DeadLetter {
         let notes: Vec<String> = file
             .notes
             .iter()
-            .map(|note| format!("{} {}: {}", look.time(note.at), note.by, one_line(&note.text)))
+            .map(|note| format!("{} {}: {}", look.time(note.at), note.by, escape::line(&note.text)))
             .collect();
         self.message
             .sheet(look)
@@ -134,8 +135,8 @@ pub(crate) async fn run(app: &App, command: DlqCommand) -> Done {
         DlqCommand::List { filter: text, dlq, page } => {
             let filter = narrowed(filter(&text)?, "dlq", dlq.as_ref())?;
             let store = app.open(Access::Existing, Hold::Moment).await?;
-            let fetch = async |page| store.letters(Query { filter: filter.clone(), page }).await;
-            pages(app, &page, fetch).await
+            let fetch = async |s: &dyn Store, page| s.letters(Query { filter: filter.clone(), page }).await;
+            pages(app, store, &page, fetch).await
         }
         DlqCommand::Show { id, payload } => show(app, id, payload).await,
         DlqCommand::Stats(args) => stats::run(app, args).await,

@@ -113,13 +113,13 @@ fn unwritable(path: &Path, error: &std::io::Error) -> CliError {
 /// Runs `dlq export`.
 pub(crate) async fn export(app: &App, args: ExportArgs) -> Done {
     let filter = narrowed(filter(&args.filter)?, "dlq", args.dlq.as_ref())?;
-    let store = app.open(Access::Existing, Hold::Long).await?;
+    let mut store = app.open(Access::Existing, Hold::Long).await?;
     let mut target = Target::new(args.out)?;
     let mut progress = Progress::new(&app.out, "exporting", None);
     let (mut cursor, mut count) = (None, 0_u64);
     loop {
-        let page = PageRequest { limit: Some(PAGE), cursor };
-        let letters = store.letters(Query { filter: filter.clone(), page }).await?;
+        let query = Query { filter: filter.clone(), page: PageRequest { limit: Some(PAGE), cursor } };
+        let letters = store.ask(async |store| store.letters(query.clone()).await).await?;
         let lines: Result<Vec<String>, CliError> = letters.items.iter().map(compact).collect();
         let text: String = lines?.into_iter().map(|line| line + "\n").collect();
         target.write(app, &text)?;
@@ -139,11 +139,11 @@ pub(crate) async fn export(app: &App, args: ExportArgs) -> Done {
 /// Runs `dlq import`.
 pub(crate) async fn import(app: &App, args: ImportArgs) -> Done {
     let lines = ndjson::open(&args.file)?;
-    let store = app.open(Access::Create, Hold::Long).await?;
+    let mut store = app.open(Access::Create, Hold::Long).await?;
     let actor = app.actor(args.reason);
     let mut report = Imported::default();
     let fed = ndjson::feed(app, lines, args.keep_going, letter, async |batch: Vec<DeadLetter>| {
-        let results = store.import(batch, actor.clone()).await?;
+        let results = store.ask(async |store| store.import(batch.clone(), actor.clone()).await).await?;
         let mut taken = Vec::with_capacity(results.len());
         for result in results {
             taken.push(match result {

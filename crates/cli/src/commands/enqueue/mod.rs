@@ -4,7 +4,7 @@
 mod line;
 
 use super::only;
-use crate::connect::{Access, App, Hold};
+use crate::connect::{Access, App, Hold, Link};
 use crate::exit_code::{CliError, Done, ExitCode};
 use crate::ndjson;
 use crate::output::{Column, Look, Show};
@@ -13,7 +13,7 @@ use redrive::core::ids::QueueName;
 use redrive::core::lifecycle::State;
 use redrive::core::limits;
 use redrive::core::message::{NewMessage, Payload, Priority};
-use redrive::core::store::{Enqueued, Store};
+use redrive::core::store::Enqueued;
 use redrive::core::time::{Span, Time};
 use std::collections::BTreeSet;
 use std::io::{IsTerminal as _, Read as _};
@@ -213,12 +213,12 @@ async fn one(app: &App, args: &EnqueueArgs, queue: QueueName) -> Done {
         message.key = Some(message.id.to_string());
     }
     let key = message.key.clone();
-    let store = app.open(Access::Create, if args.wait { Hold::Long } else { Hold::Moment }).await?;
-    app.seed(store.as_ref(), &[queue.clone()].into()).await?;
-    let mut enqueued = only(store.enqueue(vec![message]).await?)?;
+    let mut store = app.open(Access::Create, if args.wait { Hold::Long } else { Hold::Moment }).await?;
+    app.seed(&mut store, &[queue.clone()].into()).await?;
+    let mut enqueued = only(store.ask(async |store| store.enqueue(vec![message.clone()]).await).await?)?;
     if let (true, Some(key)) = (args.wait, key) {
         app.on_interrupt(format!("message {} is enqueued; `redrive message show` it", enqueued.id));
-        enqueued.state = settled(store.as_ref(), &queue, &key, args.timeout).await?;
+        enqueued.state = settled(&mut store, &queue, &key, args.timeout).await?;
     }
     app.out.one(&enqueued)?;
     Ok(match enqueued.state {
@@ -236,7 +236,7 @@ async fn one(app: &App, args: &EnqueueArgs, queue: QueueName) -> Done {
 
 /// Waits until the message with this key is over; asks ever less often, up to twice a second.
 async fn settled(
-    store: &dyn Store,
+    store: &mut Link<'_>,
     queue: &QueueName,
     key: &str,
     timeout: Option<Span>,
@@ -244,7 +244,7 @@ async fn settled(
     let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout.to_std()));
     let mut pause = Duration::from_millis(10);
     loop {
-        let known = store.key_state(queue.clone(), key.to_owned()).await?;
+        let known = store.ask(async |store| store.key_state(queue.clone(), key.to_owned()).await).await?;
         let Some(known) = known else {
             let what = "the message's key was forgotten while waiting; keys are kept for 24 h";
             return Err(CliError::new(ExitCode::Error, what));
@@ -272,7 +272,7 @@ async fn many(app: &App, args: &EnqueueArgs) -> Done {
     let any: QueueName =
         "any".parse().map_err(|e: redrive::core::ids::IdError| CliError::usage(e.to_string()))?;
     let like = args.message(app, any, placeholder);
-    let store = app.open(Access::Create, Hold::Long).await?;
+    let mut store = app.open(Access::Create, Hold::Long).await?;
     let mut list = app.out.list::<Enqueued>();
     let (mut duplicates, mut seeded) = (0_u64, BTreeSet::new());
     let fed = ndjson::feed(
@@ -283,9 +283,9 @@ async fn many(app: &App, args: &EnqueueArgs) -> Done {
         async |batch: Vec<NewMessage>| {
             let queues: BTreeSet<_> = batch.iter().map(|m| m.queue.clone()).collect();
             let new: BTreeSet<_> = queues.difference(&seeded).cloned().collect();
-            app.seed(store.as_ref(), &new).await?;
+            app.seed(&mut store, &new).await?;
             seeded.extend(new);
-            let results = store.enqueue(batch).await?;
+            let results = store.ask(async |store| store.enqueue(batch.clone()).await).await?;
             let accepted: Vec<Enqueued> = results.iter().flatten().cloned().collect();
             duplicates += accepted.iter().filter(|enqueued| enqueued.duplicate).count() as u64;
             list.add(&accepted)?;

@@ -1,0 +1,3 @@
+//! To be written.
+#[test]
+fn x() {}

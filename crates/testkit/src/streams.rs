@@ -1,0 +1,347 @@
+//! Random operations on two stores at once. Both have the same clock and are told the same things; every
+//! reply and, after every operation, everything they show must be equal. A stream that tells them apart is
+//! shrunk to the shortest one that still does, so it can be read.
+//!
+//! Universes are small on purpose: few queues, keys and ordering keys, so that operations meet. Secrets are
+//! the one thing two stores cannot have in common; tokens are paired by the order in which they were given.
+//!
+//! ```no_run
+//! use redrive_testkit::clock::TestClock;
+//! use redrive_testkit::model::Model;
+//! use redrive_testkit::streams;
+//!
+//! streams::check(256, None, |ops| {
+//!     let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(|e| e.to_string())?;
+//!     let clock = TestClock::shared();
+//!     let (model, yours) = (Model::new(clock.clone()), Model::new(clock.clone())); // your store instead
+//!     runtime.block_on(streams::run_pair(&model, &yours, &clock, &ops))
+//! });
+//! ```
+
+mod pair;
+
+pub use pair::run_pair;
+
+use proptest::collection::vec;
+use proptest::option::{of, weighted};
+use proptest::prelude::{Just, Strategy, prop_oneof};
+use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunner};
+use redrive_core::backoff::{Backoff, Growth, Jitter};
+use redrive_core::dead_letter::Act;
+use redrive_core::failure::Route;
+use redrive_core::operation::Control;
+use redrive_core::policy::{OnDead, OnExpire, Override, QueuePolicy};
+use redrive_core::time::{Span, Time};
+use std::fmt;
+
+/// Operations in one stream at most: what is compared after each grows with them.
+pub const STREAM_OPS_MAX: usize = 60;
+
+/// What is said about a message that is sent.
+#[derive(Clone, Debug)]
+pub struct Send {
+    /// Which queue.
+    pub queue: usize,
+    /// Which idempotency key.
+    pub key: Option<usize>,
+    /// Which ordering key.
+    pub order: Option<usize>,
+    /// Which level.
+    pub level: usize,
+    /// Seconds of delay.
+    pub delay: Option<u64>,
+    /// Seconds of ttl.
+    pub ttl: Option<u64>,
+    /// Seconds to the deadline.
+    pub deadline: Option<u64>,
+    /// Executions allowed.
+    pub max_attempts: Option<u32>,
+    /// Bytes of payload.
+    pub size: usize,
+}
+
+/// What is said about a delivery.
+#[derive(Clone, Debug)]
+pub enum Say {
+    /// Done.
+    Ack,
+    /// Failed: which error, whether for good, and a custom policy's word.
+    Fail(usize, bool, Option<Override>),
+    /// Back.
+    Release,
+    /// Later, by seconds.
+    Snooze(u64),
+    /// Longer, by seconds.
+    Extend(Option<u64>),
+}
+
+/// What is said about a leased letter.
+#[derive(Clone, Debug)]
+pub enum SayLetter {
+    /// Do this.
+    Do(ActOp),
+    /// The consumer failed.
+    Fail,
+    /// Back.
+    Release,
+    /// Longer, by seconds.
+    Extend(Option<u64>),
+}
+
+/// An act; times are seconds from now.
+#[derive(Clone, Debug)]
+pub enum ActOp {
+    /// Back to work.
+    Retry(Option<u64>),
+    /// Ask for a person.
+    Review,
+    /// Set aside.
+    Quarantine(u64),
+    /// Back to pending.
+    Release,
+    /// Close.
+    Resolve,
+    /// Close.
+    Abandon,
+    /// Open.
+    Reopen,
+    /// Say something.
+    Note,
+    /// Remove.
+    Purge,
+}
+
+impl ActOp {
+    /// The act, at this instant.
+    #[must_use]
+    pub fn at(&self, now: Time) -> Act {
+        match self {
+            Self::Retry(delay) => Act::Retry { at: delay.map(|s| now.plus(Span::from_secs(s))) },
+            Self::Review => Act::Review,
+            Self::Quarantine(s) => Act::Quarantine { until: now.plus(Span::from_secs(*s)) },
+            Self::Release => Act::Release,
+            Self::Resolve => Act::Resolve,
+            Self::Abandon => Act::Abandon,
+            Self::Reopen => Act::Reopen,
+            Self::Note => Act::Note,
+            Self::Purge => Act::Purge,
+        }
+    }
+}
+
+/// One operation. Numbers that choose among things there are wrap round, so every stream makes sense.
+#[derive(Clone, Debug)]
+pub enum Op {
+    /// Send messages.
+    Send(Vec<Send>),
+    /// Send an earlier message again, with its body changed or not.
+    Resend(usize, bool),
+    /// Lease from these queues (a bit each), at most so many, for so many seconds.
+    Lease(usize, usize, Option<u64>),
+    /// Settle deliveries: which token ever given, counted from the latest.
+    Settle(Vec<(usize, Say)>),
+    /// Move the clock by milliseconds.
+    Advance(u64),
+    /// Maintain.
+    Reap(usize),
+    /// Take back.
+    Cancel(Vec<usize>),
+    /// Halt or resume a queue.
+    Pause(usize, bool),
+    /// Empty a queue.
+    Purge(usize),
+    /// Give a queue one of [`policies`].
+    Configure(usize, usize),
+    /// Act on letters; the last part insists on a version, wrongly if true.
+    Act(Vec<(usize, ActOp, Option<bool>)>),
+    /// Lease letters from a drawer.
+    Draw(usize, usize, Option<u64>),
+    /// Settle letters.
+    Return(Vec<(usize, SayLetter)>),
+    /// Ask what an operation would touch.
+    Preview(usize, usize),
+    /// Start an operation: which, what, over which filter, bounded by the last preview or not.
+    Start(u64, ActOp, usize, bool),
+    /// Go on with an operation, so many steps.
+    Step(u64, usize),
+    /// Steer an operation.
+    Control(u64, Control),
+    /// Keep a copy of a letter.
+    Export(usize),
+    /// Import a kept copy, under a new id or its own.
+    Import(usize, bool),
+    /// Read in small pages with a filter.
+    Walk(usize, usize),
+    /// Where the message of a key is.
+    KeyState(usize, usize),
+    /// Compare and set a small value, with the right version or one too high.
+    Kv(usize, Option<u8>, bool),
+}
+
+/// The queues of every stream.
+pub const QUEUES: [&str; 3] = ["a", "b", "c"];
+
+/// The errors of every stream: two causes of different routes, one that the rules know and one they spare.
+pub const ERRORS: [&str; 4] = ["ConnectionError", "Bad", "Fatal", "Patient"];
+
+/// The filters of every stream.
+pub const FILTERS: [&str; 4] = ["", "queue:a", "status:pending", "queue:b,c"];
+
+/// The rules a queue can be given.
+#[must_use]
+pub fn policies() -> Vec<QueuePolicy> {
+    let fixed = |s| Backoff {
+        initial: Span::from_secs(s),
+        growth: Growth::Fixed,
+        jitter: Jitter::None,
+        ..Backoff::default()
+    };
+    let plain = |max_attempts| QueuePolicy { max_attempts, backoff: fixed(2), ..QueuePolicy::default() };
+    let jittered = |jitter| Backoff { jitter, ..Backoff::default() };
+    let bin = || Some("bin".parse().expect("a name"));
+    vec![
+        plain(1),
+        plain(2),
+        QueuePolicy { backoff: jittered(Jitter::Full), ..plain(3) },
+        QueuePolicy { backoff: jittered(Jitter::Decorrelated), ..plain(3) },
+        QueuePolicy { on_dead: OnDead::Hold, ..plain(1) },
+        QueuePolicy { on_dead: OnDead::Hold, ttl: Some(Span::from_secs(20)), ..plain(2) },
+        QueuePolicy { on_expire: OnExpire::Drop, ttl: Some(Span::from_secs(20)), ..plain(2) },
+        QueuePolicy { max_messages: Some(3), lease: Span::from_secs(5), ..plain(2) },
+        QueuePolicy { max_bytes: Some(30), ..plain(1) },
+        QueuePolicy {
+            dlq: bin(),
+            routes: [(Route::Network, "net".parse().expect("a name"))].into(),
+            open_ttl: Some(Span::from_hours(1)),
+            retention: Span::from_hours(1),
+            ..plain(1)
+        },
+        QueuePolicy {
+            include: vec!["Fatal*".parse().expect("a glob")],
+            exclude: vec!["Patient".parse().expect("a type")],
+            retry_for: Span::from_secs(30),
+            ..plain(2)
+        },
+        QueuePolicy { dlq: Some("b".parse().expect("a name")), ..plain(2) },
+        plain(0),
+    ]
+}
+
+fn act() -> impl Strategy<Value = ActOp> {
+    prop_oneof![
+        4 => of(1_u64..30).prop_map(ActOp::Retry),
+        1 => Just(ActOp::Review),
+        1 => (1_u64..60).prop_map(ActOp::Quarantine),
+        1 => Just(ActOp::Release),
+        3 => Just(ActOp::Resolve),
+        1 => Just(ActOp::Abandon),
+        2 => Just(ActOp::Reopen),
+        1 => Just(ActOp::Note),
+        3 => Just(ActOp::Purge),
+    ]
+}
+
+/// Most messages say nothing about such things.
+fn rarely<T: Strategy>(what: T) -> impl Strategy<Value = Option<T::Value>> {
+    weighted(0.15, what)
+}
+
+fn send() -> impl Strategy<Value = Send> {
+    let said = (weighted(0.25, 0_usize..3), weighted(0.4, 0_usize..2), 0_usize..5, 0_usize..20);
+    let times = (of(prop_oneof![Just(0), Just(5)]), rarely(1_u64..20), rarely(1_u64..20), rarely(1_u32..4));
+    (0_usize..3, said, times).prop_map(|(queue, (key, order, level, size), times)| {
+        let (delay, ttl, deadline, max_attempts) = times;
+        Send { queue, key, order, level, delay, ttl, deadline, max_attempts, size }
+    })
+}
+
+fn say() -> impl Strategy<Value = Say> {
+    let word = prop_oneof![
+        6 => Just(None),
+        1 => Just(Some(Override::DeadLetter)),
+        1 => Just(Some(Override::RetryAfter(Span::from_secs(3)))),
+    ];
+    prop_oneof![
+        3 => Just(Say::Ack),
+        8 => (0..ERRORS.len(), proptest::bool::weighted(0.4), word).prop_map(|(e, p, w)| Say::Fail(e, p, w)),
+        1 => Just(Say::Release),
+        1 => (0_u64..10).prop_map(Say::Snooze),
+        1 => of(1_u64..60).prop_map(Say::Extend),
+    ]
+}
+
+fn say_letter() -> impl Strategy<Value = SayLetter> {
+    prop_oneof![
+        3 => act().prop_map(SayLetter::Do),
+        1 => Just(SayLetter::Fail),
+        1 => Just(SayLetter::Release),
+        1 => of(1_u64..600).prop_map(SayLetter::Extend),
+    ]
+}
+
+fn advance() -> impl Strategy<Value = Op> {
+    let often = [1, 500, 1_000, 2_000, 5_000, 11_000, 30_000];
+    let seldom = [300_000, 3_600_000, 90_000_000, 2_700_000_000];
+    prop_oneof![
+        8 => (0..often.len()).prop_map(move |at| Op::Advance(often[at])),
+        1 => (0..seldom.len()).prop_map(move |at| Op::Advance(seldom[at])),
+    ]
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let bulk = prop_oneof![2 => Just(ActOp::Retry(None)), 2 => Just(ActOp::Resolve), 2 => act()];
+    let control = prop_oneof![Just(Control::Pause), Just(Control::Resume), Just(Control::Cancel)];
+    prop_oneof![
+        12 => vec(send(), 1..4).prop_map(Op::Send),
+        1 => (0_usize..9, proptest::bool::ANY).prop_map(|(at, other)| Op::Resend(at, other)),
+        14 => (1_usize..8, 1_usize..5, of(1_u64..60)).prop_map(|(q, max, s)| Op::Lease(q, max, s)),
+        18 => vec((0_usize..4, say()), 1..4).prop_map(Op::Settle),
+        6 => advance(),
+        2 => prop_oneof![Just(1_usize), Just(1_000)].prop_map(Op::Reap),
+        1 => vec(0_usize..9, 1..3).prop_map(Op::Cancel),
+        1 => (0_usize..3, proptest::bool::weighted(0.3)).prop_map(|(q, on)| Op::Pause(q, on)),
+        1 => (0_usize..3).prop_map(Op::Purge),
+        4 => (0_usize..3, 0..policies().len()).prop_map(|(q, p)| Op::Configure(q, p)),
+        8 => vec((0_usize..5, act(), rarely(proptest::bool::ANY)), 1..4).prop_map(Op::Act),
+        2 => (0_usize..5, 1_usize..4, of(1_u64..600)).prop_map(|(d, max, s)| Op::Draw(d, max, s)),
+        2 => vec((0_usize..4, say_letter()), 1..3).prop_map(Op::Return),
+        1 => (0..FILTERS.len(), 0_usize..3).prop_map(|(f, n)| Op::Preview(f, n)),
+        3 => (0_u64..4, bulk, 0..FILTERS.len(), proptest::bool::weighted(0.3))
+            .prop_map(|(n, act, f, bound)| Op::Start(n, act, f, bound)),
+        5 => (0_u64..4, 1_usize..4).prop_map(|(n, times)| Op::Step(n, times)),
+        1 => (0_u64..4, control).prop_map(|(n, c)| Op::Control(n, c)),
+        1 => (0_usize..9).prop_map(Op::Export),
+        2 => (0_usize..4, proptest::bool::ANY).prop_map(|(n, fresh)| Op::Import(n, fresh)),
+        1 => (1_usize..4, 0..FILTERS.len()).prop_map(|(limit, f)| Op::Walk(limit, f)),
+        1 => (0_usize..3, 0_usize..3).prop_map(|(q, k)| Op::KeyState(q, k)),
+        1 => (0_usize..2, of(0_u8..9), proptest::bool::weighted(0.2)).prop_map(|(k, v, w)| Op::Kv(k, v, w)),
+    ]
+}
+
+/// Streams of operations. All are long, so that deaths and returns happen; each operation may be left out, so
+/// that what matters of a stream is found by leaving out the rest.
+pub fn ops() -> impl Strategy<Value = Vec<Op>> {
+    vec(weighted(0.95, op()), STREAM_OPS_MAX).prop_map(|all| all.into_iter().flatten().collect())
+}
+
+/// A stream, one operation per line, for people.
+struct Listed<'a>(&'a [Op]);
+
+impl fmt::Display for Listed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().enumerate().try_for_each(|(n, op)| writeln!(f, "  {n}: {op:?}"))
+    }
+}
+
+/// Runs this many streams, from a seed if one is given, and panics with the shortest that goes wrong.
+pub fn check(cases: u32, seed: Option<u64>, run: impl Fn(Vec<Op>) -> Result<(), String>) {
+    let rng_seed = seed.map_or(RngSeed::Random, RngSeed::Fixed);
+    let config =
+        Config { cases, rng_seed, failure_persistence: None, max_shrink_iters: 4_096, ..Config::default() };
+    let mut runner = TestRunner::new(config);
+    match runner.run(&ops(), |stream| run(stream).map_err(TestCaseError::fail)) {
+        Ok(()) => {}
+        Err(TestError::Abort(why)) => panic!("no streams could be made: {why}"),
+        Err(TestError::Fail(why, stream)) => panic!("{why}\nthe shortest stream:\n{}", Listed(&stream)),
+    }
+}

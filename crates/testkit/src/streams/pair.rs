@@ -1,0 +1,410 @@
+//! Two stores side by side: tells both the same, compares what they answer and what they show.
+
+use super::{ActOp, ERRORS, FILTERS, Op, QUEUES, Say, SayLetter, Send, policies};
+use crate::clock::TestClock;
+use crate::ids::{message_id, operation_id};
+use crate::observe::Seen;
+use redrive_core::dead_letter::{ActRequest, Actor, DeadLetter, LetterDelivery};
+use redrive_core::error::{Error, Outcome, Refusal};
+use redrive_core::failure::{ErrorInfo, Report};
+use redrive_core::filter::Filter;
+use redrive_core::ids::{LeaseToken, MessageId, QueueName, Secret};
+use redrive_core::message::{Delivery, NewMessage, Payload, Priority};
+use redrive_core::operation::OperationSpec;
+use redrive_core::query::{Cursor, Page, PageRequest, Query};
+use redrive_core::store::{
+    Each, LeaseRequest, LetterLeaseRequest, LetterSettle, LetterSettlement, Queue, Settle, Settlement, Store,
+    VerifyRequest,
+};
+use redrive_core::time::{Clock as _, Span, Time};
+use std::fmt::Debug;
+
+/// Runs a stream on two empty stores that share a clock.
+///
+/// # Errors
+/// What differs first, and after which operation.
+pub async fn run_pair(a: &dyn Store, b: &dyn Store, clock: &TestClock, ops: &[Op]) -> Result<(), String> {
+    let mut pair = Pair { a, b, clock, kept: Kept::default() };
+    for (n, op) in ops.iter().enumerate() {
+        let told = pair.apply(op).await;
+        told.map_err(|why| format!("operation {n} ({op:?}): {why}"))?;
+        pair.compare().await.map_err(|why| format!("after operation {n} ({op:?}): {why}"))?;
+    }
+    Ok(())
+}
+
+/// What the stream has seen so far.
+#[derive(Default)]
+struct Kept {
+    sent: Vec<NewMessage>,
+    tokens: Vec<(LeaseToken, LeaseToken)>,
+    letter_tokens: Vec<(LeaseToken, LeaseToken)>,
+    letters: Vec<DeadLetter>,
+    exports: Vec<DeadLetter>,
+    bound: Option<u64>,
+    ids: u64,
+}
+
+struct Pair<'a> {
+    a: &'a dyn Store,
+    b: &'a dyn Store,
+    clock: &'a TestClock,
+    kept: Kept,
+}
+
+fn queue(n: usize) -> QueueName {
+    QUEUES[n % QUEUES.len()].parse().expect("a name")
+}
+
+fn actor() -> Actor {
+    Actor { reason: Some("stream".into()), ..Actor::new("ada", "stream") }
+}
+
+fn filter(n: usize) -> Filter {
+    Filter::parse(FILTERS[n % FILTERS.len()]).expect("a filter")
+}
+
+/// The item that a number chooses, counted from the latest.
+fn choose<T>(all: &[T], n: usize) -> Option<&T> {
+    n.checked_rem(all.len()).and_then(|n| all.iter().rev().nth(n))
+}
+
+/// Words may differ between stores, what they say may not.
+fn plain(refusal: Refusal) -> Refusal {
+    match refusal {
+        Refusal::Invalid { field, .. } => Refusal::invalid(field, ""),
+        Refusal::WrongStatus { id, status, act, .. } => {
+            Refusal::WrongStatus { id, status, act, hint: String::new() }
+        }
+        other @ (Refusal::NoSuchMessage { .. }
+        | Refusal::NoSuchLetter { .. }
+        | Refusal::NoSuchQueue { .. }
+        | Refusal::NoSuchGroup { .. }
+        | Refusal::NoSuchOperation { .. }
+        | Refusal::StaleToken { .. }
+        | Refusal::LeaseExpired { .. }
+        | Refusal::WrongState { .. }
+        | Refusal::LetterLeased { .. }
+        | Refusal::VersionConflict { .. }
+        | Refusal::KeyConflict { .. }
+        | Refusal::IdConflict { .. }
+        | Refusal::QueueFull { .. }
+        | Refusal::IsDrawer { .. }
+        | Refusal::WrongStage { .. }
+        | Refusal::KvConflict { .. }) => other,
+    }
+}
+
+fn each<T>(all: Each<T>) -> Each<T> {
+    all.into_iter().map(|one| one.map_err(plain)).collect()
+}
+
+/// Whether both answered the same; a store that fails is always wrong here.
+fn same<T: PartialEq + Debug>(a: Outcome<T>, b: Outcome<T>) -> Result<Option<T>, String> {
+    let told = |outcome: Outcome<T>| match outcome {
+        Ok(value) => Ok(Ok(value)),
+        Err(Error::Refused(refusal)) => Ok(Err(plain(refusal))),
+        Err(Error::Store(error)) => Err(format!("a store failed: {error}")),
+    };
+    let (a, b) = (told(a)?, told(b)?);
+    if a == b { Ok(a.ok()) } else { Err(format!("the answers differ:\n  {a:?}\n  {b:?}")) }
+}
+
+/// How a store says who paused a queue is its own business.
+fn wordless(queue: Queue) -> Queue {
+    Queue { paused_by: None, ..queue }
+}
+
+fn blank(token: &mut LeaseToken) -> LeaseToken {
+    std::mem::replace(token, LeaseToken { id: token.id, secret: Secret::new([0; 16]) })
+}
+
+impl Pair<'_> {
+    fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    async fn apply(&mut self, op: &Op) -> Result<(), String> {
+        match op {
+            Op::Send(all) => self.send(all).await,
+            Op::Resend(n, other) => self.resend(*n, *other).await,
+            Op::Lease(queues, max, seconds) => self.lease(*queues, *max, *seconds).await,
+            Op::Settle(all) => self.settle(all).await,
+            Op::Advance(ms) => {
+                self.clock.advance(Span::from_millis(*ms));
+                Ok(())
+            }
+            Op::Reap(limit) => same(self.a.reap(*limit).await, self.b.reap(*limit).await).map(drop),
+            Op::Cancel(all) => self.cancel(all).await,
+            Op::Pause(n, on) => {
+                let a = self.a.pause(queue(*n), *on, actor()).await.map(wordless);
+                same(a, self.b.pause(queue(*n), *on, actor()).await.map(wordless)).map(drop)
+            }
+            Op::Purge(n) => {
+                let a = self.a.purge(queue(*n), actor()).await;
+                same(a, self.b.purge(queue(*n), actor()).await).map(drop)
+            }
+            Op::Configure(n, which) => self.configure(queue(*n), *which).await,
+            Op::Act(all) => self.act(all).await,
+            Op::Draw(drawer, max, seconds) => self.draw(*drawer, *max, *seconds).await,
+            Op::Return(all) => self.give_back(all).await,
+            Op::Preview(which, sample) => self.preview(*which, *sample).await,
+            Op::Start(n, act, which, bounded) => self.start(*n, act, *which, *bounded).await,
+            Op::Step(n, times) => {
+                for _ in 0..*times {
+                    same(self.a.step(operation_id(*n)).await, self.b.step(operation_id(*n)).await)?;
+                }
+                Ok(())
+            }
+            Op::Control(n, control) => {
+                let a = self.a.control(operation_id(*n), *control, actor()).await;
+                same(a, self.b.control(operation_id(*n), *control, actor()).await).map(drop)
+            }
+            Op::Export(n) => {
+                self.kept.exports.extend(choose(&self.kept.letters, *n).cloned());
+                Ok(())
+            }
+            Op::Import(n, fresh) => self.import(*n, *fresh).await,
+            Op::Walk(limit, n) => self.walk(*limit, *n).await,
+            Op::KeyState(n, key) => self.key_state(*n, *key).await,
+            Op::Kv(key, value, wrong) => self.kv(*key, *value, *wrong).await,
+        }
+    }
+
+    async fn send(&mut self, all: &[Send]) -> Result<(), String> {
+        let mut batch = Vec::new();
+        for said in all {
+            self.kept.ids += 1;
+            let after = |seconds: u64| self.now().plus(Span::from_secs(seconds));
+            let payload = Payload { bytes: vec![b'x'; said.size], content_type: String::new() };
+            batch.push(NewMessage {
+                kind: if said.size % 2 == 0 { "even".into() } else { String::new() },
+                priority: Some(Priority::from_level(said.level)),
+                key: said.key.map(|k| format!("k{k}")),
+                ordering_key: said.order.map(|k| format!("o{k}")),
+                delay: said.delay.map(Span::from_secs),
+                ttl: said.ttl.map(Span::from_secs),
+                deadline: said.deadline.map(after),
+                max_attempts: said.max_attempts,
+                ..NewMessage::new(message_id(self.kept.ids), queue(said.queue), payload)
+            });
+        }
+        self.kept.sent.extend(batch.iter().cloned());
+        self.enqueue(batch).await
+    }
+
+    async fn resend(&mut self, n: usize, other: bool) -> Result<(), String> {
+        let Some(mut again) = choose(&self.kept.sent, n).cloned() else { return Ok(()) };
+        if other {
+            again.payload.bytes.push(b'!');
+        }
+        self.enqueue(vec![again]).await
+    }
+
+    async fn enqueue(&self, batch: Vec<NewMessage>) -> Result<(), String> {
+        let (a, b) = (self.a.enqueue(batch.clone()).await, self.b.enqueue(batch).await);
+        same(a.map(each), b.map(each)).map(drop)
+    }
+
+    async fn lease(&mut self, queues: usize, max: usize, seconds: Option<u64>) -> Result<(), String> {
+        let queues = (0..QUEUES.len()).filter(|n| queues & (1 << n) != 0).map(queue).collect();
+        let lease_for = seconds.map(Span::from_secs);
+        let request = LeaseRequest { queues, max, lease_for, worker: format!("w{max}") };
+        let (mut a, mut b) = (self.a.lease(request.clone()).await, self.b.lease(request).await);
+        let secret = |all: &mut Outcome<Vec<Delivery>>| -> Vec<LeaseToken> {
+            all.iter_mut().flatten().map(|d| blank(&mut d.token)).collect()
+        };
+        let tokens = secret(&mut a).into_iter().zip(secret(&mut b));
+        self.kept.tokens.extend(tokens);
+        same(a, b).map(drop)
+    }
+
+    async fn settle(&self, all: &[(usize, Say)]) -> Result<(), String> {
+        let (mut to_a, mut to_b) = (Vec::new(), Vec::new());
+        for (n, say) in all {
+            let Some((a, b)) = choose(&self.kept.tokens, *n) else { continue };
+            let what = match say {
+                Say::Ack => Settle::Ack,
+                Say::Fail(error, permanent, said) => {
+                    let error = ErrorInfo {
+                        error_type: ERRORS[error % ERRORS.len()].into(),
+                        message: "something is wrong".into(),
+                        ..ErrorInfo::default()
+                    };
+                    let report = Report { error, permanent: *permanent, ..Report::default() };
+                    Settle::Fail { failure: Box::new(report.analyse()), said: *said }
+                }
+                Say::Release => Settle::Release,
+                Say::Snooze(seconds) => Settle::Snooze { span: Span::from_secs(*seconds) },
+                Say::Extend(seconds) => Settle::Extend { by: seconds.map(Span::from_secs) },
+            };
+            to_a.push(Settlement { token: *a, what: what.clone() });
+            to_b.push(Settlement { token: *b, what });
+        }
+        same(self.a.settle(to_a).await.map(each), self.b.settle(to_b).await.map(each)).map(drop)
+    }
+
+    async fn cancel(&self, all: &[usize]) -> Result<(), String> {
+        let ids: Vec<MessageId> =
+            all.iter().filter_map(|n| choose(&self.kept.sent, *n)).map(|m| m.id).collect();
+        let (a, b) = (self.a.cancel(ids.clone(), actor()).await, self.b.cancel(ids, actor()).await);
+        same(a.map(each), b.map(each)).map(drop)
+    }
+
+    async fn configure(&self, name: QueueName, which: usize) -> Result<(), String> {
+        let policy = choose(&policies(), which).cloned().unwrap_or_default();
+        let a = self.a.configure(name.clone(), policy.clone(), actor()).await.map(wordless);
+        same(a, self.b.configure(name, policy, actor()).await.map(wordless)).map(drop)
+    }
+
+    /// A letter if there is one, else any message, so that the unknown is asked for too.
+    fn letter(&self, n: usize) -> Option<(MessageId, u64)> {
+        let letter = choose(&self.kept.letters, n).map(|l| (l.id(), l.file.version));
+        letter.or_else(|| choose(&self.kept.sent, n).map(|m| (m.id, 1)))
+    }
+
+    async fn act(&self, all: &[(usize, ActOp, Option<bool>)]) -> Result<(), String> {
+        let mut batch = Vec::new();
+        for (n, act, insists) in all {
+            let Some((id, version)) = self.letter(*n) else { continue };
+            let expected_version = insists.map(|wrong| version + u64::from(wrong));
+            batch.push(ActRequest { id, act: act.at(self.now()), actor: actor(), expected_version });
+        }
+        same(self.a.act(batch.clone()).await.map(each), self.b.act(batch).await.map(each)).map(drop)
+    }
+
+    async fn draw(&mut self, drawer: usize, max: usize, seconds: Option<u64>) -> Result<(), String> {
+        let names = ["a-dlq", "b-dlq", "c-dlq", "bin", "net"];
+        let dlq = names[drawer % names.len()].parse().expect("a name");
+        let lease_for = seconds.map(Span::from_secs);
+        let request = LetterLeaseRequest { dlq, max, lease_for, worker: format!("c{max}") };
+        let (mut a, mut b) =
+            (self.a.lease_letters(request.clone()).await, self.b.lease_letters(request).await);
+        let secret = |all: &mut Outcome<Vec<LetterDelivery>>| -> Vec<LeaseToken> {
+            all.iter_mut().flatten().map(|d| blank(&mut d.token)).collect()
+        };
+        let tokens = secret(&mut a).into_iter().zip(secret(&mut b));
+        self.kept.letter_tokens.extend(tokens);
+        same(a, b).map(drop)
+    }
+
+    async fn give_back(&self, all: &[(usize, SayLetter)]) -> Result<(), String> {
+        let (mut to_a, mut to_b) = (Vec::new(), Vec::new());
+        for (n, say) in all {
+            let Some((a, b)) = choose(&self.kept.letter_tokens, *n) else { continue };
+            let what = match say {
+                SayLetter::Do(act) => LetterSettle::Do { act: act.at(self.now()), actor: actor() },
+                SayLetter::Fail => LetterSettle::Fail { note: "the consumer broke".into() },
+                SayLetter::Release => LetterSettle::Release,
+                SayLetter::Extend(seconds) => LetterSettle::Extend { by: seconds.map(Span::from_secs) },
+            };
+            to_a.push(LetterSettlement { token: *a, what: what.clone() });
+            to_b.push(LetterSettlement { token: *b, what });
+        }
+        let (a, b) = (self.a.settle_letters(to_a).await, self.b.settle_letters(to_b).await);
+        same(a.map(each), b.map(each)).map(drop)
+    }
+
+    async fn preview(&mut self, which: usize, sample: usize) -> Result<(), String> {
+        let a = self.a.preview(filter(which), sample).await;
+        let preview = same(a, self.b.preview(filter(which), sample).await)?;
+        self.kept.bound = preview.map(|p| p.bound);
+        Ok(())
+    }
+
+    async fn start(&self, n: u64, act: &ActOp, which: usize, bounded: bool) -> Result<(), String> {
+        let bound = self.kept.bound.filter(|_| bounded);
+        let (id, act) = (operation_id(n), act.at(self.now()));
+        let spec = OperationSpec { id, act, filter: filter(which), bound, actor: actor() };
+        same(self.a.start(spec.clone()).await, self.b.start(spec).await).map(drop)
+    }
+
+    async fn import(&mut self, n: usize, fresh: bool) -> Result<(), String> {
+        let Some(mut letter) = choose(&self.kept.exports, n).cloned() else { return Ok(()) };
+        if fresh {
+            self.kept.ids += 1;
+            letter.message.envelope.id = message_id(self.kept.ids);
+        }
+        let batch = vec![letter];
+        let (a, b) = (self.a.import(batch.clone(), actor()).await, self.b.import(batch, actor()).await);
+        same(a.map(each), b.map(each)).map(drop)
+    }
+
+    /// Reads lists in small pages. Where a page ends under a filter is the store's business; what is met is not.
+    async fn walk(&self, limit: usize, which: usize) -> Result<(), String> {
+        for store in [self.a, self.b] {
+            let query = |page| Query { filter: filter(which), page };
+            let met = small_pages(limit, |page| store.letters(query(page))).await?;
+            let mut expected = self.kept.letters.clone();
+            expected.retain(|letter| filter(which).matches_letter(letter, self.now()));
+            if met != expected {
+                return Err(format!("a walk met {met:?}\n  instead of {expected:?}"));
+            }
+        }
+        let mut live = Vec::new();
+        for store in [self.a, self.b] {
+            let query = |page| Query { page, ..Query::default() };
+            live.push(small_pages(limit, |page| store.messages(query(page))).await?);
+        }
+        if live[0] == live[1] { Ok(()) } else { Err(format!("walks over messages differ: {live:?}")) }
+    }
+
+    async fn key_state(&self, n: usize, key: usize) -> Result<(), String> {
+        // What an unknown queue answers is not agreed upon; a known one must.
+        if self.a.queue(queue(n)).await.is_err() {
+            return Ok(());
+        }
+        let a = self.a.key_state(queue(n), format!("k{key}")).await;
+        same(a, self.b.key_state(queue(n), format!("k{key}")).await).map(drop)
+    }
+
+    async fn kv(&self, key: usize, value: Option<u8>, wrong: bool) -> Result<(), String> {
+        let (space, key) = ("stream".to_owned(), format!("v{key}"));
+        let a = self.a.kv_get(space.clone(), key.clone()).await;
+        let entry = same(a, self.b.kv_get(space.clone(), key.clone()).await)?.flatten();
+        let expected = entry.map_or(0, |e| e.version) + u64::from(wrong);
+        let value = value.map(|v| vec![v]);
+        let a = self.a.kv_put(space.clone(), key.clone(), value.clone(), expected).await;
+        same(a, self.b.kv_put(space, key, value, expected).await).map(drop)
+    }
+
+    /// Everything both show, and that both add up.
+    async fn compare(&mut self) -> Result<(), String> {
+        let mut seen = Vec::new();
+        for (store, name) in [(self.a, "first"), (self.b, "second")] {
+            let found = store.verify(VerifyRequest { deep: true, repair: false }).await;
+            let found = found.map_err(|error| format!("the {name} store cannot verify: {error}"))?;
+            if !found.is_clean() {
+                return Err(format!("the {name} store does not add up: {:?}", found.findings));
+            }
+            let all =
+                Seen::of(store).await.map_err(|error| format!("the {name} store cannot be read: {error}"))?;
+            seen.push(all.comparable());
+        }
+        if let Some(difference) = seen[0].difference(&seen[1]) {
+            return Err(difference);
+        }
+        self.kept.letters = seen.swap_remove(0).letters;
+        Ok(())
+    }
+}
+
+async fn small_pages<T, F>(limit: usize, page: impl Fn(PageRequest) -> F) -> Result<Vec<T>, String>
+where
+    F: Future<Output = Outcome<Page<T>>>,
+{
+    let mut met = Vec::new();
+    let mut cursor: Option<Cursor> = None;
+    loop {
+        let Page { items, next } =
+            page(PageRequest { limit: Some(limit), cursor }).await.map_err(|error| error.to_string())?;
+        if items.len() > limit {
+            return Err(format!("a page of {} where {limit} were asked for", items.len()));
+        }
+        met.extend(items);
+        match next {
+            Some(next) => cursor = Some(next),
+            None => return Ok(met),
+        }
+    }
+}
