@@ -6,150 +6,13 @@ use crate::failure::Failure;
 use crate::ids::{LeaseToken, MessageId, QueueName};
 use crate::lifecycle::{Life, State};
 use crate::limits;
+pub use crate::payload::Payload;
 use crate::policy::QueuePolicy;
+pub use crate::priority::Priority;
 use crate::time::{Span, Time};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::str::FromStr;
-
-/// How urgent due work is. Orders due work; never shortens a delay.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Priority {
-    /// Served first: weight 16.
-    Critical,
-    /// Weight 8.
-    High,
-    /// Weight 4; what a message gets when nobody says.
-    #[default]
-    #[serde(alias = "medium")]
-    Normal,
-    /// Weight 2.
-    Low,
-    /// Served when there is room: weight 1.
-    Background,
-}
-
-impl Priority {
-    /// All five, most urgent first; the position is the level.
-    pub const ALL: [Self; 5] = [Self::Critical, Self::High, Self::Normal, Self::Low, Self::Background];
-
-    /// The level: 0 is the most urgent.
-    #[must_use]
-    pub const fn level(self) -> usize {
-        match self {
-            Self::Critical => 0,
-            Self::High => 1,
-            Self::Normal => 2,
-            Self::Low => 3,
-            Self::Background => 4,
-        }
-    }
-
-    /// The priority of a level; levels past the last are the last.
-    #[must_use]
-    pub const fn from_level(level: usize) -> Self {
-        match level {
-            0 => Self::Critical,
-            1 => Self::High,
-            2 => Self::Normal,
-            3 => Self::Low,
-            _ => Self::Background,
-        }
-    }
-
-    /// The name in every interface.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Critical => "critical",
-            Self::High => "high",
-            Self::Normal => "normal",
-            Self::Low => "low",
-            Self::Background => "background",
-        }
-    }
-}
-
-impl fmt::Display for Priority {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Priority {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if text == "medium" {
-            return Ok(Self::Normal);
-        }
-        Self::ALL
-            .into_iter()
-            .find(|p| p.name() == text)
-            .ok_or_else(|| format!("{text:?} is not a priority: critical, high, normal, low or background"))
-    }
-}
-
-/// The exact bytes of a message and what they claim to be.
-#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(try_from = "PayloadText", into = "PayloadText")]
-pub struct Payload {
-    /// The bytes, as handed in.
-    pub bytes: Vec<u8>,
-    /// What the sender says they are; never acted upon.
-    pub content_type: String,
-}
-
-/// How a payload is written in JSON: as text when it is UTF-8, else in base64; bit-exact either way.
-#[derive(Clone, Serialize, Deserialize)]
-struct PayloadText {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    payload: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    payload_base64: Option<String>,
-    #[serde(default)]
-    content_type: String,
-}
-
-impl From<Payload> for PayloadText {
-    fn from(p: Payload) -> Self {
-        match String::from_utf8(p.bytes) {
-            Ok(text) => Self { payload: Some(text), payload_base64: None, content_type: p.content_type },
-            Err(e) => Self {
-                payload: None,
-                payload_base64: Some(STANDARD.encode(e.as_bytes())),
-                content_type: p.content_type,
-            },
-        }
-    }
-}
-
-impl TryFrom<PayloadText> for Payload {
-    type Error = String;
-
-    fn try_from(t: PayloadText) -> Result<Self, Self::Error> {
-        let bytes = match (t.payload, t.payload_base64) {
-            (Some(_), Some(_)) => return Err("give payload or payload_base64, not both".into()),
-            (Some(text), None) => text.into_bytes(),
-            (None, Some(b64)) => {
-                STANDARD.decode(b64).map_err(|e| format!("payload_base64 is not base64: {e}"))?
-            }
-            (None, None) => Vec::new(),
-        };
-        Ok(Self { bytes, content_type: t.content_type })
-    }
-}
-
-impl fmt::Debug for Payload {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Payload({} bytes, {:?})", self.bytes.len(), self.content_type)
-    }
-}
 
 /// Work as it is handed in. The id is made by whoever accepts it, so that asking again is harmless.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -436,12 +299,6 @@ impl Envelope {
         self.ttl.map(|ttl| self.enqueued_at.plus(ttl))
     }
 
-    /// The earlier of ttl end and deadline: after it the message is not handed out any more.
-    #[must_use]
-    pub fn useless_at(&self) -> Option<Time> {
-        Terms::from(self).useless_at()
-    }
-
     /// Executions allowed under this policy.
     #[must_use]
     pub fn max_attempts(&self, policy: &QueuePolicy) -> u32 {
@@ -477,6 +334,13 @@ impl Terms {
     #[must_use]
     pub fn max_attempts(&self, policy: &QueuePolicy) -> u32 {
         self.max_attempts.unwrap_or(policy.max_attempts)
+    }
+
+    /// The terms of a generation. Ttl and deadline bind the first one only: a redrive is somebody's decision
+    /// that the message shall run although its time is over.
+    #[must_use]
+    pub fn in_generation(self, generation: u32) -> Self {
+        if generation <= 1 { self } else { Self { expires_at: None, deadline: None, ..self } }
     }
 
     /// The earlier of ttl end and deadline: after it the message is not handed out any more.
@@ -626,15 +490,6 @@ mod tests {
 
     fn message() -> NewMessage {
         NewMessage::new(MessageId::new(1, [1; 10]), "q".parse().unwrap(), Payload::default())
-    }
-
-    #[test]
-    fn payloads_survive_json_bit_for_bit() {
-        for bytes in [b"{\"n\": 1.0}".to_vec(), vec![0xff, 0, 1], Vec::new(), "žluť\u{0}".into()] {
-            let p = Payload { bytes, content_type: "x/y".into() };
-            let json = serde_json::to_string(&p).unwrap();
-            assert_eq!(serde_json::from_str::<Payload>(&json).unwrap(), p);
-        }
     }
 
     #[test]

@@ -282,7 +282,7 @@ pub fn judge(
     now: Time,
     roll: Roll,
 ) -> Verdict {
-    let terms = terms.into();
+    let terms = terms.into().in_generation(life.generation);
     if said == Some(Override::DeadLetter) {
         return Verdict::Dead { reason: Reason::Manual };
     }
@@ -400,6 +400,9 @@ mod tests {
         policy.on_expire = OnExpire::Drop;
         let v = judge(&policy, &envelope, &life, &failure("E"), None, NOW, Roll(0));
         assert_eq!(v, Verdict::Drop);
+        let redriven = Life { generation: 2, ..life };
+        let v = judge(&policy, &envelope, &redriven, &failure("E"), None, NOW, Roll(0));
+        assert!(matches!(v, Verdict::Retry { .. }), "who redrives it wants it to run: {v:?}");
     }
 
     #[test]

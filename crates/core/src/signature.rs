@@ -557,7 +557,7 @@ mod tests {
             "   1: core::panicking::panic_fmt",
             "   2: <alloc::boxed::Box<F> as core::ops::FnOnce<A>>::call_once",
             "   3: serde_json::from_str",
-            "             at /root/.cargo/registry/src/x/de.rs:1:1",
+            "             at /srv/.cargo/registry/src/x/de.rs:1:1",
             "   4:     0x55d0c8 - acme::jobs::charge::{{closure}}::h0123456789abcdef",
             "             at ./src/jobs.rs:3:9",
             "   5: acme::main",

@@ -11,13 +11,13 @@ use redrive_core::audit::{AuditEntry, AuditKey, AuditRow, ORIGIN, seal};
 use redrive_core::backoff::Roll;
 use redrive_core::dead_letter::{Actor, File};
 use redrive_core::error::Refusal;
-use redrive_core::failure::{Analysed, Failure, Reason};
+use redrive_core::failure::{Analysed, Failure};
 use redrive_core::group::{Leaf, LeafCount, LeafKey};
 use redrive_core::ids::{MessageId, QueueName, Secret};
 use redrive_core::invariants::Counts;
 use redrive_core::lifecycle::{Command, Effect, Phase, State};
 use redrive_core::limits;
-use redrive_core::message::{Envelope, NewMessage, Record};
+use redrive_core::message::{Envelope, NewMessage, Record, Terms};
 use redrive_core::operation::{Member, Operation};
 use redrive_core::policy::{Override, QueuePolicy, Verdict, judge, overdue, too_late};
 use redrive_core::scheduler::{Head, Heads, PickReason, Scheduler};
@@ -98,7 +98,7 @@ impl Books {
         Secret::new(self.secrets.to_be_bytes())
     }
 
-    fn log(&mut self, now: Time, by: &Actor, act: &str, target: impl ToString, count: u64) {
+    fn log(&mut self, now: Time, by: &Actor, act: &str, target: impl std::fmt::Display, count: u64) {
         self.seal(AuditEntry::new(now, by, act, target, count));
     }
 
@@ -147,7 +147,7 @@ impl Books {
         let live = self.live_at(id).map(|at| &self.live[at]);
         if let Some(record) = live.or(self.letter_at(id).map(|at| &self.letters[at].record)) {
             let state = record.life.state(now);
-            let same = body_hash(&record.envelope) == hash;
+            let same = record.envelope.body_hash() == hash;
             return same.then_some(Enqueued { id, state, duplicate: true }).ok_or(Refusal::IdConflict { id });
         }
         let Shelf { policy, counts, .. } = self.queues.entry(new.queue.clone()).or_default();
@@ -188,12 +188,12 @@ impl Books {
             reaped.leases_lost += 1;
         }
         let waits = |r: &Record| r.life.phase == Phase::Waiting;
-        let late = |r: &Record| r.envelope.useless_at().filter(|t| *t <= now && waits(r));
+        let late = |r: &Record| terms(r).useless_at().filter(|t| *t <= now && waits(r));
         for id in self.due(limit, late) {
             let at = self.live_at(id).expect("just found");
             let record = &self.live[at];
-            let reason = overdue(&record.envelope, now).expect("just found late");
-            let verdict = kept(record, too_late(self.policy(&record.envelope.queue), reason), reason);
+            let reason = overdue(terms(record), now).expect("just found late");
+            let verdict = too_late(self.policy(&record.envelope.queue), reason);
             let failure = Some(Analysed::too_late(reason));
             self.change(at, &Command::TimeOut { verdict }, failure, now).expect("it waited");
             reaped.timed_out += 1;
@@ -209,8 +209,7 @@ impl Books {
 
     fn judge(&self, r: &Record, failure: &Analysed, said: Option<Override>, now: Time) -> Verdict {
         let roll = Roll::of(r.envelope.id, r.life.deliveries);
-        let verdict = judge(self.policy(&r.envelope.queue), &r.envelope, &r.life, failure, said, now, roll);
-        kept(r, verdict, Reason::Expired)
+        judge(self.policy(&r.envelope.queue), &r.envelope, &r.life, failure, said, now, roll)
     }
 
     fn eligible(&self, r: &Record, queues: &BTreeSet<QueueName>, now: Time) -> bool {
@@ -219,7 +218,7 @@ impl Books {
         // A redriven message is first in line again, but not before who is leased already is done.
         let ahead = |o: &Record| o.envelope.seq < *seq || o.life.lease().is_some();
         let behind = || self.live.iter().any(|o| same(&o.envelope) && o.envelope.id != *id && ahead(o));
-        let held = |l: &Letter| l.file.holds_key && same(&l.record.envelope) && l.record.envelope.id != *id;
+        let held = |l: &Letter| l.file.holds_key && same(&l.record.envelope) && l.record.envelope.seq < *seq;
         let due = r.life.phase == Phase::Waiting && r.life.ready_at <= now;
         let open = queues.contains(queue) && self.queues[queue].paused_by.is_none();
         due && open && (ordering_key.is_none() || !behind() && !self.letters.iter().any(held))
@@ -233,13 +232,12 @@ impl Books {
             let level = ready.iter().filter(|r| r.envelope.priority.level() == level);
             level.min_by_key(|r| (r.life.ready_at, r.envelope.seq)).copied()
         };
-        let urgent = ready.iter().filter(|r| r.envelope.deadline.is_some());
-        let urgent =
-            urgent.min_by_key(|r| (r.envelope.deadline, r.envelope.priority, r.envelope.seq)).copied();
+        let urgent = ready.iter().filter(|r| terms(r).deadline.is_some());
+        let urgent = urgent.min_by_key(|r| (terms(r).deadline, r.envelope.priority, r.envelope.seq)).copied();
         let heads = Heads {
             levels: [0, 1, 2, 3, 4]
                 .map(|level| head(level).map(|r| Head { ready_at: r.life.ready_at, seq: r.envelope.seq })),
-            urgent: urgent.and_then(|r| r.envelope.deadline.map(|d| (r.envelope.priority, d))),
+            urgent: urgent.and_then(|r| terms(r).deadline.map(|d| (r.envelope.priority, d))),
         };
         let decision = self.schedulers.entry(queues).or_default().pick(&heads, now)?;
         let by_deadline = decision.reason == PickReason::DeadlineApproaching;
@@ -286,13 +284,7 @@ impl Books {
     }
 }
 
-/// What was redriven is never dropped: its letter would be lost.
-fn kept(record: &Record, verdict: Verdict, reason: Reason) -> Verdict {
-    let redriven = record.life.generation > 1 && verdict == Verdict::Drop;
-    if redriven { Verdict::Dead { reason } } else { verdict }
-}
-
-fn body_hash(envelope: &Envelope) -> [u8; 32] {
-    let Envelope { id, queue, payload, kind, headers, ordering_key, .. } = envelope.clone();
-    NewMessage { kind, headers, ordering_key, ..NewMessage::new(id, queue, payload) }.body_hash()
+/// What limits the message now.
+fn terms(record: &Record) -> Terms {
+    Terms::from(&record.envelope).in_generation(record.life.generation)
 }

@@ -349,7 +349,11 @@ impl Inode {
                 all
             }
             Choice::Files => {
-                if rng.one_in(2) { changes.into_iter().cloned().collect() } else { Vec::new() }
+                if rng.one_in(2) {
+                    changes.into_iter().cloned().collect()
+                } else {
+                    Vec::new()
+                }
             }
             Choice::Zeros => {
                 let mut whole = content.clone();
@@ -414,7 +418,8 @@ pub fn write_out(image: &Image, directory: &Path) -> io::Result<()> {
     for (name, content) in image {
         fs::write(directory.join(name), content)?;
     }
-    let reserve = fs::OpenOptions::new().create(true).truncate(false).write(true).open(directory.join(RESERVE))?;
+    let reserve =
+        fs::OpenOptions::new().create(true).truncate(false).write(true).open(directory.join(RESERVE))?;
     reserve.set_len(RESERVE_BYTES)
 }
 

@@ -119,11 +119,11 @@ pub struct Report {
 /// When something of the driver itself goes wrong.
 pub fn run(plan: &Plan) -> Outcome<Report> {
     let shim = Shim::build(&plan.scratch)?;
-    let script =
-        if plan.steps == 0 { Script::tour() } else { Script::random(plan.seed, plan.steps)? };
+    let script = if plan.steps == 0 { Script::tour() } else { Script::random(plan.seed, plan.steps)? };
     let path = plan.scratch.join("script.json");
     script.save(&path)?;
-    let mut runner = Runner { plan, shim, script, path, runtime: super::runtime()?, report: Report::default() };
+    let mut runner =
+        Runner { plan, shim, script, path, runtime: super::runtime()?, report: Report::default() };
     for (mode, stride) in &plan.modes.0 {
         let first = plan.only.unwrap_or_else(|| 1 + plan.seed % stride);
         let mut k = first;
@@ -159,7 +159,8 @@ impl Runner<'_> {
             command.env("REDRIVE_SHIM_TRACE", &traced);
         }
         let status = command.status()?;
-        let again = format!("--modes {} --k {k} --seed {} --steps {}", mode.name, self.plan.seed, self.plan.steps);
+        let again =
+            format!("--modes {} --k {k} --seed {} --steps {}", mode.name, self.plan.seed, self.plan.steps);
         if !status.success() {
             self.report.found.note(&Wrong::Broken(format!("the child ended with {status}")), &again);
         }

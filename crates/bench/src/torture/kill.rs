@@ -15,7 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// Kills on one directory before a fresh one is taken.
-const CYCLES_PER_STORE: u64 = 100;
+const CYCLES_PER_STORE: u64 = 50;
 
 /// What to do.
 #[derive(Clone, Debug)]
@@ -69,13 +69,15 @@ pub fn run(plan: &Plan) -> Outcome<Report> {
     let runtime = super::runtime()?;
     let mut rng = Rng::of(&[plan.seed, 0x6b69_6c6c]);
     let mut report = Report::default();
-    while report.cycles < plan.cycles && !(plan.stop_early && !report.found.is_clean()) {
+    while report.cycles < plan.cycles && (!plan.stop_early || report.found.is_clean()) {
         let store = report.cycles / CYCLES_PER_STORE;
-        let (data, log) = (plan.scratch.join(format!("data-{store}")), plan.scratch.join(format!("log-{store}")));
+        let (data, log) =
+            (plan.scratch.join(format!("data-{store}")), plan.scratch.join(format!("log-{store}")));
         let (mut ledger, mut reader) = (Ledger::default(), Reader::default());
         let end = plan.cycles.min(report.cycles + CYCLES_PER_STORE);
-        while report.cycles < end && !(plan.stop_early && !report.found.is_clean()) {
-            let again = format!("--seed {} (cycle {}; moments differ from run to run)", plan.seed, report.cycles);
+        while report.cycles < end && (!plan.stop_early || report.found.is_clean()) {
+            let again =
+                format!("--seed {} (cycle {}; moments differ from run to run)", plan.seed, report.cycles);
             if let Some(wrong) = cycle(plan, &data, &log, report.cycles, &mut rng)? {
                 report.found.note(&wrong, &again);
             }
@@ -118,7 +120,10 @@ fn cycle(plan: &Plan, data: &Path, log: &Path, n: u64, rng: &mut Rng) -> Outcome
         if let Some(errors) = child.0.stderr.take() {
             BufReader::new(errors).read_line(&mut said)?;
         }
-        return Ok(Some(Wrong::Unopenable(format!("the child ended by itself, {status}: {}", said.trim_end()))));
+        return Ok(Some(Wrong::Unopenable(format!(
+            "the child ended by itself, {status}: {}",
+            said.trim_end()
+        ))));
     }
     child.0.kill()?;
     child.0.wait()?;

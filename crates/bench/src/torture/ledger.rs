@@ -149,8 +149,11 @@ impl Ledger {
             found.note(&Wrong::Broken(format!("verify: {:?}", verified.findings)), again);
         }
         let everything = |page| Query { page, ..Query::default() };
-        let live: BTreeMap<MessageId, Message> =
-            walk(|page| store.messages(everything(page))).await?.into_iter().map(|m| (m.envelope.id, m)).collect();
+        let live: BTreeMap<MessageId, Message> = walk(|page| store.messages(everything(page)))
+            .await?
+            .into_iter()
+            .map(|m| (m.envelope.id, m))
+            .collect();
         let letters: BTreeMap<MessageId, DeadLetter> =
             walk(|page| store.letters(everything(page))).await?.into_iter().map(|l| (l.id(), l)).collect();
         self.compare(&live, &letters, &mut |wrong| found.note(&wrong, again));
@@ -198,7 +201,10 @@ impl Ledger {
             if let Some(letter) = letter
                 && letter.file.redrives < known.retries
             {
-                note(Wrong::Lost(format!("letter {id}: {} retries after {}", letter.file.redrives, known.retries)));
+                note(Wrong::Lost(format!(
+                    "letter {id}: {} retries after {}",
+                    letter.file.redrives, known.retries
+                )));
             }
         }
     }

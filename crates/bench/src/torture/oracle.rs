@@ -73,9 +73,8 @@ impl View {
     fn first_difference(&self, other: &Self) -> String {
         let (must, shows) = (format!("{self:?}"), format!("{other:?}"));
         let same = must.bytes().zip(shows.bytes()).take_while(|(a, b)| a == b).count();
-        let around = |text: &str| -> String {
-            text.chars().skip(same.saturating_sub(120)).take(240).collect()
-        };
+        let around =
+            |text: &str| -> String { text.chars().skip(same.saturating_sub(120)).take(240).collect() };
         format!("…{}… must be …{}…", around(&shows), around(&must))
     }
 }

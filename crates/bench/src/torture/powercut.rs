@@ -160,8 +160,12 @@ impl<'a> Cutter<'a> {
         script.save(&path)?;
         let data = plan.scratch.join(format!("recorded-{n}"));
         std::fs::create_dir_all(&data)?;
-        let (events, log) =
-            record(shim, plan, &data, &["script", "--script", path.to_str().ok_or("a path that is no text")?])?;
+        let (events, log) = record(
+            shim,
+            plan,
+            &data,
+            &["script", "--script", path.to_str().ok_or("a path that is no text")?],
+        )?;
         std::fs::remove_dir_all(&data)?;
         let moments = moments(&script)?;
         let mut report = Report { places: events.len() as u64, ..Report::default() };
@@ -173,7 +177,7 @@ impl<'a> Cutter<'a> {
             shim,
             n,
             from,
-            thin: if n == LONG { 16 } else { 1 },
+            thin: 1,
             recording: Recording { events, moments },
             runtime: super::runtime()?,
             directory: plan.scratch.join("cut"),
@@ -186,6 +190,8 @@ impl<'a> Cutter<'a> {
         if let Some((_, place, round)) = self.plan.only {
             return self.round(round, Some(place), u64::MAX, &HashSet::new());
         }
+        let places = self.recording.events.len() as u64;
+        self.thin = (places * ROUNDS_WANTED / budget.max(1)).max(1);
         let mut rng = Rng::of(&[self.plan.seed, self.n, 0x6e65_7374]);
         let places = (0..nested).map(|_| rng.index(self.recording.events.len())).collect();
         self.round(ROUNDS_MAX, None, budget, &places)?;
@@ -199,7 +205,13 @@ impl<'a> Cutter<'a> {
 
     /// Goes through the recording once and looks at one state per place; at these places, also at states of
     /// its recovery, and at none elsewhere.
-    fn round(&mut self, round: u64, only: Option<usize>, budget: u64, nested: &HashSet<usize>) -> Outcome<()> {
+    fn round(
+        &mut self,
+        round: u64,
+        only: Option<usize>,
+        budget: u64,
+        nested: &HashSet<usize>,
+    ) -> Outcome<()> {
         let mut disk = Disk::holding(&Image::new(), round % 2 == 1);
         let mut promise = Promise { answered: 0, under_way: false };
         for place in 0..self.recording.events.len() {
@@ -292,6 +304,8 @@ impl<'a> Cutter<'a> {
 const LONG: u64 = 999;
 /// States looked at of one recovery.
 const INNER: u64 = 12;
+/// Times a recording is gone through at least, so that a few states are from everywhere and of every kind.
+const ROUNDS_WANTED: u64 = 6;
 /// Times a recording is gone through at most; the number of the round in which recoveries are cut.
 const ROUNDS_MAX: u64 = 10_000;
 

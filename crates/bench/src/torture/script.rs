@@ -7,7 +7,7 @@ use super::oracle::View;
 use super::replies::Log;
 use super::rng::Rng;
 use super::steps::{Came, Deed, Entry, Say, Step, Stepper, time_of};
-use redrive::core::dead_letter::Status;
+use redrive::core::dead_letter::{DeadLetter, Status};
 use redrive::core::error::StoreError;
 use redrive::core::ids::MessageId;
 use redrive_store::entropy::Entropy;
@@ -148,8 +148,9 @@ impl Maker {
         let number = |id: MessageId| self.numbers.get(&id).copied();
         let live: Vec<u64> = view.seen.messages.iter().filter_map(|m| number(m.envelope.id)).collect();
         let held: Vec<u64> = live.iter().copied().filter(|n| self.stepper.holds(*n)).collect();
-        let letters: Vec<(u64, Status)> =
-            view.seen.letters.iter().filter_map(|l| Some((number(l.id())?, l.file.status))).collect();
+        let letter =
+            |l: &DeadLetter| Some((number(l.id())?, l.file.status, l.message.envelope.key.is_some()));
+        let letters: Vec<(u64, Status, bool)> = view.seen.letters.iter().filter_map(letter).collect();
         let queue = self.rng.index(3);
         match self.rng.below(40) {
             0..=8 if live.len() < 24 => self.send(queue),
@@ -158,8 +159,8 @@ impl Maker {
             25..=29 if !letters.is_empty() => self.act(&letters),
             30 => Step::Draw(queue, 2),
             31 => {
-                let drawn = letters.iter().filter(|(n, _)| self.stepper.holds_letter(*n));
-                Step::Return(drawn.map(|(n, _)| (*n, (n % 3 > 0).then_some(Deed::Resolve))).collect())
+                let drawn = letters.iter().filter(|(n, _, _)| self.stepper.holds_letter(*n));
+                Step::Return(drawn.map(|(n, _, _)| (*n, (n % 3 > 0).then_some(Deed::Resolve))).collect())
             }
             32 => Step::Kv(self.rng.index(2), u8::try_from(self.rng.below(40)).unwrap_or(0)),
             33 => {
@@ -211,14 +212,16 @@ impl Maker {
         Step::Settle(batch)
     }
 
-    fn act(&mut self, letters: &[(u64, Status)]) -> Step {
-        let Some((n, status)) = self.rng.pick(letters).copied() else { return Step::Reap };
+    fn act(&mut self, letters: &[(u64, Status, bool)]) -> Step {
+        let Some((n, status, keyed)) = self.rng.pick(letters).copied() else { return Step::Reap };
         let deeds: &[Deed] = match status {
             Status::Pending => {
                 &[Deed::Retry, Deed::Resolve, Deed::Review, Deed::Quarantine(3), Deed::Abandon, Deed::Note]
             }
             Status::Retrying => &[Deed::Note],
             Status::Review | Status::Quarantined => &[Deed::Release, Deed::Resolve, Deed::Retry],
+            // What the key of a message says that was done and is opened again is not settled.
+            Status::Resolved | Status::Abandoned if keyed => &[Deed::Purge, Deed::Note],
             Status::Resolved | Status::Abandoned => &[Deed::Purge, Deed::Purge, Deed::Reopen],
         };
         Step::Act(vec![(n, self.rng.pick(deeds).copied().unwrap_or(Deed::Note))])

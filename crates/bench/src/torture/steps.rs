@@ -162,7 +162,7 @@ pub fn failure(which: u8, permanent: bool) -> Settle {
     let error = ErrorInfo {
         error_type: format!("Error{}", which % 4),
         message: format!("connection {which} to 10.0.0.{which} was refused"),
-        stack: (which % 2 == 0).then(|| "at send (src/net.rs:10)\nat main (src/main.rs:3)".to_owned()),
+        stack: which.is_multiple_of(2).then(|| "at send (src/net.rs:10)\nat main (src/main.rs:3)".to_owned()),
         ..ErrorInfo::default()
     };
     let report = Report { error, permanent, ..Report::default() };
@@ -260,7 +260,9 @@ impl Stepper {
             }
             Step::Draw(from, max) => self.draw(store, *from, *max).await,
             Step::Return(all) => self.give_back(store, all, now).await,
-            Step::Cancel(all) => each(store.cancel(all.iter().map(|n| message_id(*n)).collect(), actor()).await),
+            Step::Cancel(all) => {
+                each(store.cancel(all.iter().map(|n| message_id(*n)).collect(), actor()).await)
+            }
             Step::Purge(n) => said(store.purge(queue(*n), actor()).await),
             Step::Pause(n, on) => said(store.pause(queue(*n), *on, actor()).await.map(|q| q.paused)),
             Step::Configure(n, attempts) => {

@@ -68,7 +68,8 @@ struct Bytes<'a>(&'a [u8]);
 
 impl<'a> Bytes<'a> {
     fn take(&mut self, length: usize) -> Outcome<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(length).ok_or("the trace ends in the middle of a record")?;
+        let (taken, rest) =
+            self.0.split_at_checked(length).ok_or("the trace ends in the middle of a record")?;
         self.0 = rest;
         Ok(taken)
     }

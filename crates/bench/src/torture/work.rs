@@ -35,7 +35,7 @@ pub const QUEUE: &str = "jobs";
 /// The small value that the operator counts up.
 pub const COUNTER: (&str, &str) = ("torture", "counter");
 /// Live messages at most, so that a check stays quick.
-const LIVE_MAX: u64 = 400;
+const LIVE_MAX: u64 = 1_000;
 /// Letters that the operator lets lie.
 const LETTERS_MAX: usize = 150;
 
@@ -87,10 +87,7 @@ pub fn run(data: &Path, log: &Path, producers: u64, workers: u64, seed: u64) -> 
 }
 
 async fn set_up(site: &Site) -> Outcome<()> {
-    let policy = QueuePolicy {
-        max_messages: Some(LIVE_MAX),
-        ..rules(3, Span::from_millis(150), Span::ZERO)
-    };
+    let policy = QueuePolicy { max_messages: Some(LIVE_MAX), ..rules(3, Span::from_millis(150), Span::ZERO) };
     site.store.configure(site.queue.clone(), policy, actor()).await?;
     site.log.say("S")?;
     site.store.pause(site.queue.clone(), false, actor()).await?;
@@ -107,7 +104,7 @@ async fn produce(site: &Site, mut rng: Rng) -> Outcome<()> {
             let message = NewMessage {
                 priority: Some(Priority::from_level(rng.index(5))),
                 key: rng.one_in(4).then(|| format!("key-{id}")),
-                ordering_key: rng.one_in(4).then(|| format!("order-{}", rng.below(8))),
+                ordering_key: rng.one_in(8).then(|| format!("order-{}", rng.below(200))),
                 delay: rng.one_in(4).then_some(Span::ZERO),
                 ..NewMessage::new(id, site.queue.clone(), Payload { bytes, content_type: String::new() })
             };
@@ -115,7 +112,8 @@ async fn produce(site: &Site, mut rng: Rng) -> Outcome<()> {
             batch.push(message);
         }
         if rng.one_in(8) {
-            // A sender that did not hear the answer asks again.
+            // A sender that did not hear the answer asks again. Only a key makes that harmless for ever: an id
+            // is forgotten with its message.
             batch.extend(last.take());
         }
         let sent = batch.clone();
@@ -134,7 +132,7 @@ async fn produce(site: &Site, mut rng: Rng) -> Outcome<()> {
                 }
             }
         }
-        last = sent.into_iter().next_back().filter(|_| !full);
+        last = sent.into_iter().rfind(|message| message.key.is_some()).filter(|_| !full);
         if full {
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;
         }
@@ -156,7 +154,9 @@ async fn work(site: &Site, n: u64, mut rng: Rng) -> Outcome<()> {
         }
         let mut batch = Vec::new();
         for delivery in deliveries {
-            batch.extend(received(site, &delivery, &mut rng)?.map(|what| Settlement { token: delivery.token, what }));
+            batch.extend(
+                received(site, &delivery, &mut rng)?.map(|what| Settlement { token: delivery.token, what }),
+            );
         }
         let said: Vec<(MessageId, bool)> =
             batch.iter().map(|s: &Settlement| (s.token.id, s.what == Settle::Ack)).collect();
@@ -182,14 +182,14 @@ fn received(site: &Site, delivery: &Delivery, rng: &mut Rng) -> Outcome<Option<S
         site.log.say(&format!("! {id} was delivered with other bytes"))?;
     }
     let which = u8::try_from(rng.below(6)).unwrap_or(0);
-    Ok(match rng.below(20) {
-        0..=11 => {
+    Ok(match rng.below(40) {
+        0..=25 => {
             site.log.say(&format!("a {id}"))?;
             Some(Settle::Ack)
         }
-        12..=15 => Some(failure(which, false)),
-        16 => Some(failure(which, true)),
-        17 | 18 => Some(Settle::Release),
+        26..=33 => Some(failure(which, false)),
+        34 | 35 => Some(failure(which, true)),
+        36..=38 => Some(Settle::Release),
         _ => None,
     })
 }
@@ -206,7 +206,11 @@ async fn operate(site: &Site, mut rng: Rng) -> Outcome<()> {
                 Status::Pending if rng.one_in(2) => Act::Retry { at: None },
                 Status::Pending => Act::Resolve,
                 Status::Resolved if crowded => Act::Purge,
-                Status::Resolved | Status::Retrying | Status::Review | Status::Quarantined | Status::Abandoned => {
+                Status::Resolved
+                | Status::Retrying
+                | Status::Review
+                | Status::Quarantined
+                | Status::Abandoned => {
                     continue;
                 }
             };
@@ -243,7 +247,11 @@ async fn steer(site: &Site, rng: &mut Rng) -> Outcome<()> {
     let Some(id) = rng.pick(&live).map(|message| message.envelope.id) else { return Ok(()) };
     site.log.say(&format!("c {id}"))?;
     let done = site.store.cancel(vec![id], actor()).await?.into_iter().next();
-    site.log.say(&if done.is_some_and(|result| result.is_ok()) { format!("C {id}") } else { format!("r c {id}") })?;
+    site.log.say(&if done.is_some_and(|result| result.is_ok()) {
+        format!("C {id}")
+    } else {
+        format!("r c {id}")
+    })?;
     Ok(())
 }
 

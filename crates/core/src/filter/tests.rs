@@ -81,7 +81,15 @@ fn message() -> Message {
 fn letter() -> DeadLetter {
     let died = NOW.minus(Span::from_hours(3));
     let lost = Analysed::lease_lost(Span::ZERO);
-    let mut file = File::of_death(&record(), &QueuePolicy::default(), &lost, Reason::MaxAttempts, None, died);
+    let mut file = File::of_death(
+        &record(),
+        &record().life,
+        &QueuePolicy::default(),
+        &lost,
+        Reason::MaxAttempts,
+        None,
+        died,
+    );
     file.dlq = "payments-dlq".parse().unwrap();
     file.route = Route::Timeout;
     file.category = Category::Transient;

@@ -150,7 +150,11 @@ fn giving_back_is_free_a_hundred_times_and_then_counts() {
             Effect::GivenBack => assert_eq!(t.next.attempts, 0),
             Effect::Retried => assert!(t.next.attempts > 0),
             Effect::Died(reason) => break reason,
-            other => panic!("{other:?}"),
+            other @ (Effect::Granted
+            | Effect::Extended
+            | Effect::Ended(_)
+            | Effect::Revived
+            | Effect::PulledBack) => panic!("{other:?}"),
         }
         assert!(rounds < 1_000);
         l = t.next;

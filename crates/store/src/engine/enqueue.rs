@@ -205,7 +205,7 @@ impl<T: Tables> Engine<T> {
             after = Some(last.slip.id);
             let of_queue = page.into_iter().filter(|live| live.slip.queue == *name);
             for live in of_queue.filter(|l| l.life.lease().is_none() && l.life.generation == 1) {
-                if purged as usize >= limits::REAP_MAX {
+                if purged >= limits::REAP_MAX as u64 {
                     more = true;
                     break;
                 }

@@ -27,7 +27,8 @@ struct Key {
     line: BTreeMap<u64, Parked>,
     /// How many of the line are leased: never more than one.
     leased: usize,
-    held_by: BTreeSet<MessageId>,
+    /// Dead letters that hold the key, by their place in it: each holds those behind it.
+    held_by: BTreeSet<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +44,7 @@ impl Key {
     /// The one message of this key that may be leased now or later, if there is one.
     fn front(&self) -> Option<(u64, Parked)> {
         let (seq, first) = self.line.first_key_value()?;
-        let free = self.leased == 0 && self.held_by.iter().all(|letter| *letter == first.id);
+        let free = self.leased == 0 && self.held_by.first().is_none_or(|letter| letter >= seq);
         free.then_some((*seq, *first))
     }
 
@@ -159,7 +160,7 @@ impl Hot {
     pub(crate) fn add(&mut self, slip: &Slip, life: &Life) {
         match &life.phase {
             Phase::Waiting => {
-                if let Some(at) = slip.terms.useless_at() {
+                if let Some(at) = slip.terms.in_generation(life.generation).useless_at() {
                     self.useless.insert((at, slip.id));
                 }
                 self.add_entry(slip, life, false);
@@ -179,7 +180,7 @@ impl Hot {
             id: slip.id,
             priority: slip.priority,
             ready_at: life.ready_at,
-            deadline: slip.terms.deadline,
+            deadline: slip.terms.in_generation(life.generation).deadline,
             leased,
         };
         let full = self.entries >= self.entries_max;
@@ -204,9 +205,10 @@ impl Hot {
 
     /// Forgets a live message, as it was.
     pub(crate) fn remove(&mut self, slip: &Slip, life: &Life) {
+        let terms = slip.terms.in_generation(life.generation);
         let leased = match &life.phase {
             Phase::Waiting => {
-                if let Some(at) = slip.terms.useless_at() {
+                if let Some(at) = terms.useless_at() {
                     self.useless.remove(&(at, slip.id));
                 }
                 false
@@ -224,7 +226,7 @@ impl Hot {
         } else if !leased {
             let queue = self.queue(&slip.queue);
             let shown = queue.level(slip.priority).waiting.remove(&(life.ready_at, seq)).is_some();
-            if let Some(deadline) = slip.terms.deadline {
+            if let Some(deadline) = terms.deadline {
                 queue.deadlines.remove(&(deadline, slip.priority.level(), seq));
             }
             if shown {
@@ -236,12 +238,12 @@ impl Hot {
     /// A dead letter holds its ordering key, or lets go of it.
     pub(crate) fn hold(&mut self, slip: &Slip, held: bool) {
         let Some(key) = &slip.ordering_key else { return };
-        let id = slip.id;
+        let seq = slip.seq;
         self.queue(&slip.queue).with_key(key, |line| {
             if held {
-                line.held_by.insert(id);
+                line.held_by.insert(seq);
             } else {
-                line.held_by.remove(&id);
+                line.held_by.remove(&seq);
             }
         });
     }
@@ -299,15 +301,10 @@ impl Hot {
             id: slip.id,
             priority: slip.priority,
             ready_at: life.ready_at,
-            deadline: slip.terms.deadline,
+            deadline: slip.terms.in_generation(life.generation).deadline,
             leased: false,
         };
         self.queue(&slip.queue).show(slip.seq, m);
         self.entries += 1;
-    }
-
-    #[cfg(test)]
-    pub(crate) fn entries(&self) -> usize {
-        self.entries
     }
 }

@@ -57,7 +57,7 @@ impl<T: Tables> Engine<T> {
                 continue;
             };
             let Some(policy) = policies.get(&live.slip.queue) else { break };
-            if overdue(live.slip.terms, now).is_some() {
+            if overdue(live.slip.terms.in_generation(live.life.generation), now).is_some() {
                 self.time_out(live, now)?;
                 continue;
             }
@@ -111,7 +111,8 @@ impl<T: Tables> Engine<T> {
     }
 
     fn time_out(&mut self, live: Live, now: Time) -> Outcome<()> {
-        let Some(reason) = overdue(live.slip.terms, now) else { return Ok(()) };
+        let terms = live.slip.terms.in_generation(live.life.generation);
+        let Some(reason) = overdue(terms, now) else { return Ok(()) };
         let policy = self.queue(&live.slip.queue)?.policy.clone();
         let verdict = too_late(&policy, reason);
         let failure = Analysed::too_late(reason);

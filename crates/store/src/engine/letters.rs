@@ -65,7 +65,7 @@ impl<T: Tables> Engine<T> {
                 if let Act::Retry { at } = &request.act {
                     self.revive(letter, at.unwrap_or(now), now)?;
                 }
-                let letter = self.replace_letter(letter, file, now)?;
+                let letter = self.replace_letter(letter, *file, now)?;
                 Ok(LetterState { id, status: Some(letter.file.status), version: letter.file.version })
             }
         }

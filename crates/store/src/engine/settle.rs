@@ -13,7 +13,7 @@ use redrive_core::ids::Secret;
 use redrive_core::lifecycle::{Command, Effect, Final, Life, Phase, State, Transition, transition};
 use redrive_core::limits;
 use redrive_core::message::Slip;
-use redrive_core::policy::{QueuePolicy, Verdict, judge, overdue};
+use redrive_core::policy::{QueuePolicy, judge};
 use redrive_core::store::{Each, Settle, Settled, Settlement};
 use redrive_core::time::Time;
 
@@ -78,8 +78,7 @@ impl<T: Tables> Engine<T> {
         now: Time,
     ) -> Outcome<Changed> {
         let Live { slip, life } = live;
-        let Transition { mut next, effect } =
-            transition(slip.id, &life, &spare_letters(command, &slip, &life, now), now)?;
+        let Transition { mut next, effect } = transition(slip.id, &life, command, now)?;
         if faults::is(Fault::CountReset) && effect == Effect::Retried {
             next.attempts = 0;
         }
@@ -182,8 +181,15 @@ impl<T: Tables> Engine<T> {
     ) -> Kept<()> {
         self.tables.drop_live(slip)?;
         let previous = if life.generation > 1 { self.tables.letter(slip.id)? } else { None };
-        let file =
-            File::of_death(slip.clone(), policy, failure, reason, previous.as_ref().map(|l| &l.file), now);
+        let file = File::of_death(
+            slip.clone(),
+            life,
+            policy,
+            failure,
+            reason,
+            previous.as_ref().map(|l| &l.file),
+            now,
+        );
         if let Some(old) = previous {
             self.count_drawer(&old.file.dlq, old.file.status, -1)?;
             self.count_leaf(leaf_key(slip, old.file.leaf), |c| c.add(-1, 0, 0, now))?;
@@ -285,28 +291,6 @@ impl<T: Tables> Engine<T> {
 /// The key of a message's counters.
 pub(super) fn leaf_key(slip: &Slip, leaf: redrive_core::ids::LeafId) -> LeafKey {
     LeafKey { leaf, queue: slip.queue.clone(), kind: slip.kind.clone() }
-}
-
-/// A message that has a letter is never dropped: it dies again instead, or the letter would wait for ever.
-fn spare_letters(command: &Command, slip: &Slip, life: &Life, now: Time) -> Command {
-    let reason = overdue(slip.terms, now).unwrap_or(Reason::Expired);
-    let spare = |verdict: &Verdict| match verdict {
-        Verdict::Drop if life.generation > 1 => Verdict::Dead { reason },
-        Verdict::Drop | Verdict::Retry { .. } | Verdict::Dead { .. } => *verdict,
-    };
-    match command {
-        Command::Fail { secret, verdict } => Command::Fail { secret: *secret, verdict: spare(verdict) },
-        Command::LoseLease { verdict } => Command::LoseLease { verdict: spare(verdict) },
-        Command::TimeOut { verdict } => Command::TimeOut { verdict: spare(verdict) },
-        Command::Lease { .. }
-        | Command::Ack { .. }
-        | Command::GiveBack { .. }
-        | Command::Extend { .. }
-        | Command::Cancel
-        | Command::Purge
-        | Command::Redrive { .. }
-        | Command::UndoRedrive => command.clone(),
-    }
 }
 
 /// What a worker's word means for its message: the command, and the failure that is filed if it comes to that.

@@ -18,7 +18,7 @@ use redrive_core::limits;
 use redrive_core::time::{Clock, Time};
 use rusqlite::{Connection, OpenFlags};
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -74,10 +74,8 @@ impl std::fmt::Debug for Options {
 }
 
 fn refused(what: &str, path: &Path, error: &io::Error) -> StoreError {
-    let kind = match error.kind() {
-        io::ErrorKind::StorageFull => StoreErrorKind::Full,
-        _ => StoreErrorKind::Io,
-    };
+    let full = error.kind() == io::ErrorKind::StorageFull;
+    let kind = if full { StoreErrorKind::Full } else { StoreErrorKind::Io };
     StoreError::new(kind, format!("cannot {what} {}: {error}", path.display()))
 }
 
@@ -188,6 +186,7 @@ const NETWORK: [i64; 4] = [0x6969, 0x517B, 0xFF53_4D42, 0xFE53_4D42];
 
 fn refuse_network(directory: &Path) -> Kept<()> {
     let Ok(stat) = rustix::fs::statfs(directory) else { return Ok(()) };
+    #[expect(clippy::useless_conversion, reason = "the type of f_type differs between machines")]
     if NETWORK.contains(&i64::from(stat.f_type)) {
         let why =
             format!("{} is on a network file system, where locks cannot be trusted", directory.display());
@@ -213,6 +212,7 @@ fn take_lock(directory: &Path) -> Kept<File> {
 /// Opens the writer's connection and brings the file to the present version.
 fn connect(directory: &Path) -> Kept<Connection> {
     let path = directory.join(DATABASE);
+    refuse_foreign(directory, &path)?;
     // Made by us first, so that it is nobody else's to read.
     let made = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
     made.map_err(|e| refused("open", &path, &e))?;
@@ -227,6 +227,20 @@ fn connect(directory: &Path) -> Kept<Connection> {
     )))?;
     schema::migrate(&connection, version)?;
     Ok(connection)
+}
+
+/// Refuses a file that does not begin as SQLite's do, before SQLite takes a short one for an empty database.
+/// Beside a journal the beginning may be half written, and SQLite will mend it.
+fn refuse_foreign(directory: &Path, path: &Path) -> Kept<()> {
+    const MAGIC: &[u8] = b"SQLite format 3\0";
+    let mending = ["-journal", "-wal"].iter().any(|end| directory.join(format!("{DATABASE}{end}")).exists());
+    let mut head = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(MAGIC.len() as u64).read_to_end(&mut head));
+    if read.is_err() || mending || head.is_empty() || head == MAGIC {
+        return Ok(());
+    }
+    let why = format!("{} is not a Redrive store; name another directory with --data", path.display());
+    Err(StoreError::new(StoreErrorKind::NotAStore, why))
 }
 
 /// Opens a connection that can only read.

@@ -57,8 +57,7 @@ const ADD_LIVE: &str = "INSERT INTO messages(id, seq, queue, kind, priority, siz
      VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,0)";
 
 /// The same for a message that is new, due and plain, as most are: everything else is the column's default.
-const ADD_PLAIN: &str =
-    "INSERT INTO messages(id, seq, queue, kind, priority, size, ready_at, updated_at) VALUES(?1,?2,?3,?4,?5,?6,?7,?7)";
+const ADD_PLAIN: &str = "INSERT INTO messages(id, seq, queue, kind, priority, size, ready_at, updated_at) VALUES(?1,?2,?3,?4,?5,?6,?7,?7)";
 
 fn is_plain(live: &Live) -> bool {
     let Live { slip, life } = live;

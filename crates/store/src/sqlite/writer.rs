@@ -92,7 +92,7 @@ impl Writer {
                     answer(Ok(()));
                 }
             }
-            Err(error) => self.give_up(error, answers),
+            Err(error) => self.give_up(&error, answers),
         }
     }
 
@@ -143,7 +143,7 @@ impl Writer {
 
     /// The group did not happen. A full disk refuses it and what grows from now on; anything else that SQLite
     /// reports about the disk ends this writer.
-    fn give_up(&mut self, error: StoreError, answers: Vec<Answer>) {
+    fn give_up(&mut self, error: &StoreError, answers: Vec<Answer>) {
         let _ = self.engine.tables.connection.execute_batch("ROLLBACK");
         self.engine.forget();
         match error.kind {

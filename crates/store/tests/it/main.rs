@@ -1,4 +1,13 @@
 //! The store's tests against the real thing, in one binary: the laws and the streams on every backend, and
 //! what only the embedded store promises: durability, one holder, refusal of what is not ours.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    reason = "tests fail by panicking and say what they were at"
+)]
+
+mod embedded;
 mod laws;
+mod streams;

@@ -312,31 +312,27 @@ pub(super) async fn trap1_a_redrive_obeys_the_rules_of_today(stage: &Stage<'_>) 
     );
 }
 
-pub(super) async fn i35_what_was_redriven_is_never_dropped(stage: &Stage<'_>) {
+pub(super) async fn i35_what_was_redriven_is_past_its_deadline_and_runs(stage: &Stage<'_>) {
     stage.set("q", rules(1)).await;
-    let id = stage.dead(NewMessage { ttl: Some(secs(20)), ..new(1, "q") }, "Bad").await.id();
-    stage.set("q", QueuePolicy { on_expire: OnExpire::Drop, ..rules(5) }).await;
+    let late = NewMessage { ttl: Some(secs(20)), deadline: Some(START.plus(secs(20))), ..new(1, "q") };
+    let id = stage.dead(late, "Bad").await.id();
+    stage.set("q", QueuePolicy { on_expire: OnExpire::Drop, ..rules(2) }).await;
+    stage.clock.set(START.plus(secs(60)));
     stage.act(id, Act::Retry { at: None }).await.expect("pending");
     assert_eq!(stage.store.purge(q("q"), operator()).await.map(|p| p.purged), Ok(0), "purge skips it");
     let refusal = Refusal::WrongState { id, state: State::Ready, command: "cancel".into() };
     assert_eq!(stage.store.cancel(vec![id], operator()).await, Ok(vec![Err(refusal)]));
-    let taken = stage.take_one("q").await;
-    stage.clock.advance(secs(12));
-    let settled = stage.settle(taken.token, failed("Bad")).await.expect("held");
-    assert_eq!(
-        (settled.state, settled.reason),
-        (State::Dead, Some(Reason::Expired)),
-        "it would come too late"
-    );
-    let waits =
-        stage.dead(NewMessage { deadline: Some(START.plus(secs(20))), ..new(2, "q") }, "Bad").await.id();
-    stage.act(waits, Act::Retry { at: None }).await.expect("pending");
-    stage.clock.set(START.plus(secs(20)));
-    assert_eq!(stage.take("q", 9).await, []);
-    let letter = stage.letter(waits).await;
-    assert_eq!((letter.file.status, letter.file.reason), (Status::Pending, Reason::Deadline));
-    assert_eq!(letter.message.failures.last().map(|f| (f.generation, f.attempt)), Some((2, 0)));
-    assert_eq!(stage.counts("q").await, Counts { enqueued: 2, dead: 2, ..Counts::default() });
+    for attempt in 1..=2 {
+        let taken = stage.take_one("q").await;
+        assert_eq!((taken.token.id, taken.attempt), (id, attempt), "who redrives it wants it to run");
+        stage.settle(taken.token, failed("Bad")).await.expect("held");
+        stage.clock.advance(BACKOFF);
+    }
+    let letter = stage.letter(id).await;
+    assert_eq!((letter.file.status, letter.file.reason), (Status::Pending, Reason::MaxAttempts));
+    assert_eq!(letter.message.failures.last().map(|f| (f.generation, f.attempt)), Some((2, 2)));
+    assert_eq!(letter.file.first_failed_at, letter.message.failures.first().map(|f| f.at));
+    assert_eq!(stage.counts("q").await, Counts { enqueued: 1, dead: 1, ..Counts::default() });
 }
 
 pub(super) async fn i33_history_goes_on_over_generations(stage: &Stage<'_>) {

@@ -126,6 +126,7 @@ pub const LAWS: &[Law] = laws! {
         i30_after_a_death_the_next_proceeds,
         i30_a_held_key_waits_until_the_letter_is_closed,
         i30_a_held_key_lets_its_own_redrive_through,
+        i30_two_letters_of_one_held_key_can_both_be_sent_back,
     }
     settle {
         an_acknowledged_message_is_done,
@@ -154,7 +155,7 @@ pub const LAWS: &[Law] = laws! {
         success_after_a_retry_closes_the_letter,
         a_second_death_reopens_the_same_letter,
         trap1_a_redrive_obeys_the_rules_of_today,
-        i35_what_was_redriven_is_never_dropped,
+        i35_what_was_redriven_is_past_its_deadline_and_runs,
         i33_history_goes_on_over_generations,
     }
     reap {
@@ -169,7 +170,7 @@ pub const LAWS: &[Law] = laws! {
         i50_all_that_is_due_is_reaped_in_bounded_passes,
     }
     messages {
-        messages_are_listed_as_they_are_in_the_order_of_enqueues,
+        messages_are_listed_as_they_are_in_the_order_of_ids,
         one_message_is_shown_with_its_failures,
         i49_pages_are_bounded_and_end,
         i49_a_walk_meets_everything_exactly_once,

@@ -143,3 +143,22 @@ pub(super) async fn i30_a_held_key_lets_its_own_redrive_through(stage: &Stage<'_
     stage.settle(taken.token, Settle::Ack).await.expect("held");
     assert_eq!(stage.taken("q").await, [message_id(2)], "its success closes the letter and frees the key");
 }
+
+pub(super) async fn i30_two_letters_of_one_held_key_can_both_be_sent_back(stage: &Stage<'_>) {
+    stage.set("q", QueuePolicy { on_dead: OnDead::Hold, ..rules(1) }).await;
+    stage.send(keyed(1, "q", "k")).await;
+    stage.send(NewMessage { ttl: Some(secs(5)), ..keyed(2, "q", "k") }).await;
+    let taken = stage.take_one("q").await;
+    stage.settle(taken.token, failed("Bad")).await.expect("held");
+    stage.clock.advance(secs(9));
+    assert_eq!(stage.taken("q").await, [], "the second died of its ttl while the first held the key");
+    for n in [2, 1] {
+        assert!(stage.letter(message_id(n)).await.file.holds_key);
+        stage.act(message_id(n), Act::Retry { at: None }).await.expect("pending");
+    }
+    for n in [1, 2] {
+        let taken = stage.take_one("q").await;
+        assert_eq!(taken.token.id, message_id(n), "each holds only those behind it");
+        stage.settle(taken.token, Settle::Ack).await.expect("held");
+    }
+}

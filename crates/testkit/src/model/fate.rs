@@ -70,7 +70,7 @@ impl Books {
     fn bury(&mut self, record: Record, failure: &Analysed, reason: Reason, before: Option<usize>, now: Time) {
         let before = before.map(|at| self.letters.remove(at).file);
         let policy = self.policy(&record.envelope.queue);
-        let file = File::of_death(&record, policy, failure, reason, before.as_ref(), now);
+        let file = File::of_death(&record, &record.life, policy, failure, reason, before.as_ref(), now);
         let sign = &failure.signature;
         if let Some(before) = before {
             self.tally(&record.envelope, before.leaf, [-1, 0, 0], now, "", "");

@@ -46,7 +46,7 @@ impl Books {
         let at = self.letter_at(id).ok_or(Refusal::NoSuchLetter { id })?;
         let record = self.letters[at].record.clone();
         let next = match file.act(id, request, self.policy(&record.envelope.queue), now)? {
-            Acted::Changed(next) => next,
+            Acted::Changed(next) => *next,
             Acted::Purged => {
                 self.remove_letter(at, now);
                 return Ok(LetterState { id, status: None, version: file.version });

@@ -228,12 +228,21 @@ impl Work for Model {
     async fn messages(&self, query: Query) -> Outcome<Page<Message>> {
         self.at(|b, now| {
             let mut all: Vec<&Record> = b.live.iter().collect();
-            all.sort_by_key(|r| r.envelope.seq);
-            let shown = all.iter().map(|r| (r.envelope.seq, b.show(r, now)));
-            page("m", &query.page, shown, |message| {
+            all.sort_by_key(|r| r.envelope.id);
+            let after = query.page.id("m")?;
+            let mut rest = all.into_iter().filter(|r| Some(r.envelope.id) > after).peekable();
+            let mut page = Page::last(Vec::new());
+            while page.items.len() < query.page.limit()
+                && let Some(record) = rest.next()
+            {
+                let message = b.show(record, now);
                 let failures = b.failures(message.envelope.id);
-                query.filter.matches_message(&Message { failures, ..message.clone() }, now)
-            })
+                page.next = rest.peek().map(|_| Cursor::after_id("m", message.envelope.id));
+                if query.filter.matches_message(&Message { failures, ..message.clone() }, now) {
+                    page.items.push(message);
+                }
+            }
+            Ok(page)
         })
     }
 

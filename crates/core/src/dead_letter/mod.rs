@@ -3,172 +3,18 @@
 //! does to the rest of the file.
 
 use crate::error::Refusal;
-use crate::failure::{
-    Analysed, Category, ErrorInfo, Failure, Reason, Recoverability, Route, Severity, named,
-};
+use crate::failure::{Analysed, Category, ErrorInfo, Failure, Reason, Recoverability, Route, Severity};
 use crate::ids::{GroupId, LeafId, LeaseToken, MessageId, QueueName};
+use crate::lifecycle::Life;
 use crate::limits;
 use crate::message::{Message, Slip};
 use crate::policy::{OnDead, QueuePolicy};
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
-use std::fmt;
-use std::str::FromStr;
 
-named! {
-    /// Where a dead letter stands.
-    Status, "status", {
-        /// Waiting for a decision.
-        Pending = "pending",
-        /// Redriven and not settled yet; the message counts in its queue.
-        Retrying = "retrying",
-        /// Somebody must look.
-        Review = "review",
-        /// Set aside until a time.
-        Quarantined = "quarantined",
-        /// Closed: dealt with.
-        Resolved = "resolved",
-        /// Closed: given up.
-        Abandoned = "abandoned",
-    }
-}
+mod status;
 
-impl Status {
-    /// Closed letters are kept until retention and change only by reopening.
-    #[must_use]
-    pub const fn is_closed(self) -> bool {
-        match self {
-            Self::Resolved | Self::Abandoned => true,
-            Self::Pending | Self::Retrying | Self::Review | Self::Quarantined => false,
-        }
-    }
-}
-
-/// Everything that can move a status: the operator's acts and the message's own fate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Move {
-    /// Send it back to work.
-    Retry,
-    /// Ask for a person.
-    Review,
-    /// Set aside.
-    Quarantine,
-    /// Out of quarantine or review, back to pending.
-    Release,
-    /// Close as dealt with.
-    Resolve,
-    /// Close as given up.
-    Abandon,
-    /// Open again.
-    Reopen,
-    /// Remove.
-    Purge,
-    /// The redriven message was acknowledged.
-    Succeeded,
-    /// The redriven message died again.
-    DiedAgain,
-    /// The redrive was taken back before anybody leased the message.
-    Undo,
-}
-
-impl Move {
-    /// Every one.
-    pub const ALL: [Self; 11] = [
-        Self::Retry,
-        Self::Review,
-        Self::Quarantine,
-        Self::Release,
-        Self::Resolve,
-        Self::Abandon,
-        Self::Reopen,
-        Self::Purge,
-        Self::Succeeded,
-        Self::DiedAgain,
-        Self::Undo,
-    ];
-
-    /// The verb for messages.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Retry => "retry",
-            Self::Review => "review",
-            Self::Quarantine => "quarantine",
-            Self::Release => "release",
-            Self::Resolve => "resolve",
-            Self::Abandon => "abandon",
-            Self::Reopen => "reopen",
-            Self::Purge => "purge",
-            Self::Succeeded => "complete",
-            Self::DiedAgain => "bury",
-            Self::Undo => "pull back",
-        }
-    }
-}
-
-/// Where a letter goes, or that it is removed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// It stays, with this status.
-    Stays(Status),
-    /// It is removed and counted as purged.
-    Gone,
-}
-
-/// The status table of PRODUCT.md section 3, whole. Anything it does not list is a conflict that says so.
-///
-/// # Errors
-/// [`Refusal::WrongStatus`] with a hint at what would work.
-pub fn next_status(id: MessageId, from: Status, by: Move) -> Result<Place, Refusal> {
-    use Place::{Gone, Stays};
-    let refuse =
-        |hint: &str| Err(Refusal::WrongStatus { id, status: from, act: by.name().into(), hint: hint.into() });
-    const OPEN_FIRST: &str = "reopen it first";
-    const IN_FLIGHT: &str = "it was sent back to work; wait until the message is done or dies again";
-    match from {
-        Status::Pending | Status::Review | Status::Quarantined => match by {
-            Move::Retry => Ok(Stays(Status::Retrying)),
-            Move::Review if from == Status::Review => refuse("it is under review already"),
-            Move::Review => Ok(Stays(Status::Review)),
-            Move::Quarantine if from == Status::Quarantined => refuse("it is in quarantine already"),
-            Move::Quarantine => Ok(Stays(Status::Quarantined)),
-            Move::Release if from == Status::Pending => {
-                refuse("it is neither in quarantine nor under review")
-            }
-            Move::Release => Ok(Stays(Status::Pending)),
-            Move::Resolve => Ok(Stays(Status::Resolved)),
-            Move::Abandon => Ok(Stays(Status::Abandoned)),
-            Move::Reopen => refuse("it is open"),
-            Move::Purge => refuse("it is open; resolve or abandon it first"),
-            Move::Succeeded | Move::DiedAgain | Move::Undo => refuse("it is not being retried"),
-        },
-        Status::Retrying => match by {
-            Move::Succeeded => Ok(Stays(Status::Resolved)),
-            Move::DiedAgain | Move::Undo => Ok(Stays(Status::Pending)),
-            Move::Retry
-            | Move::Review
-            | Move::Quarantine
-            | Move::Release
-            | Move::Resolve
-            | Move::Abandon
-            | Move::Reopen
-            | Move::Purge => refuse(IN_FLIGHT),
-        },
-        Status::Resolved | Status::Abandoned => match by {
-            Move::Reopen => Ok(Stays(Status::Pending)),
-            Move::Purge => Ok(Gone),
-            Move::Retry
-            | Move::Review
-            | Move::Quarantine
-            | Move::Release
-            | Move::Resolve
-            | Move::Abandon
-            | Move::Succeeded
-            | Move::DiedAgain
-            | Move::Undo => refuse(OPEN_FIRST),
-        },
-    }
-}
+pub use status::{Move, Place, Status, next_status};
 
 /// What an operator, a policy or a consumer does to one letter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -357,6 +203,7 @@ impl File {
     #[must_use]
     pub fn of_death(
         slip: impl Into<Slip>,
+        life: &Life,
         policy: &QueuePolicy,
         failure: &Analysed,
         reason: Reason,
@@ -380,7 +227,7 @@ impl File {
             reviewed_at: None,
             quarantined_until: None,
             resolution: None,
-            first_failed_at: Some(now),
+            first_failed_at: life.failing_since.or(Some(now)),
             last_failed_at: Some(now),
             dead_at: now,
             closed_at: None,
@@ -420,7 +267,7 @@ impl File {
         }
         request.actor.check()?;
         let Some(by) = request.act.as_move() else {
-            return Ok(Acted::Changed(self.noted(&request.actor, now)));
+            return Ok(Acted::Changed(Box::new(self.noted(&request.actor, now))));
         };
         if let (Some(worker), Some(until)) = (&self.consumer, self.consumer_until)
             && until > now
@@ -446,7 +293,7 @@ impl File {
         if request.actor.reason.is_some() {
             next = Self { version: next.version, ..next.noted(&request.actor, now) };
         }
-        Ok(Acted::Changed(next))
+        Ok(Acted::Changed(Box::new(next)))
     }
 
     /// The file with a new status and everything that follows from the status alone.
@@ -528,7 +375,7 @@ impl File {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Acted {
     /// The file changed.
-    Changed(File),
+    Changed(Box<File>),
     /// The letter is to be removed.
     Purged,
 }
@@ -618,47 +465,3 @@ pub struct LetterDelivery {
 pub const CONSUMER_BACKOFF: Span = Span::from_hours(1);
 /// How long a consumer's lease lasts when it does not say.
 pub const CONSUMER_LEASE: Span = Span::from_secs(300);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The transitions of PRODUCT.md section 3, word for word.
-    fn legal(from: Status, by: Move) -> Option<&'static str> {
-        match (from, by) {
-            (Status::Pending | Status::Review | Status::Quarantined, Move::Retry) => Some("retrying"),
-            (Status::Pending | Status::Quarantined, Move::Review) => Some("review"),
-            (Status::Pending | Status::Review, Move::Quarantine) => Some("quarantined"),
-            (Status::Review | Status::Quarantined, Move::Release)
-            | (Status::Retrying, Move::DiedAgain | Move::Undo)
-            | (Status::Resolved | Status::Abandoned, Move::Reopen) => Some("pending"),
-            (Status::Pending | Status::Review | Status::Quarantined, Move::Resolve)
-            | (Status::Retrying, Move::Succeeded) => Some("resolved"),
-            (Status::Pending | Status::Review | Status::Quarantined, Move::Abandon) => Some("abandoned"),
-            (Status::Resolved | Status::Abandoned, Move::Purge) => Some("gone"),
-            (_, _) => None,
-        }
-    }
-
-    #[test]
-    fn the_status_table_is_exactly_the_one_of_the_product() {
-        let id = MessageId::new(1, [0; 10]);
-        let mut cells = 0;
-        for from in Status::ALL {
-            for by in Move::ALL {
-                let got = match next_status(id, *from, by) {
-                    Ok(Place::Stays(status)) => Some(status.name()),
-                    Ok(Place::Gone) => Some("gone"),
-                    Err(refusal) => {
-                        let text = refusal.to_string();
-                        assert!(text.contains(from.name()) && text.contains(by.name()), "{text}");
-                        None
-                    }
-                };
-                assert_eq!(got, legal(*from, by), "{from} x {by:?}");
-                cells += 1;
-            }
-        }
-        assert_eq!(cells, 66);
-    }
-}

@@ -1,0 +1,53 @@
+//! Random streams of operations: no backend can be told from the reference model.
+
+use crate::laws::options;
+use redrive_core::store::Store;
+use redrive_store::entropy::System;
+use redrive_store::memory::MemoryStore;
+use redrive_store::sqlite::SqliteStore;
+use redrive_testkit::clock::TestClock;
+use redrive_testkit::model::Model;
+use redrive_testkit::streams;
+use std::sync::Arc;
+use tempfile::TempDir;
+
+/// Streams per backend; more by the environment, for a campaign.
+fn cases(default: u32) -> u32 {
+    std::env::var("REDRIVE_STREAMS").ok().and_then(|n| n.parse().ok()).unwrap_or(default)
+}
+
+fn seed() -> Option<u64> {
+    std::env::var("REDRIVE_SEED").ok().and_then(|n| n.parse().ok())
+}
+
+fn against_the_model(default: u32, make: impl Fn(&Arc<TestClock>) -> Arc<dyn Store>) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    streams::check(cases(default), seed(), |ops| {
+        let clock = TestClock::shared();
+        let model = Model::new(clock.clone());
+        let store = make(&clock);
+        runtime.block_on(streams::run_pair(&model, store.as_ref(), &clock, &ops))
+    });
+}
+
+#[test]
+fn memory_is_the_model() {
+    against_the_model(400, |clock| Arc::new(MemoryStore::with(clock.clone(), Arc::new(System))));
+}
+
+#[test]
+fn memory_that_spills_is_the_model() {
+    against_the_model(200, |clock| {
+        Arc::new(MemoryStore::with(clock.clone(), Arc::new(System)).with_hot_entries(2))
+    });
+}
+
+#[test]
+fn sqlite_is_the_model() {
+    let home = TempDir::new().unwrap();
+    let count = std::sync::atomic::AtomicUsize::new(0);
+    against_the_model(120, |clock| {
+        let n = count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Arc::new(SqliteStore::open(&home.path().join(n.to_string()), options(clock)).unwrap())
+    });
+}
