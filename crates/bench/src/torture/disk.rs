@@ -14,7 +14,7 @@ use super::rng::Rng;
 use super::trace::Event;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::Path;
 
 /// A change of a file's content that is not sure yet.
@@ -31,9 +31,46 @@ struct Pending {
     doomed: bool,
 }
 
+/// The content of a file. The store lays its log out as zeros beforehand, so zeros at the end are not kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Content {
+    bytes: Vec<u8>,
+    length: usize,
+}
+
+impl Content {
+    /// The content of a file with these bytes.
+    #[must_use]
+    pub fn new(mut bytes: Vec<u8>) -> Self {
+        let length = bytes.len();
+        bytes.truncate(bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1));
+        Self { bytes, length }
+    }
+
+    fn resize(&mut self, length: usize) {
+        self.bytes.truncate(length);
+        self.length = length;
+    }
+
+    fn write(&mut self, at: usize, data: &[u8]) {
+        self.length = self.length.max(at + data.len());
+        // Zeros beyond what is kept are there already.
+        let zeros = data.iter().rev().take_while(|byte| **byte == 0).count();
+        let kept = if at + data.len() > self.bytes.len() { data.len() - zeros } else { data.len() };
+        let end = (at + kept).max(self.bytes.len().min(at + data.len()));
+        if self.bytes.len() < end {
+            self.bytes.resize(end, 0);
+        }
+        let count = end.saturating_sub(at);
+        if let (Some(place), Some(data)) = (self.bytes.get_mut(at..end), data.get(..count)) {
+            place.copy_from_slice(data);
+        }
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 struct Inode {
-    sure: Vec<u8>,
+    sure: Content,
     pending: Vec<Pending>,
 }
 
@@ -103,7 +140,7 @@ impl Choice {
 }
 
 /// The content of a directory: what a machine finds when it starts again.
-pub type Image = BTreeMap<String, Vec<u8>>;
+pub type Image = BTreeMap<String, Content>;
 
 /// Room that the store keeps back, and how much.
 const RESERVE: &str = "reserve";
@@ -113,18 +150,10 @@ fn is_on_disk(name: &str) -> bool {
     !name.ends_with("-shm") && name != RESERVE
 }
 
-fn apply(content: &mut Vec<u8>, change: &Change) {
+fn apply(content: &mut Content, change: &Change) {
     match change {
-        Change::Length(length) => content.resize(*length, 0),
-        Change::Write { at, data } => {
-            let end = at + data.len();
-            if content.len() < end {
-                content.resize(end, 0);
-            }
-            if let Some(place) = content.get_mut(*at..end) {
-                place.copy_from_slice(data);
-            }
-        }
+        Change::Length(length) => content.resize(*length),
+        Change::Write { at, data } => content.write(*at, data),
     }
 }
 
@@ -324,7 +353,7 @@ fn rename(names: &mut BTreeMap<String, usize>, naming: &Naming) {
 
 impl Inode {
     /// The content that this choice leaves of this file.
-    fn content(&self, choice: Choice, is_last: bool, rng: &mut Rng) -> Vec<u8> {
+    fn content(&self, choice: Choice, is_last: bool, rng: &mut Rng) -> Content {
         let mut content = self.sure.clone();
         let changes: Vec<&Change> = self.pending.iter().map(|pending| &pending.change).collect();
         let kept: Vec<Change> = match choice {
@@ -358,7 +387,7 @@ impl Inode {
             Choice::Zeros => {
                 let mut whole = content.clone();
                 changes.iter().for_each(|change| apply(&mut whole, change));
-                content.resize(whole.len(), 0);
+                content.resize(whole.length);
                 changes.into_iter().filter(|_| rng.one_in(2)).cloned().collect()
             }
         };
@@ -378,8 +407,8 @@ pub fn fingerprint(image: &Image) -> u64 {
     let mut mix = |word: u64| hash = (hash ^ word).wrapping_mul(0x9fb2_1c65_1e98_df25).rotate_left(29);
     for (name, content) in image {
         name.bytes().for_each(|byte| mix(u64::from(byte)));
-        mix(content.len() as u64);
-        let (words, rest) = content.as_chunks::<8>();
+        mix(content.length as u64);
+        let (words, rest) = content.bytes.as_chunks::<8>();
         words.iter().for_each(|word| mix(u64::from_ne_bytes(*word)));
         rest.iter().for_each(|byte| mix(u64::from(*byte)));
     }
@@ -396,7 +425,7 @@ pub fn read_in(directory: &Path) -> io::Result<Image> {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
         if is_on_disk(&name) && entry.file_type()?.is_file() {
-            image.insert(name, fs::read(entry.path())?);
+            image.insert(name, Content::new(fs::read(entry.path())?));
         }
     }
     Ok(image)
@@ -416,7 +445,9 @@ pub fn write_out(image: &Image, directory: &Path) -> io::Result<()> {
         }
     }
     for (name, content) in image {
-        fs::write(directory.join(name), content)?;
+        let mut file = fs::File::create(directory.join(name))?;
+        file.write_all(&content.bytes)?;
+        file.set_len(content.length as u64)?;
     }
     let reserve =
         fs::OpenOptions::new().create(true).truncate(false).write(true).open(directory.join(RESERVE))?;
@@ -435,10 +466,39 @@ mod tests {
         Event::Write { fd: 3, at, data: data.to_vec() }
     }
 
-    fn after(events: &[Event], strict: bool, choice: Choice) -> Image {
+    fn after(events: &[Event], strict: bool, choice: Choice) -> BTreeMap<String, Vec<u8>> {
         let mut disk = Disk { strict, ..Disk::default() };
         events.iter().for_each(|event| disk.happen(event));
-        disk.image(choice, &mut Rng::new(1))
+        let image = disk.image(choice, &mut Rng::new(1));
+        image.into_iter().map(|(name, content)| (name, whole(&content))).collect()
+    }
+
+    fn whole(content: &Content) -> Vec<u8> {
+        let mut bytes = content.bytes.clone();
+        bytes.resize(content.length, 0);
+        bytes
+    }
+
+    #[test]
+    fn content_without_its_last_zeros_is_the_same_content() {
+        let mut rng = Rng::new(5);
+        for _ in 0..2_000 {
+            let (mut content, mut plain) = (Content::default(), Vec::<u8>::new());
+            for _ in 0..rng.index(8) {
+                if rng.one_in(4) {
+                    let length = rng.index(40);
+                    plain.resize(length, 0);
+                    content.resize(length);
+                    continue;
+                }
+                let at = rng.index(30);
+                let data: Vec<u8> = (0..rng.index(12)).map(|_| u8::from(rng.one_in(3))).collect();
+                plain.resize(plain.len().max(at + data.len()), 0);
+                plain[at..at + data.len()].copy_from_slice(&data);
+                content.write(at, &data);
+                assert_eq!(whole(&content), plain);
+            }
+        }
     }
 
     #[test]

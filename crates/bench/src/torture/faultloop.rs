@@ -88,6 +88,8 @@ pub struct Plan {
     pub seed: u64,
     /// Random steps after the tour.
     pub steps: usize,
+    /// Whether the store is opened as by somebody who holds it for long.
+    pub served: bool,
     /// Only this k.
     pub only: Option<u64>,
     /// The driver itself.
@@ -119,7 +121,10 @@ pub struct Report {
 /// When something of the driver itself goes wrong.
 pub fn run(plan: &Plan) -> Outcome<Report> {
     let shim = Shim::build(&plan.scratch)?;
-    let script = if plan.steps == 0 { Script::tour() } else { Script::random(plan.seed, plan.steps)? };
+    let script = match plan.steps {
+        0 => Script::tour(plan.served),
+        steps => Script::random(plan.seed, steps, plan.served)?,
+    };
     let path = plan.scratch.join("script.json");
     script.save(&path)?;
     let mut runner =
@@ -159,8 +164,10 @@ impl Runner<'_> {
             command.env("REDRIVE_SHIM_TRACE", &traced);
         }
         let status = command.status()?;
-        let again =
-            format!("--modes {} --k {k} --seed {} --steps {}", mode.name, self.plan.seed, self.plan.steps);
+        let again = format!(
+            "--modes {} --k {k} --seed {} --steps {} --served {}",
+            mode.name, self.plan.seed, self.plan.steps, self.plan.served
+        );
         if !status.success() {
             self.report.found.note(&Wrong::Broken(format!("the child ended with {status}")), &again);
         }

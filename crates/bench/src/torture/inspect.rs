@@ -26,7 +26,7 @@ const PROBE: &str = "probe";
 pub fn look(runtime: &Runtime, data: &Path, time: Time) -> Result<View, Wrong> {
     let clock = TestClock::shared();
     clock.set(time);
-    let opened = catch_unwind(AssertUnwindSafe(|| SqliteStore::open(data, options(&clock, 9))));
+    let opened = catch_unwind(AssertUnwindSafe(|| SqliteStore::open(data, options(&clock, 9, false))));
     let store = match opened {
         Ok(Ok(store)) => store,
         Ok(Err(error)) => return Err(Wrong::Unopenable(error.to_string())),

@@ -46,6 +46,16 @@ impl View {
         Ok(Self { seen, kv, keys })
     }
 
+    /// The same without when leases end: opening a store for long gives them more time.
+    #[must_use]
+    pub fn timeless(&self) -> Self {
+        let mut view = self.clone();
+        for message in &mut view.seen.messages {
+            message.lease_expires_at = None;
+        }
+        view
+    }
+
     fn live(&self) -> BTreeSet<MessageId> {
         self.seen.messages.iter().map(|m| m.envelope.id).collect()
     }
@@ -115,7 +125,7 @@ pub fn moments(script: &Script) -> Outcome<Vec<Moment>> {
         let model = Model::new(clock.clone());
         let mut stepper = Stepper::default();
         let mut all = Vec::new();
-        for (n, step) in script.0.iter().enumerate() {
+        for (n, step) in script.steps.iter().enumerate() {
             let time = time_of(n);
             clock.set(time);
             let before = View::of(&model).await?;
@@ -247,7 +257,7 @@ impl Told {
         all.extend(also.iter().map(|n| (*n, None)));
         all.sort_unstable();
         for (n, reply) in all {
-            let Some(step) = script.0.get(n) else { continue };
+            let Some(step) = script.steps.get(n) else { continue };
             clock.set(time_of(n));
             let came = stepper.take(&model, step, time_of(n)).await;
             if let (Came::Said(text), Some(reply)) = (came, reply)

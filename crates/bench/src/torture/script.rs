@@ -10,6 +10,7 @@ use super::steps::{Came, Deed, Entry, Say, Step, Stepper, time_of};
 use redrive::core::dead_letter::{DeadLetter, Status};
 use redrive::core::error::StoreError;
 use redrive::core::ids::MessageId;
+use redrive::core::lifecycle::State;
 use redrive_store::entropy::Entropy;
 use redrive_store::sqlite::{Options, SqliteStore};
 use redrive_testkit::clock::TestClock;
@@ -25,7 +26,13 @@ const BULK_STEPS: u8 = 90;
 
 /// A list of steps.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Script(pub Vec<Step>);
+pub struct Script {
+    /// The steps.
+    pub steps: Vec<Step>,
+    /// Whether the store is opened as by somebody who holds it for long: its log is laid out beforehand, and
+    /// leases are given grace, which the model does not know, so nothing is leased when it is opened again.
+    pub served: bool,
+}
 
 fn entry(n: u64, queue: usize) -> Entry {
     Entry { n, queue, key: None, order: None, delay: 0 }
@@ -35,11 +42,11 @@ impl Script {
     /// Every verb, in the order of a message's life. The numbers are chosen so that a payload of a few pages is
     /// among the first messages.
     #[must_use]
-    pub fn tour() -> Self {
+    pub fn tour(served: bool) -> Self {
         let big = (50..100).find(|n| super::rng::payload(*n).len() > 9_000).unwrap_or(50);
         let keyed = |n, key| Entry { key: Some(key), ..entry(n, 0) };
         let ordered = |n| Entry { order: Some(1), ..entry(n, 1) };
-        Self(vec![
+        let steps = vec![
             Step::Configure(0, 2),
             Step::Enqueue(vec![keyed(1, 1), keyed(2, 2), entry(3, 0), entry(4, 0)]),
             Step::Enqueue(vec![ordered(5), ordered(6), Entry { delay: 60, ..entry(7, 1) }]),
@@ -67,32 +74,38 @@ impl Script {
             Step::Enqueue(vec![keyed(1, 1), entry(10, 0)]),
             Step::Lease(0, 1, 20),
             Step::Settle(vec![(10, Say::Ack)]),
-        ])
+        ];
+        Self { steps, served }
     }
 
     /// The tour and then this many steps as the seed has it, with the store closed and opened in between.
     ///
     /// # Errors
     /// When the model cannot be read.
-    pub fn random(seed: u64, steps: usize) -> Outcome<Self> {
-        Self::tour().continued(seed, steps, true)
+    pub fn random(seed: u64, steps: usize, served: bool) -> Outcome<Self> {
+        Self::tour(served).continued(seed, steps, true)
     }
 
     /// This script and random steps, which close the store in between or not.
     fn continued(self, seed: u64, steps: usize, reopens: bool) -> Outcome<Self> {
         super::runtime()?.block_on(async {
             let mut script = self;
-            let length = script.0.len();
+            let length = script.steps.len();
             let clock = TestClock::shared();
             let model = Model::new(clock.clone());
             let mut maker = Maker::new(seed);
             for n in 0..length + steps {
                 clock.set(time_of(n));
-                if n >= script.0.len() {
-                    let step = maker.step(&View::of(&model).await?);
-                    script.0.push(if reopens || !matches!(step, Step::Reopen) { step } else { Step::Reap });
+                if n >= script.steps.len() {
+                    let view = View::of(&model).await?;
+                    let leased = view.seen.messages.iter().any(|m| m.state == State::Leased);
+                    let step = match maker.step(&view) {
+                        Step::Reopen if !reopens || (script.served && leased) => Step::Reap,
+                        step => step,
+                    };
+                    script.steps.push(step);
                 }
-                if let Some(step) = script.0.get(n) {
+                if let Some(step) = script.steps.get(n) {
                     maker.stepper.take(&model, step, time_of(n)).await;
                 }
             }
@@ -106,9 +119,9 @@ impl Script {
     /// # Errors
     /// When the model cannot be read.
     pub fn long(seed: u64, steps: usize) -> Outcome<(Self, usize)> {
-        let mut script = Self::tour();
-        script.0.extend((0..BULK_STEPS).map(Step::Bulk));
-        let interesting = script.0.len().saturating_sub(usize::from(BULK_STEPS) / 5);
+        let mut script = Self::tour(true);
+        script.steps.extend((0..BULK_STEPS).map(Step::Bulk));
+        let interesting = script.steps.len().saturating_sub(usize::from(BULK_STEPS) / 5);
         Ok((script.continued(seed, steps, false)?, interesting))
     }
 
@@ -237,11 +250,11 @@ impl Entropy for Counted {
     }
 }
 
-/// How a script's store is opened: with this clock and with counted randomness.
+/// How a script's store is opened: with this clock and with counted randomness, for long or for a moment.
 #[must_use]
-pub fn options(clock: &Arc<TestClock>, seed: u64) -> Options {
+pub fn options(clock: &Arc<TestClock>, seed: u64, served: bool) -> Options {
     let entropy = Arc::new(Counted(Mutex::new(Rng::of(&[seed, 0x656e_7472]))));
-    Options { clock: Some(Arc::clone(clock) as Arc<_>), entropy, ..Options::default() }
+    Options { clock: Some(Arc::clone(clock) as Arc<_>), entropy, grace: served, ..Options::default() }
 }
 
 /// A short mark of a long reply.
@@ -267,14 +280,14 @@ pub fn run(data: &Path, log: &Path, script: &Script) -> Outcome<()> {
     let mut stepper = Stepper::default();
     super::runtime()?.block_on(async {
         let mut store = None;
-        for (n, step) in script.0.iter().enumerate() {
+        for (n, step) in script.steps.iter().enumerate() {
             clock.set(time_of(n));
             if matches!(step, Step::Reopen) {
                 store = None;
             }
             let opened = match store.take() {
                 Some(opened) => opened,
-                None => match SqliteStore::open(data, options(&clock, n as u64)) {
+                None => match SqliteStore::open(data, options(&clock, n as u64, script.served)) {
                     Ok(opened) => opened,
                     Err(error) => return Ok(log.say(&format!("- open {}", no_lines(&error)))?),
                 },
@@ -301,6 +314,6 @@ pub fn run(data: &Path, log: &Path, script: &Script) -> Outcome<()> {
 pub fn recover(data: &Path) -> Outcome<()> {
     let clock = TestClock::shared();
     clock.set(time_of(100_000));
-    drop(SqliteStore::open(data, options(&clock, 0))?);
+    drop(SqliteStore::open(data, options(&clock, 0, true))?);
     Ok(())
 }

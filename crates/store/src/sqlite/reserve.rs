@@ -1,8 +1,9 @@
 //! A few megabytes kept back, so that on a full disk what frees space can still be written: acks, leases and
 //! purge need room in the log before they give any back (I43).
 
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -35,8 +36,9 @@ impl Reserve {
         if self.is_filled() {
             return true;
         }
-        let written = fs::File::create(&self.path)
-            .and_then(|mut file| file.write_all(&vec![0xA5; BYTES]).and_then(|()| file.sync_data()));
+        let opened = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&self.path);
+        let written =
+            opened.and_then(|mut file| file.write_all(&vec![0xA5; BYTES]).and_then(|()| file.sync_data()));
         if written.is_err() {
             self.release();
         }

@@ -2,6 +2,7 @@
 
 mod bare;
 mod measure;
+mod size;
 mod store;
 
 use crate::connect::App;
@@ -14,6 +15,8 @@ use std::path::PathBuf;
 pub(crate) enum Suite {
     /// The embedded store: enqueue, lease, settle, dead letters
     Store,
+    /// The embedded store with a million messages and as many dead letters: open, memory, rates
+    Size,
 }
 
 /// The flags of `bench`.
@@ -46,5 +49,6 @@ pub(crate) struct BenchArgs {
 pub(crate) async fn run(app: &App, args: BenchArgs) -> Done {
     match args.suite {
         Suite::Store => store::run(app, args).await,
+        Suite::Size => size::run(app, args).await,
     }
 }

@@ -76,16 +76,16 @@ async fn measure_all(app: &App, args: &BenchArgs, root: &Path) -> Result<Vec<Fig
     ])
 }
 
-async fn open(place: PathBuf) -> Result<Arc<dyn Store>, CliError> {
+pub(super) async fn open(place: PathBuf) -> Result<Arc<dyn Store>, CliError> {
     let options = OpenOptions::default();
     Ok(redrive::open(&place, options).await?)
 }
 
-fn queue() -> Result<QueueName, CliError> {
+pub(super) fn queue() -> Result<QueueName, CliError> {
     "bench".parse().map_err(|e| CliError::new(ExitCode::Error, format!("the bench's queue: {e}")))
 }
 
-fn message(args: &BenchArgs, n: u64, rich: bool) -> Result<NewMessage, CliError> {
+pub(super) fn message(args: &BenchArgs, n: u64, rich: bool) -> Result<NewMessage, CliError> {
     // Bytes that do not compress to nothing, the same for every run with this seed.
     let mut x = args.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ n;
     let bytes = (0..args.payload).map(|_| {
@@ -178,7 +178,7 @@ async fn enqueue_run(
             for mut new in mine {
                 let began = Instant::now();
                 new.id = redrive::new_id();
-                one_result(store.enqueue(vec![new]).await?)?;
+                settle_all(store.enqueue(vec![new]).await?)?;
                 watch.lap(began);
             }
             Ok(watch)
@@ -187,14 +187,14 @@ async fn enqueue_run(
     .await
 }
 
-fn one_result<T>(results: Vec<Result<T, redrive::core::error::Refusal>>) -> Result<(), CliError> {
+pub(super) fn settle_all<T>(results: Vec<Result<T, redrive::core::error::Refusal>>) -> Result<(), CliError> {
     for result in results {
         result.map_err(redrive::core::error::Error::Refused)?;
     }
     Ok(())
 }
 
-async fn lease(store: &dyn Store, max: usize) -> Result<Vec<LeaseToken>, CliError> {
+pub(super) async fn lease(store: &dyn Store, max: usize) -> Result<Vec<LeaseToken>, CliError> {
     let request = LeaseRequest { queues: vec![queue()?], max, lease_for: None, worker: "bench".into() };
     Ok(store.lease(request).await?.into_iter().map(|delivery| delivery.token).collect())
 }
@@ -229,10 +229,10 @@ async fn cycle_run(
             for mut new in mine {
                 let began = Instant::now();
                 new.iter_mut().for_each(|message| message.id = redrive::new_id());
-                one_result(store.enqueue(new).await?)?;
+                settle_all(store.enqueue(new).await?)?;
                 let tokens = lease(store.as_ref(), batch).await?;
                 let acks = tokens.into_iter().map(|token| Settlement { token, what: Settle::Ack }).collect();
-                one_result(store.settle(acks).await?)?;
+                settle_all(store.settle(acks).await?)?;
                 watch.lap(began);
             }
             Ok(watch)
@@ -249,10 +249,10 @@ async fn death_run(
     batch: usize,
 ) -> Result<Run, CliError> {
     let policy = QueuePolicy { max_attempts: 1, lease: Span::from_hours(1), ..QueuePolicy::default() };
-    store.configure(queue()?, policy, app_actor()).await?;
+    store.configure(queue()?, policy, bench_actor()).await?;
     let all: Result<Vec<_>, _> = (0..messages).map(|n| message(args, n, false)).collect();
     for chunk in all?.chunks(1_000) {
-        one_result(store.enqueue(chunk.to_vec()).await?)?;
+        settle_all(store.enqueue(chunk.to_vec()).await?)?;
     }
     let mut tokens = Vec::new();
     loop {
@@ -274,7 +274,7 @@ async fn death_run(
                 let began = Instant::now();
                 let fails =
                     chunk.iter().enumerate().map(|(i, token)| failed(*token, round * batch + i)).collect();
-                one_result(store.settle(fails).await?)?;
+                settle_all(store.settle(fails).await?)?;
                 watch.lap(began);
             }
             Ok(watch)
@@ -283,11 +283,11 @@ async fn death_run(
     .await
 }
 
-fn app_actor() -> redrive::core::dead_letter::Actor {
+pub(super) fn bench_actor() -> redrive::core::dead_letter::Actor {
     redrive::core::dead_letter::Actor::new("bench", "cli")
 }
 
-fn failed(token: LeaseToken, n: usize) -> Settlement {
+pub(super) fn failed(token: LeaseToken, n: usize) -> Settlement {
     let error = ErrorInfo {
         error_type: "HttpError".into(),
         message: format!("upstream {} answered 503 for order {n} after {} ms", n % 20, n % 977),

@@ -1,0 +1,137 @@
+//! The size suite: many messages in, the same many dead letters beside them, a restart, and all messages out.
+//! Says how long opening takes, what it costs in memory, and whether the rates stay what they were.
+
+use super::BenchArgs;
+use super::store::{bench_actor, failed, lease, message, open, queue, settle_all};
+use crate::connect::App;
+use crate::exit_code::{CliError, Done, ExitCode};
+use crate::output::{Column, Look, Show};
+use redrive::core::policy::QueuePolicy;
+use redrive::core::store::{Settle, Settlement, Store};
+use redrive::core::time::Span;
+use serde::Serialize;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Items per call.
+const BATCH: usize = 1_000;
+
+/// One line of the report.
+#[derive(Serialize)]
+struct Step {
+    what: String,
+    items: u64,
+    seconds: f64,
+    per_second: f64,
+    /// Resident memory of this process after the step.
+    rss_mb: u64,
+}
+
+impl Show for Step {
+    const COLUMNS: &'static [Column] = &[
+        Column::whole("what"),
+        Column::number("items"),
+        Column::number("seconds"),
+        Column::number("items/s"),
+        Column::number("rss MB"),
+    ];
+
+    fn cells(&self, _: &Look) -> Vec<String> {
+        vec![
+            self.what.clone(),
+            self.items.to_string(),
+            format!("{:.3}", self.seconds),
+            format!("{:.0}", self.per_second),
+            self.rss_mb.to_string(),
+        ]
+    }
+}
+
+fn step(what: &str, items: u64, took: Duration) -> Step {
+    let seconds = took.as_secs_f64();
+    #[expect(clippy::cast_precision_loss, reason = "a rate is not exact")]
+    let per_second = items as f64 / seconds.max(1e-9);
+    Step { what: what.into(), items, seconds, per_second, rss_mb: resident_mb() }
+}
+
+/// Resident memory as the kernel counts it; 0 where it does not say.
+fn resident_mb() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<u64>().ok()).map_or(0, |kb| kb / 1_024)
+}
+
+/// Runs it.
+pub(crate) async fn run(app: &App, args: BenchArgs) -> Done {
+    let root = args.dir.clone().unwrap_or_else(std::env::temp_dir);
+    let root = root.join(format!("redrive-bench-{}", std::process::id()));
+    let result = measure(app, &args, &root).await;
+    let _ = std::fs::remove_dir_all(&root);
+    app.out.all(&result?)?;
+    Ok(ExitCode::Ok)
+}
+
+async fn measure(app: &App, args: &BenchArgs, root: &Path) -> Result<Vec<Step>, CliError> {
+    let messages = args.messages.unwrap_or(1_000_000);
+    app.out.note(&format!("size suite in {}: {messages} messages of {} bytes", root.display(), args.payload));
+    std::fs::create_dir_all(root).map_err(|e| CliError::io(format_args!("make {}", root.display()), &e))?;
+    let place = root.join("data");
+    let mut steps = Vec::new();
+
+    let store = open(place.clone()).await?;
+    let policy = QueuePolicy { max_attempts: 1, lease: Span::from_hours(1), ..QueuePolicy::default() };
+    store.configure(queue()?, policy, bench_actor()).await?;
+    steps.push(step("enqueue those that will die", messages, fill(store.as_ref(), args, messages).await?));
+    let began = Instant::now();
+    drain(store.as_ref(), |token, n| failed(token, n)).await?;
+    steps.push(step("lease and fail to dead letters", messages, began.elapsed()));
+    steps.push(step("enqueue those that will live", messages, fill(store.as_ref(), args, messages).await?));
+    let began = Instant::now();
+    drop(store);
+    steps.push(step("close", 1, began.elapsed()));
+
+    let began = Instant::now();
+    let store = open(place.clone()).await?;
+    let page = store.letters(redrive::core::query::Query::default()).await?;
+    steps.push(step("open, first page of letters", page.items.len() as u64, began.elapsed()));
+    let began = Instant::now();
+    let tokens = lease(store.as_ref(), 1).await?;
+    steps.push(step("first lease (builds the index)", tokens.len() as u64, began.elapsed()));
+    let began = Instant::now();
+    let groups = store.groups(redrive::core::query::PageRequest::default()).await?;
+    steps.push(step("groups", groups.items.len() as u64, began.elapsed()));
+    let began = Instant::now();
+    let left = drain(store.as_ref(), |token, _| Settlement { token, what: Settle::Ack }).await?;
+    steps.push(step("lease and ack", left, began.elapsed()));
+    Ok(steps)
+}
+
+async fn fill(store: &dyn Store, args: &BenchArgs, messages: u64) -> Result<Duration, CliError> {
+    let mut took = Duration::ZERO;
+    for first in (0..messages).step_by(BATCH) {
+        let batch: Result<Vec<_>, _> =
+            (first..messages.min(first + BATCH as u64)).map(|n| message(args, n, false)).collect();
+        let batch = batch?;
+        let began = Instant::now();
+        settle_all(store.enqueue(batch).await?)?;
+        took += began.elapsed();
+    }
+    Ok(took)
+}
+
+/// Leases all there is and settles it; says how many.
+async fn drain(
+    store: &dyn Store,
+    settle: impl Fn(redrive::core::ids::LeaseToken, usize) -> Settlement,
+) -> Result<u64, CliError> {
+    let mut done = 0;
+    loop {
+        let tokens = lease(store, BATCH).await?;
+        if tokens.is_empty() {
+            return Ok(done as u64);
+        }
+        let batch = tokens.iter().enumerate().map(|(n, token)| settle(*token, done + n)).collect();
+        settle_all(store.settle(batch).await?)?;
+        done += tokens.len();
+    }
+}
