@@ -256,6 +256,15 @@ int close(int fd)
     return result;
 }
 
+/* Where the next plain write to a descriptor lands. */
+static off_t position(int fd)
+{
+    struct stat now;
+    if ((syscall(SYS_fcntl, fd, F_GETFL) & O_APPEND) && fstat(fd, &now) == 0)
+        return now.st_size;
+    return (off_t)syscall(SYS_lseek, fd, (off_t)0, SEEK_CUR);
+}
+
 /* One write of one buffer; a negative offset means where the descriptor stands. */
 static ssize_t write_it(int fd, const void *data, size_t length, off_t offset)
 {
@@ -264,7 +273,7 @@ static ssize_t write_it(int fd, const void *data, size_t length, off_t offset)
     int how = name && length > 0 ? fails('w', "write", name) : 0;
     if (how == 2)
         length = (length + 1) / 2;
-    off_t at = offset >= 0 || !name ? offset : (off_t)syscall(SYS_lseek, fd, (off_t)0, SEEK_CUR);
+    off_t at = offset >= 0 || !name ? offset : position(fd);
     ssize_t done = -1;
     if (how != 1) {
         done = offset >= 0 ? syscall(SYS_pwrite64, fd, data, length, offset)

@@ -11,7 +11,7 @@
 //! the store keeps back: nothing is ever read from it.
 
 use super::rng::Rng;
-use super::trace::Event;
+use super::trace::{Event, zeros_at_end};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write as _};
@@ -21,6 +21,7 @@ use std::path::Path;
 #[derive(Clone, Debug)]
 enum Change {
     Write { at: usize, data: Vec<u8> },
+    Zeros { at: usize, length: usize },
     Length(usize),
 }
 
@@ -43,7 +44,7 @@ impl Content {
     #[must_use]
     pub fn new(mut bytes: Vec<u8>) -> Self {
         let length = bytes.len();
-        bytes.truncate(bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1));
+        bytes.truncate(length - zeros_at_end(&bytes));
         Self { bytes, length }
     }
 
@@ -52,10 +53,21 @@ impl Content {
         self.length = length;
     }
 
+    fn clear(&mut self, at: usize, length: usize) {
+        let end = at + length;
+        self.length = self.length.max(end);
+        let kept = self.bytes.len();
+        if end >= kept {
+            self.bytes.truncate(at);
+        } else if let Some(place) = self.bytes.get_mut(at..end) {
+            place.fill(0);
+        }
+    }
+
     fn write(&mut self, at: usize, data: &[u8]) {
         self.length = self.length.max(at + data.len());
         // Zeros beyond what is kept are there already.
-        let zeros = data.iter().rev().take_while(|byte| **byte == 0).count();
+        let zeros = zeros_at_end(data);
         let kept = if at + data.len() > self.bytes.len() { data.len() - zeros } else { data.len() };
         let end = (at + kept).max(self.bytes.len().min(at + data.len()));
         if self.bytes.len() < end {
@@ -154,6 +166,7 @@ fn apply(content: &mut Content, change: &Change) {
     match change {
         Change::Length(length) => content.resize(*length),
         Change::Write { at, data } => content.write(*at, data),
+        Change::Zeros { at, length } => content.clear(*at, *length),
     }
 }
 
@@ -177,7 +190,19 @@ fn torn(change: &Change, keep: usize) -> Change {
         Change::Write { at, data } => {
             Change::Write { at: *at, data: data.iter().take(keep).copied().collect() }
         }
+        Change::Zeros { at, length } => Change::Zeros { at: *at, length: keep.min(*length) },
         Change::Length(_) => change.clone(),
+    }
+}
+
+impl Change {
+    /// The bytes that it changes.
+    fn range(&self) -> Option<(usize, usize)> {
+        match self {
+            Self::Write { at, data } => Some((*at, at + data.len())),
+            Self::Zeros { at, length } => Some((*at, at + length)),
+            Self::Length(_) => None,
+        }
     }
 }
 
@@ -205,6 +230,10 @@ impl Disk {
             Event::Write { fd, at, data } => {
                 let at = usize::try_from(*at).unwrap_or(usize::MAX);
                 self.changed(*fd, Change::Write { at, data: data.clone() });
+            }
+            Event::Zeros { fd, at, length } => {
+                let number = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+                self.changed(*fd, Change::Zeros { at: number(*at), length: number(*length) });
             }
             Event::Truncate { fd, length } => {
                 self.changed(*fd, Change::Length(usize::try_from(*length).unwrap_or(usize::MAX)));
@@ -327,11 +356,9 @@ impl Disk {
 }
 
 fn overlaps(a: &Change, b: &Change) -> bool {
-    match (a, b) {
-        (Change::Write { at: a, data: x }, Change::Write { at: b, data: y }) => {
-            *a < b + y.len() && *b < a + x.len()
-        }
-        (Change::Length(_), _) | (_, Change::Length(_)) => true,
+    match (a.range(), b.range()) {
+        (Some((from, to)), Some((start, end))) => from < end && start < to,
+        (None, _) | (_, None) => true,
     }
 }
 
@@ -370,7 +397,7 @@ impl Inode {
             Choice::TornSector | Choice::TornByte => {
                 let mut all: Vec<Change> = changes.into_iter().cloned().collect();
                 if let Some(end) = all.pop_if(|_| is_last) {
-                    let length = if let Change::Write { data, .. } = &end { data.len() } else { 0 };
+                    let length = end.range().map_or(0, |(from, to)| to - from);
                     let cut = rng.index(length + 1);
                     let keep = if choice == Choice::TornSector { cut - cut % 512 } else { cut };
                     all.push(torn(&end, keep));
@@ -495,7 +522,11 @@ mod tests {
                 let data: Vec<u8> = (0..rng.index(12)).map(|_| u8::from(rng.one_in(3))).collect();
                 plain.resize(plain.len().max(at + data.len()), 0);
                 plain[at..at + data.len()].copy_from_slice(&data);
-                content.write(at, &data);
+                if data.iter().all(|byte| *byte == 0) {
+                    content.clear(at, data.len());
+                } else {
+                    content.write(at, &data);
+                }
                 assert_eq!(whole(&content), plain);
             }
         }

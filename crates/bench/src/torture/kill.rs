@@ -28,7 +28,7 @@ pub struct Plan {
     pub producers: u64,
     /// Tasks that lease and settle.
     pub workers: u64,
-    /// Whether the first finding ends it.
+    /// Whether the first promise that is seen to be broken ends it.
     pub stop_early: bool,
     /// The driver itself.
     pub program: PathBuf,
@@ -51,6 +51,13 @@ pub struct Report {
     pub found: Tally,
 }
 
+impl Report {
+    fn enough(&self, plan: &Plan) -> bool {
+        let Tally { lost, resurrected, other, .. } = self.found;
+        plan.stop_early && lost + resurrected + other > 0
+    }
+}
+
 /// A child that is killed when it is forgotten.
 struct Killed(Child);
 
@@ -69,13 +76,13 @@ pub fn run(plan: &Plan) -> Outcome<Report> {
     let runtime = super::runtime()?;
     let mut rng = Rng::of(&[plan.seed, 0x6b69_6c6c]);
     let mut report = Report::default();
-    while report.cycles < plan.cycles && (!plan.stop_early || report.found.is_clean()) {
+    while report.cycles < plan.cycles && !report.enough(plan) {
         let store = report.cycles / CYCLES_PER_STORE;
         let (data, log) =
             (plan.scratch.join(format!("data-{store}")), plan.scratch.join(format!("log-{store}")));
         let (mut ledger, mut reader) = (Ledger::default(), Reader::default());
         let end = plan.cycles.min(report.cycles + CYCLES_PER_STORE);
-        while report.cycles < end && (!plan.stop_early || report.found.is_clean()) {
+        while report.cycles < end && !report.enough(plan) {
             let again =
                 format!("--seed {} (cycle {}; moments differ from run to run)", plan.seed, report.cycles);
             if let Some(wrong) = cycle(plan, &data, &log, report.cycles, &mut rng)? {

@@ -38,12 +38,15 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// The whole lines that were appended since the last time.
+    /// The whole lines that were appended since the last time; none when nobody has written yet.
     ///
     /// # Errors
     /// What the operating system says.
     pub fn more(&mut self, path: &Path) -> io::Result<Vec<String>> {
-        let mut file = File::open(path)?;
+        let mut file = match File::open(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            opened => opened?,
+        };
         file.seek(SeekFrom::Start(self.at))?;
         self.at += file.read_to_string(&mut self.rest)? as u64;
         let end = self.rest.rfind('\n').map_or(0, |at| at + 1);
@@ -57,8 +60,5 @@ impl Reader {
 /// # Errors
 /// What the operating system says.
 pub fn lines(path: &Path) -> io::Result<Vec<String>> {
-    match Reader::default().more(path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        read => read,
-    }
+    Reader::default().more(path)
 }

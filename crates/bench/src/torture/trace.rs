@@ -31,6 +31,15 @@ pub enum Event {
         /// What.
         data: Vec<u8>,
     },
+    /// Nothing but zeros was written, and a lot of them.
+    Zeros {
+        /// The descriptor.
+        fd: i64,
+        /// Where.
+        at: u64,
+        /// How many.
+        length: u64,
+    },
     /// A sync returned.
     Sync {
         /// The descriptor.
@@ -83,6 +92,23 @@ impl<'a> Bytes<'a> {
     }
 }
 
+/// Zeros are worth a record of their own from here on.
+const MANY: usize = 64 * 1024;
+
+/// How many zeros these bytes end with.
+#[must_use]
+pub fn zeros_at_end(bytes: &[u8]) -> usize {
+    const ZEROS: [u8; 4_096] = [0; 4_096];
+    // Whole blocks at once: a log that was laid out beforehand has eight thousand of them.
+    let (head, blocks) = bytes.as_rchunks::<4_096>();
+    let whole = blocks.iter().rev().take_while(|block| **block == ZEROS).count();
+    let rest = match blocks.len().checked_sub(whole + 1).and_then(|at| blocks.get(at)) {
+        Some(block) => block.as_slice(),
+        None => head,
+    };
+    whole * 4_096 + rest.iter().rev().take_while(|byte| **byte == 0).count()
+}
+
 /// Reads a recording. The log lines that were written in pieces are put together.
 ///
 /// # Errors
@@ -100,6 +126,9 @@ pub fn read(path: &Path) -> Outcome<Vec<Event>> {
         events.push(match kind {
             1 => Event::Open { fd, name, made: a == 1, emptied: b == 1 },
             2 => Event::Close { fd },
+            3 if data.len() > MANY && zeros_at_end(data) == data.len() => {
+                Event::Zeros { fd, at: u64::try_from(a)?, length: data.len() as u64 }
+            }
             3 => Event::Write { fd, at: u64::try_from(a)?, data: data.to_vec() },
             4 => Event::Sync { fd, ok: result == 0 },
             5 => Event::Truncate { fd, length: u64::try_from(a)? },

@@ -4,7 +4,7 @@
 use super::errors::{damaged, kept};
 use super::mark::Mark;
 use super::reads::SqlTables;
-use super::reserve::Reserve;
+use super::reserve::{Reserve, free_bytes};
 use super::writer::{CHECKPOINT_ALWAYS, Shared, Writer};
 use super::{Sqlite, schema};
 use crate::clock::Slewing;
@@ -16,6 +16,7 @@ use redrive_core::audit::AuditKey;
 use redrive_core::error::{StoreError, StoreErrorKind};
 use redrive_core::limits;
 use redrive_core::time::{Clock, Time};
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Write as _};
@@ -111,7 +112,7 @@ pub(super) fn open(directory: &Path, options: Options) -> Kept<Sqlite> {
     }
     refuse_network(directory)?;
     let lock = take_lock(directory)?;
-    let connection = connect(directory)?;
+    let connection = connect(directory).or_else(|error| retry_with_reserve(directory, error))?;
     let (commits, persisted) = head(&connection)?;
     let mark = Mark::open(&directory.join(MARK), commits)?;
     let audit_key = audit_key(directory, options.entropy.as_ref())?;
@@ -150,13 +151,16 @@ fn start(directory: &Path, mut connection: Connection, lock: File, found: Starte
     let mut engine =
         Engine::new(SqlTables::new(connection), Arc::clone(&found.options.entropy), found.audit_key.clone());
     engine.hold_at_most(found.options.hot_entries);
+    let reserve = Reserve::at(directory.join(RESERVE));
     let shared = Arc::new(Shared::default());
+    // Without a reserve the disk is nearly full: what is left is for what frees space.
+    shared.full.store(!reserve.is_filled(), Ordering::SeqCst);
     let writer = Writer {
         engine,
         clock: Arc::clone(&found.clock),
         shared: Arc::clone(&shared),
         mark: found.mark,
-        reserve: Reserve::at(directory.join(RESERVE)),
+        reserve,
         commits: found.commits,
         log_pages,
     };
@@ -225,6 +229,8 @@ fn connect(directory: &Path) -> Kept<Connection> {
         "PRAGMA journal_mode = WAL; PRAGMA synchronous = {synchronous}; PRAGMA wal_autocheckpoint = 0; \
          PRAGMA mmap_size = 0; PRAGMA cache_size = -65536; PRAGMA temp_store = MEMORY; PRAGMA busy_timeout = 5000;"
     )))?;
+    // Closing would otherwise checkpoint by itself, also on a full disk.
+    kept(connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true))?;
     schema::migrate(&connection, version)?;
     Ok(connection)
 }
@@ -268,18 +274,30 @@ fn give_grace(connection: &Connection, now: Time) -> Kept<()> {
     kept(connection.execute(sql, [now.as_millis(), GRACE_MS])).map(|_| ())
 }
 
+/// A full disk can keep SQLite from opening its log: what was kept back for that makes room.
+fn retry_with_reserve(directory: &Path, error: StoreError) -> Kept<Connection> {
+    let no_room = matches!(error.kind, StoreErrorKind::Full | StoreErrorKind::Stopped);
+    if no_room && fs::remove_file(directory.join(RESERVE)).is_ok() { connect(directory) } else { Err(error) }
+}
+
 /// Gives the log its full length beforehand, as zeros, which SQLite reads as "nothing written here": syncing
 /// bytes into a file that does not grow is much cheaper than syncing its growth. For those who hold the
-/// directory for long; a full disk leaves the log to grow by itself.
+/// directory for long, on a disk with plenty of room.
 fn lay_out_log(directory: &Path) -> Kept<()> {
     let path = directory.join(format!("{DATABASE}-wal"));
     let Ok(file) = OpenOptions::new().append(true).open(&path) else { return Ok(()) };
     let length = file.metadata().map_or(0, |m| m.len());
     let wanted = u64::try_from(CHECKPOINT_ALWAYS).unwrap_or(0) * 4_120;
-    let missing = usize::try_from(wanted.saturating_sub(length)).unwrap_or(0);
+    let missing = wanted.saturating_sub(length);
+    if missing == 0 || free_bytes(directory) / 16 < missing {
+        return Ok(());
+    }
     let mut file = &file;
-    match file.write_all(&vec![0; missing]).and_then(|()| file.sync_all()) {
-        Err(e) if e.kind() == io::ErrorKind::StorageFull => Ok(()),
+    let zeros = vec![0; usize::try_from(missing).unwrap_or(0)];
+    match file.write_all(&zeros).and_then(|()| file.sync_all()) {
+        Err(e) if e.kind() == io::ErrorKind::StorageFull => {
+            file.set_len(length).map_err(|e| refused("take back room from", &path, &e))
+        }
         written => written.map_err(|e| refused("lay out", &path, &e)),
     }
 }

@@ -4,13 +4,20 @@
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Enough for some thousands of acks in the log.
 const BYTES: usize = 4 * 1024 * 1024;
+/// Below this much free room the disk counts as nearly full.
+const TIGHT_BYTES: u64 = 256 * 1024 * 1024;
 /// How often a full disk is tried again.
 const TRY_EVERY: Duration = Duration::from_secs(1);
+
+/// Bytes that can still be written where this path is.
+pub(super) fn free_bytes(path: &Path) -> u64 {
+    rustix::fs::statvfs(path).map_or(u64::MAX, |stat| stat.f_bavail.saturating_mul(stat.f_frsize))
+}
 
 /// The reserve file.
 #[derive(Debug)]
@@ -27,14 +34,19 @@ impl Reserve {
         reserve
     }
 
-    fn is_filled(&self) -> bool {
+    /// Whether the room is kept back.
+    pub(super) fn is_filled(&self) -> bool {
         fs::metadata(&self.path).is_ok_and(|m| m.len() >= BYTES as u64)
     }
 
-    /// Writes the reserve; takes it back when it does not fit.
+    /// Writes the reserve, where there is plenty of room: on a disk that is nearly full the room is better left
+    /// to the acks it is meant for.
     fn fill(&self) -> bool {
         if self.is_filled() {
             return true;
+        }
+        if free_bytes(self.path.parent().unwrap_or(Path::new("."))) < 4 * BYTES as u64 {
+            return false;
         }
         let opened = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&self.path);
         let written =
@@ -43,6 +55,11 @@ impl Reserve {
             self.release();
         }
         written.is_ok()
+    }
+
+    /// Whether a full-length log would be a large part of what is left.
+    pub(super) fn disk_is_tight(&self) -> bool {
+        free_bytes(self.path.parent().unwrap_or(Path::new("."))) < TIGHT_BYTES
     }
 
     /// Gives the room back to the disk.

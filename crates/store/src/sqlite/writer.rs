@@ -33,6 +33,10 @@ const CHECKPOINT_WHEN_IDLE: i32 = 4_000;
 /// Log pages after which a checkpoint is made in any case.
 pub(super) const CHECKPOINT_ALWAYS: i32 = 8_000;
 
+/// Log pages after which a checkpoint is made when the disk is nearly full: a long log would take the room that
+/// acks need.
+const CHECKPOINT_WHEN_TIGHT: i32 = 250;
+
 /// What the writer shares with those who send to it.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
@@ -169,8 +173,11 @@ impl Writer {
     /// Moves the log into the file: when it is long and nobody waits, or when it is very long.
     fn checkpoint_if_due(&mut self, idle: bool) {
         let pages = self.log_pages.load(Ordering::Relaxed);
-        let due = (idle && pages >= CHECKPOINT_WHEN_IDLE) || pages >= CHECKPOINT_ALWAYS;
-        if !due || self.shared.stopped.load(Ordering::SeqCst) {
+        let tight = pages >= CHECKPOINT_WHEN_TIGHT && self.reserve.disk_is_tight();
+        let due = tight || (idle && pages >= CHECKPOINT_WHEN_IDLE) || pages >= CHECKPOINT_ALWAYS;
+        // A full disk has no room for a longer file; what is left of it is for the log of acks.
+        let halted = self.shared.stopped.load(Ordering::SeqCst) || self.shared.full.load(Ordering::SeqCst);
+        if !due || halted {
             return;
         }
         self.log_pages.store(0, Ordering::Relaxed);
@@ -187,7 +194,8 @@ impl Writer {
     }
 
     fn close(self) {
-        if self.shared.stopped.load(Ordering::SeqCst) {
+        // On a full disk the room that is left is for the next process to open with.
+        if self.shared.stopped.load(Ordering::SeqCst) || self.shared.full.load(Ordering::SeqCst) {
             return;
         }
         let _ = checkpoint(&self.engine.tables, "TRUNCATE");
