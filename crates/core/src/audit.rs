@@ -44,10 +44,6 @@ pub struct AuditEntry {
 impl AuditEntry {
     /// An entry for one act of one actor on one target.
     #[must_use]
-    #[expect(
-        clippy::needless_pass_by_value,
-        reason = "ids and names are passed as they are, not as references"
-    )]
     pub fn new(at: Time, actor: &Actor, act: &str, target: impl std::fmt::Display, count: u64) -> Self {
         Self {
             at,
@@ -63,10 +59,6 @@ impl AuditEntry {
 
     /// The same entry with more said.
     #[must_use]
-    #[expect(
-        clippy::needless_pass_by_value,
-        reason = "ids and names are passed as they are, not as references"
-    )]
     pub fn with_detail(mut self, detail: impl std::fmt::Display) -> Self {
         self.detail = Some(detail.to_string());
         self

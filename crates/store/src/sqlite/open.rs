@@ -344,6 +344,8 @@ pub(super) fn backup(directory: &Path, target: &Path, key: &AuditKey) -> Kept<u6
         return Err(StoreError::new(StoreErrorKind::Io, why));
     }
     make_directory(target)?;
+    let made = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&file);
+    made.map_err(|e| refused("make", &file, &e))?;
     let reader = reader(directory)?;
     let name = file.to_str().ok_or_else(|| {
         StoreError::new(StoreErrorKind::Io, format!("the path {} is not text", file.display()))

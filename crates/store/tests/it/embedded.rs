@@ -348,3 +348,30 @@ fn filters_in_sql_and_in_the_evaluator_agree() {
         }
     });
 }
+
+/// A directory written by the first released format, kept in the repository: every later version must open it.
+#[test]
+fn i47_a_directory_of_every_older_format_opens() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v1");
+    let home = TempDir::new().unwrap();
+    for name in ["redrive.db", "audit.key"] {
+        fs::copy(golden.join(name), home.path().join(name)).unwrap();
+    }
+    block(async {
+        let store = open(home.path()).unwrap();
+        assert_clean(&store).await;
+        let counts: Vec<_> = store
+            .queues()
+            .await
+            .unwrap()
+            .into_iter()
+            .map(|q| (q.name.to_string(), q.counts.waiting, q.counts.dead, q.paused))
+            .collect();
+        assert_eq!(counts, [("jobs".to_owned(), 1, 2, false), ("other".to_owned(), 1, 0, true)]);
+        let letters = store.letters(Query::default()).await.unwrap().items;
+        let seen: Vec<_> = letters.iter().map(|l| (l.file.status.name(), l.message.failures.len())).collect();
+        assert_eq!(seen, [("resolved", 2), ("pending", 2)]);
+        assert!(letters.iter().any(|l| l.error.stack.as_deref().is_some_and(|s| s.contains("in charge"))));
+        assert_eq!(store.audit_verify(None).await.unwrap().broken, None);
+    });
+}

@@ -83,7 +83,7 @@ async fn measure(app: &App, args: &BenchArgs, root: &Path) -> Result<Vec<Step>, 
     store.configure(queue()?, policy, bench_actor()).await?;
     steps.push(step("enqueue those that will die", messages, fill(store.as_ref(), args, messages).await?));
     let began = Instant::now();
-    drain(store.as_ref(), |token, n| failed(token, n)).await?;
+    drain(store.as_ref(), failed).await?;
     steps.push(step("lease and fail to dead letters", messages, began.elapsed()));
     steps.push(step("enqueue those that will live", messages, fill(store.as_ref(), args, messages).await?));
     let began = Instant::now();
