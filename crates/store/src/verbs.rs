@@ -4,7 +4,7 @@
 use crate::engine::enqueue::check_batch;
 use crate::engine::lease::{check_wait, deliver};
 use crate::engine::letters::check_import;
-use crate::engine::tables::{Incoming, Reads, Tables};
+use crate::engine::tables::{Incoming, Reads, Tables, unless_damaged};
 use crate::engine::{Engine, reads};
 use async_trait::async_trait;
 use redrive_core::audit::{AuditKey, AuditReport, AuditRow};
@@ -179,10 +179,13 @@ impl<A: Access> Letters for EngineStore<A> {
         self.0
             .write(false, move |engine, now| {
                 let leased = engine.lease_letters(&request, now)?;
-                let put_together = leased.into_iter().map(|(letter, token)| {
-                    Ok(LetterDelivery { letter: reads::assemble(&engine.tables, &letter, now)?, token })
-                });
-                put_together.collect()
+                let mut deliveries = Vec::with_capacity(leased.len());
+                for (letter, token) in leased {
+                    if let Some(letter) = unless_damaged(reads::assemble(&engine.tables, &letter, now))? {
+                        deliveries.push(LetterDelivery { letter, token });
+                    }
+                }
+                Ok(deliveries)
             })
             .await
     }

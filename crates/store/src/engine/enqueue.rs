@@ -1,7 +1,7 @@
 //! Enqueue, and the verbs of queues and of waiting messages: configure, pause, cancel, purge.
 
 use super::Engine;
-use super::tables::{Incoming, KeyRow, Live, QueueRow, Tables};
+use super::tables::{Incoming, KeyRow, Live, QueueRow, Tables, unless_damaged};
 use redrive_core::audit::AuditEntry;
 use redrive_core::dead_letter::Actor;
 use redrive_core::error::{Error, Outcome, Refusal};
@@ -102,7 +102,11 @@ impl<T: Tables> Engine<T> {
             None => self.tables.letter(new.id)?.map(|letter| (letter.slip, State::Dead)),
         };
         let Some((slip, state)) = found else { return Ok(None) };
-        if self.tables.envelope(&slip)?.body_hash() == T::hash(new, &incoming.body)? {
+        let same = match unless_damaged(self.tables.envelope(&slip))? {
+            Some(envelope) => envelope.body_hash() == T::hash(new, &incoming.body)?,
+            None => false,
+        };
+        if same {
             return Ok(Some(Enqueued { id: new.id, state, duplicate: true }));
         }
         Err(Refusal::IdConflict { id: new.id }.into())

@@ -1,7 +1,7 @@
 //! Operations and the small key-value space: bulk acts in chunks over frozen members, one commit each.
 
 use super::Engine;
-use super::tables::Tables;
+use super::tables::{Tables, unless_damaged};
 use redrive_core::audit::AuditEntry;
 use redrive_core::dead_letter::{Act, ActRequest, Actor, next_status};
 use redrive_core::error::{Error, Outcome, Refusal};
@@ -59,8 +59,9 @@ impl<T: Tables> Engine<T> {
             if !legal {
                 continue;
             }
-            let seen = super::reads::assemble(&self.tables, &letter, now)?;
-            if operation.filter.matches_letter(&seen, now) {
+            // A letter that cannot be read cannot be judged by a filter: it is left for `doctor` to name.
+            let seen = unless_damaged(super::reads::assemble(&self.tables, &letter, now))?;
+            if seen.is_some_and(|seen| operation.filter.matches_letter(&seen, now)) {
                 let member = Member { id, version: letter.file.version, outcome: MemberOutcome::Waiting };
                 self.tables.add_member(operation.id, letter.death, &member)?;
                 members += 1;

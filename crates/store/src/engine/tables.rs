@@ -4,7 +4,7 @@
 
 use redrive_core::audit::AuditRow;
 use redrive_core::dead_letter::{File, Status};
-use redrive_core::error::StoreError;
+use redrive_core::error::{StoreError, StoreErrorKind};
 use redrive_core::failure::Failure;
 use redrive_core::filter::Filter;
 use redrive_core::group::{Leaf, LeafCount, LeafKey};
@@ -20,6 +20,15 @@ use std::collections::BTreeMap;
 
 /// What a table access gives.
 pub(crate) type Kept<T> = Result<T, StoreError>;
+
+/// Tells a record whose own bytes are damaged from a store that cannot go on: the one is set aside, the other
+/// ends the commit.
+pub(crate) fn unless_damaged<T>(read: Kept<T>) -> Kept<Option<T>> {
+    match read {
+        Err(error) if error.kind == StoreErrorKind::Damaged => Ok(None),
+        read => read.map(Some),
+    }
+}
 
 /// A live message as it lies in its table.
 #[derive(Clone, Debug, PartialEq)]

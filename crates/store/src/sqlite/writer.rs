@@ -90,8 +90,8 @@ impl Writer {
         }
         let mut answers = Vec::with_capacity(group.len());
         match self.apply(group, &mut answers) {
-            Ok(()) => {
-                self.note_commit();
+            Ok(changed) => {
+                self.note_commit(changed);
                 for answer in answers {
                     answer(Ok(()));
                 }
@@ -100,9 +100,10 @@ impl Writer {
         }
     }
 
-    /// Applies a group and commits it. On error nothing of it has happened.
-    fn apply(&mut self, group: Vec<Job>, answers: &mut Vec<Answer>) -> Kept<()> {
+    /// Applies a group and commits it; says whether it changed anything. On error nothing of it has happened.
+    fn apply(&mut self, group: Vec<Job>, answers: &mut Vec<Answer>) -> Kept<bool> {
         kept(self.engine.tables.connection.execute_batch("BEGIN IMMEDIATE"))?;
+        let before = self.engine.tables.connection.total_changes();
         let now = self.clock.now();
         let mut spoiled = None;
         for job in group {
@@ -116,6 +117,10 @@ impl Writer {
             return Err(error);
         }
         self.engine.flush()?;
+        if self.engine.tables.connection.total_changes() == before {
+            // An empty lease or a look at what is due: nothing to make durable, so nothing to sync.
+            return kept(self.engine.tables.connection.execute_batch("COMMIT")).map(|()| false);
+        }
         let sql = "UPDATE head SET commits = ?1, clock = max(clock, ?2) WHERE one = 1";
         self.engine.tables.run(sql, &[&super::rows::int(self.commits + 1), &now.as_millis()])?;
         if faults::is(Fault::AckBeforeCommit) {
@@ -127,16 +132,18 @@ impl Writer {
             Err(error) if faults::is(Fault::EioSwallowed) => {
                 let _ = error;
                 let _ = self.engine.tables.connection.execute_batch("ROLLBACK");
-                Ok(())
+                Ok(true)
             }
-            result => result,
+            result => result.map(|()| true),
         }
     }
 
-    fn note_commit(&mut self) {
-        self.commits += 1;
-        // The mark is advice for the next open; that it could not be written changes nothing that was promised.
-        let _ = self.mark.note(self.commits);
+    fn note_commit(&mut self, changed: bool) {
+        if changed {
+            self.commits += 1;
+            // The mark is advice for the next open; that it could not be written breaks no promise.
+            let _ = self.mark.note(self.commits);
+        }
         for row in std::mem::take(&mut self.engine.late_audit) {
             let _ = self.engine.tables.add_audit(&row);
         }
@@ -155,8 +162,8 @@ impl Writer {
                 self.reserve.release();
                 self.shared.full.store(true, Ordering::SeqCst);
             }
-            StoreErrorKind::Damaged => {}
             StoreErrorKind::Stopped
+            | StoreErrorKind::Damaged
             | StoreErrorKind::Newer
             | StoreErrorKind::NotAStore
             | StoreErrorKind::Locked
