@@ -319,9 +319,11 @@ fn audit_key(directory: &Path, entropy: &dyn Entropy) -> Kept<AuditKey> {
 
 fn write_key(path: &Path, key: &AuditKey) -> Kept<()> {
     let text: String = key.0.iter().map(|b| format!("{b:02x}")).collect();
-    let opened = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(path);
+    // The name appears last: a key that was not written whole is not there.
+    let part = path.with_extension("part");
+    let opened = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&part);
     let written = opened.and_then(|mut f| f.write_all(text.as_bytes()).and_then(|()| f.sync_all()));
-    written.map_err(|e| refused("write", path, &e))
+    written.and_then(|()| fs::rename(&part, path)).map_err(|e| refused("write", path, &e))
 }
 
 fn parse_key(text: &str) -> Option<AuditKey> {
