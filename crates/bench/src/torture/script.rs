@@ -99,11 +99,9 @@ impl Script {
                 if n >= script.steps.len() {
                     let view = View::of(&model).await?;
                     let leased = view.seen.messages.iter().any(|m| m.state == State::Leased);
-                    let step = match maker.step(&view) {
-                        Step::Reopen if !reopens || (script.served && leased) => Step::Reap,
-                        step => step,
-                    };
-                    script.steps.push(step);
+                    let step = maker.step(&view);
+                    let unwanted = matches!(step, Step::Reopen) && (!reopens || (script.served && leased));
+                    script.steps.push(if unwanted { Step::Reap } else { step });
                 }
                 if let Some(step) = script.steps.get(n) {
                     maker.stepper.take(&model, step, time_of(n)).await;

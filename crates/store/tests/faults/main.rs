@@ -1,6 +1,7 @@
 //! Deliberate bugs, and the laws that catch them. Each bug is switched on for the whole process, so these have a
 //! binary of their own and run one after the other.
 #![cfg(feature = "faults")]
+#![expect(clippy::expect_used, reason = "tests fail by panicking")]
 
 use redrive_core::store::Store;
 use redrive_store::entropy::System;
