@@ -38,6 +38,8 @@ const MARK: &str = "commits";
 const RESERVE: &str = "reserve";
 /// The oldest SQLite that may be used: older ones lose data when a checkpoint races a writer.
 const SQLITE_FLOOR: i32 = 3_051_003;
+/// Free room beyond the length of the log below which the log is left as it is.
+const ROOM_TO_SETTLE: u64 = 16 * 1024 * 1024;
 /// A lease that lives when its holder is opened again gets at least this long, or its own length.
 const GRACE_MS: i64 = 30_000;
 
@@ -232,7 +234,25 @@ fn connect(directory: &Path) -> Kept<Connection> {
     // Closing would otherwise checkpoint by itself, also on a full disk.
     kept(connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true))?;
     schema::migrate(&connection, version)?;
+    settle_log(directory, &connection)?;
     Ok(connection)
+}
+
+/// Writes what the log holds into the file anew and empties the log. After a failed sync the log can be read
+/// although parts of it will never reach the disk, and a later sync does not bring them back; what is written
+/// anew is synced as it should be. A nearly full disk has to wait with that: the room is for acks.
+fn settle_log(directory: &Path, connection: &Connection) -> Kept<()> {
+    let length = fs::metadata(directory.join(format!("{DATABASE}-wal"))).map_or(0, |m| m.len());
+    if free_bytes(directory) < length.saturating_add(ROOM_TO_SETTLE) {
+        return Ok(());
+    }
+    let settled =
+        kept(connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0)));
+    match settled {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind == StoreErrorKind::Full => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// Refuses a file that does not begin as SQLite's do, before SQLite takes a short one for an empty database.
