@@ -77,11 +77,12 @@ pub(crate) fn message(tables: &dyn Reads, id: MessageId, now: Time) -> Outcome<M
 
 /// Where the message of a key is.
 pub(crate) fn key_state(tables: &dyn Reads, row: &KeyRow, now: Time) -> Kept<State> {
-    Ok(match (row.ended, tables.live(row.id)?) {
-        (Some(ended), _) => ended,
-        (None, Some(live)) => live.life.state(now),
-        (None, None) => State::Dead,
-    })
+    if let Some(live) = tables.live(row.id)? {
+        return Ok(live.life.state(now));
+    }
+    // A letter that was reopened is dead again, whatever became of it before.
+    let open = tables.letter(row.id)?.is_some_and(|letter| !letter.file.status.is_closed());
+    Ok(row.ended.filter(|_| !open).unwrap_or(State::Dead))
 }
 
 /// Where the message of a key is, if the key is still remembered.

@@ -117,6 +117,7 @@ pub(super) fn open(directory: &Path, options: Options) -> Kept<Sqlite> {
     let connection = connect(directory).or_else(|error| retry_with_reserve(directory, error))?;
     let (commits, persisted) = head(&connection)?;
     let mark = Mark::open(&directory.join(MARK), commits)?;
+    settle_log(directory, &connection)?;
     let audit_key = audit_key(directory, options.entropy.as_ref())?;
     sync_directory(directory)?;
 
@@ -234,7 +235,6 @@ fn connect(directory: &Path) -> Kept<Connection> {
     // Closing would otherwise checkpoint by itself, also on a full disk.
     kept(connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true))?;
     schema::migrate(&connection, version)?;
-    settle_log(directory, &connection)?;
     Ok(connection)
 }
 
@@ -289,8 +289,10 @@ fn head(connection: &Connection) -> Kept<(u64, Time)> {
 /// Gives every live lease at least thirty seconds, or its own length if that was shorter: its worker could
 /// not reach anybody while the directory was not held.
 fn give_grace(connection: &Connection, now: Time) -> Kept<()> {
-    let sql = "UPDATE messages SET lease_expires_at = \
-               max(lease_expires_at, ?1 + min(lease_expires_at - granted_at, ?2)) WHERE phase = 1";
+    // The grant moves with its end: the length of a lease stays what it was, however often this is done.
+    let sql = "UPDATE messages SET lease_expires_at = ?1 + min(lease_expires_at - granted_at, ?2), \
+               granted_at = ?1 + min(lease_expires_at - granted_at, ?2) - (lease_expires_at - granted_at) \
+               WHERE phase = 1 AND lease_expires_at < ?1 + min(lease_expires_at - granted_at, ?2)";
     kept(connection.execute(sql, [now.as_millis(), GRACE_MS])).map(|_| ())
 }
 
