@@ -375,3 +375,24 @@ fn i47_a_directory_of_every_older_format_opens() {
         assert_eq!(store.audit_verify(None).await.unwrap().broken, None);
     });
 }
+
+#[test]
+fn coming_back_often_does_not_make_a_lease_longer() {
+    let home = TempDir::new().unwrap();
+    let clock = TestClock::shared();
+    block(async {
+        let store = SqliteStore::open(home.path(), options(&clock)).unwrap();
+        send(&store, 1).await;
+        let lease_for = Some(Span::from_secs(1));
+        let request = LeaseRequest { queues: vec![q()], max: 1, lease_for, worker: "w".into() };
+        assert_eq!(store.lease(request).await.unwrap().len(), 1);
+    });
+    for _ in 0..5 {
+        let now = clock.advance(Span::from_secs(10));
+        block(async {
+            let store = SqliteStore::open(home.path(), Options { grace: true, ..options(&clock) }).unwrap();
+            let shown = store.messages(Query::default()).await.unwrap().items.remove(0);
+            assert_eq!(shown.lease_expires_at, Some(now.plus(Span::from_secs(1))));
+        });
+    }
+}
