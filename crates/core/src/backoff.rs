@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 pub struct Roll(pub u64);
 
 impl Roll {
-    /// The roll of one delivery of one message. Ids carry 74 random bits, so messages that fail together
+    /// The roll of one delivery of one message. Ids carry at least 62 random bits, so messages that fail together
     /// spread; the same delivery always rolls the same.
     #[must_use]
     pub fn of(id: MessageId, deliveries: u32) -> Self {
