@@ -11,7 +11,8 @@ use redrive::core::filter::Filter;
 use redrive::core::ids::MessageId;
 use redrive::core::lifecycle::Life;
 use redrive::core::message::{Message, NewMessage, Payload, Terms};
-use redrive::core::policy::{QueuePolicy, judge};
+use redrive::core::poison::Finding;
+use redrive::core::policy::{Case, QueuePolicy, judge};
 use redrive::core::scheduler::{Head, Heads, Scheduler};
 use redrive::core::signature::Signature;
 use redrive::core::time::Time;
@@ -66,7 +67,16 @@ fn class(bencher: Bencher<'_, '_>) {
 fn verdict(bencher: Bencher<'_, '_>) {
     let (policy, failure, life) = (QueuePolicy::default(), failure(), Life::new(NOW, NOW));
     bencher.bench(|| {
-        judge(black_box(&policy), Terms::default(), &life, black_box(&failure), None, NOW, Roll(42))
+        judge(black_box(&Case {
+            policy: &policy,
+            terms: Terms::default(),
+            life: &life,
+            failure: &failure,
+            finding: &Finding::Continue,
+            said: None,
+            now: NOW,
+            roll: Roll(42),
+        }))
     });
 }
 

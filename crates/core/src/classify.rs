@@ -11,6 +11,36 @@ use crate::signature::head;
 /// Bytes of each text that are looked at. What names the cause stands near the beginning.
 const SCAN_BYTES_MAX: usize = 2 * 1024;
 
+/// What redrives and operators taught about a group.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+pub struct Lessons {
+    /// Redriven and done.
+    pub redriven_ok: u32,
+    /// Redriven and dead again.
+    pub redriven_failed: u32,
+    /// Closed as resolved by people.
+    pub resolved: u32,
+    /// Given up by people.
+    pub abandoned: u32,
+    /// What an operator said it is.
+    pub said: Option<Category>,
+}
+
+impl Lessons {
+    /// Both together.
+    #[must_use]
+    pub fn joined(&self, other: &Self) -> Self {
+        Self {
+            redriven_ok: self.redriven_ok.saturating_add(other.redriven_ok),
+            redriven_failed: self.redriven_failed.saturating_add(other.redriven_failed),
+            resolved: self.resolved.saturating_add(other.resolved),
+            abandoned: self.abandoned.saturating_add(other.abandoned),
+            said: self.said.or(other.said),
+        }
+    }
+}
+
 /// What is thought of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Class {
@@ -26,7 +56,7 @@ pub struct Class {
 
 impl Class {
     /// How bad it is and what it takes follow from the category.
-    const fn new(category: Category, route: Route) -> Self {
+    pub(crate) const fn new(category: Category, route: Route) -> Self {
         let (severity, recoverability) = match category {
             Category::Transient => (Severity::Low, Recoverability::Automatic),
             Category::Persistent => (Severity::Medium, Recoverability::Manual),

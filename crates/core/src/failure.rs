@@ -190,6 +190,9 @@ pub struct Report {
     /// The handler says trying again is useless.
     #[serde(default)]
     pub permanent: bool,
+    /// The process that worked on it died: killed, aborted, panicked.
+    #[serde(default)]
+    pub crashed: bool,
     /// The other side said when to come back.
     #[serde(default, rename = "retry_after_ms")]
     pub retry_after: Option<Span>,
@@ -248,6 +251,9 @@ impl Report {
     }
 }
 
+/// The error type of a delivery whose worker never came back.
+pub const LEASE_EXPIRED: &str = "LeaseExpired";
+
 /// A report with what analysis found; what `settle` is given.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Analysed {
@@ -266,12 +272,29 @@ pub struct Analysed {
 }
 
 impl Analysed {
+    /// Whether the worker died with it, or was never heard of again.
+    #[must_use]
+    pub fn crashed(&self) -> bool {
+        self.report.crashed || self.report.error.error_type == LEASE_EXPIRED
+    }
+
+    /// The failure again, of a category that only shows in more than one failure.
+    #[must_use]
+    pub fn seen_as(mut self, category: Category) -> Self {
+        let class = classify::Class::new(category, self.route);
+        self.category = category;
+        self.route = if category == Category::Poison { Route::Poison } else { self.route };
+        self.severity = class.severity;
+        self.recoverability = class.recoverability;
+        self
+    }
+
     /// The failure of a delivery whose worker never came back: crash, OOM and lease loss count alike.
     #[must_use]
     pub fn lease_lost(held_for: Span) -> Self {
         Report {
             error: ErrorInfo {
-                error_type: "LeaseExpired".into(),
+                error_type: LEASE_EXPIRED.into(),
                 message: "the worker did not settle before its lease ran out".into(),
                 ..ErrorInfo::default()
             },

@@ -36,6 +36,21 @@ pub struct Leaf {
     pub template: String,
     /// The error type.
     pub error_type: String,
+    /// The code of the error, if it has one.
+    #[serde(default)]
+    pub code: Option<String>,
+    /// The function of the top own frame, if there was a stack.
+    #[serde(default)]
+    pub frame: Option<String>,
+    /// The version of the algorithm that made it.
+    #[serde(default)]
+    pub version: u8,
+    /// Its place in the order of first sight.
+    #[serde(default)]
+    pub n: u64,
+    /// The group an operator put it into, whatever the algorithm says.
+    #[serde(default)]
+    pub pinned: Option<GroupId>,
 }
 
 /// What is counted per leaf, queue and kind, in the commit that changes it.

@@ -18,12 +18,14 @@
 
 pub mod audit;
 pub mod backoff;
+pub mod breaker;
 pub mod classify;
 pub mod dead_letter;
 pub mod error;
 pub mod failure;
 pub mod filter;
 pub mod group;
+pub mod handling;
 pub mod ids;
 pub mod invariants;
 pub mod lifecycle;
@@ -31,9 +33,11 @@ pub mod limits;
 pub mod message;
 pub mod operation;
 pub mod payload;
+pub mod poison;
 pub mod policy;
 pub mod priority;
 pub mod query;
+pub mod review;
 pub mod scheduler;
 pub mod signature;
 pub mod store;

@@ -59,6 +59,18 @@ pub const KEY_WINDOW: Span = Span::from_hours(24);
 pub const BACKOFF_STEPS_MAX: usize = 100;
 /// Include and exclude rules of one policy.
 pub const RULES_MAX: usize = 100;
+/// Results one breaker's window holds: its row is written with every failure.
+pub const BREAKER_WINDOW_MAX: u32 = 1_000;
+/// Probes a half-open breaker lets through.
+pub const BREAKER_PROBES_MAX: u32 = 1_000;
+/// Changes of state a breaker remembers for people.
+pub const BREAKER_EVENTS_MAX: usize = 20;
+/// Breakers of one store that have something to remember; beyond it new keys are not watched, and that is said.
+pub const BREAKERS_MAX: usize = 10_000;
+/// Distinct workers and error kinds remembered with a failing message: beyond it both count as "many".
+pub const INDICATORS_MAX: usize = 8;
+/// Failing messages remembered per group to tell one bad message from a cause that hits many.
+pub const WITNESSES_MAX: usize = 16;
 /// Queues of one store: each costs a few kilobytes of memory when it is served.
 pub const QUEUES_MAX: usize = 10_000;
 

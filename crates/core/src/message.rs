@@ -381,6 +381,8 @@ pub struct Slip {
     pub ordering_key: Option<String>,
     /// What limits its life.
     pub terms: Terms,
+    /// The value its breaker goes by, where that had to be read from headers or payload at enqueue.
+    pub breaker: Option<String>,
 }
 
 impl From<&Envelope> for Slip {
@@ -395,6 +397,7 @@ impl From<&Envelope> for Slip {
             key: e.key.clone(),
             ordering_key: e.ordering_key.clone(),
             terms: e.into(),
+            breaker: None,
         }
     }
 }

@@ -2,12 +2,15 @@
 //! stores apply; nobody else retries.
 
 use crate::backoff::{Backoff, Roll};
+use crate::breaker::BreakerPolicy;
 use crate::error::Refusal;
 use crate::failure::{Analysed, Category, Reason, Route};
+use crate::handling::{self, Handling, Strategy};
 use crate::ids::QueueName;
 use crate::lifecycle::Life;
 use crate::limits;
 use crate::message::{Priority, Terms, sane};
+use crate::poison::{Finding, PoisonPolicy};
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -104,6 +107,8 @@ use serde::{Deserializer, Serializer};
 pub struct QueuePolicy {
     /// Executions allowed, the first included.
     pub max_attempts: u32,
+    /// Whether failures are retried by the queue's backoff or by their category.
+    pub strategy: Strategy,
     /// When to try again.
     pub backoff: Backoff,
     /// These are dead-lettered at once.
@@ -131,6 +136,14 @@ pub struct QueuePolicy {
     /// Drawers by route; beats [`Self::dlq`].
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub routes: BTreeMap<Route, QueueName>,
+    /// What is done about a route, where it is not the usual.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub handling: BTreeMap<Route, Handling>,
+    /// When work is held because what it needs is down; never when not said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub breaker: Option<BreakerPolicy>,
+    /// What is done about messages that break whoever touches them.
+    pub poison: PoisonPolicy,
     /// How long closed letters are kept, from closing.
     #[serde(rename = "retention_ms", alias = "retention")]
     pub retention: Span,
@@ -149,6 +162,7 @@ impl Default for QueuePolicy {
     fn default() -> Self {
         Self {
             max_attempts: 5,
+            strategy: Strategy::Queue,
             backoff: Backoff::default(),
             include: Vec::new(),
             exclude: Vec::new(),
@@ -160,6 +174,9 @@ impl Default for QueuePolicy {
             priority: Priority::Normal,
             dlq: None,
             routes: BTreeMap::new(),
+            handling: BTreeMap::new(),
+            breaker: None,
+            poison: PoisonPolicy::default(),
             retention: Span::from_days(30),
             open_ttl: None,
             max_messages: None,
@@ -169,6 +186,59 @@ impl Default for QueuePolicy {
 }
 
 impl QueuePolicy {
+    /// The default rules with a strategy per category, and no ceiling below what the categories ask for.
+    #[must_use]
+    pub fn by_category() -> Self {
+        Self {
+            strategy: Strategy::ByCategory,
+            max_attempts: handling::attempts_of_any_category(),
+            ..Self::default()
+        }
+    }
+
+    /// What is done about failures of a route: what the queue says, else what suits the route, for queues
+    /// that go by category; poison is always handled as such.
+    #[must_use]
+    pub fn handling(&self, route: Route) -> Handling {
+        let usual = match (self.strategy, route) {
+            (Strategy::ByCategory, _) | (Strategy::Queue, Route::Poison) => Handling::of(route),
+            (
+                Strategy::Queue,
+                Route::Network | Route::Agent | Route::Corruption | Route::Timeout | Route::System,
+            ) => Handling::Backoff,
+        };
+        self.handling.get(&route).copied().unwrap_or(usual)
+    }
+
+    /// For how long a letter of this route is set aside when it dies; nothing when it is not.
+    #[must_use]
+    pub fn quarantine(&self, route: Route) -> Option<Span> {
+        match self.handling(route) {
+            Handling::Quarantine => Some(handling::QUARANTINE),
+            Handling::LongQuarantine => Some(self.poison.quarantine),
+            Handling::Backoff | Handling::Breaker | Handling::FastRetry | Handling::Alert => None,
+        }
+    }
+
+    /// Whether somebody is to be told of a death of this kind.
+    #[must_use]
+    pub fn alerts(&self, category: Category, route: Route) -> bool {
+        let systematic = self.strategy == Strategy::ByCategory && category == Category::Systematic;
+        systematic || self.handling(route) == Handling::Alert
+    }
+
+    /// The delay before the next attempt, and how many executions are allowed in all.
+    fn pace(&self, terms: &Terms, failure: &Analysed, n: u32, last: Option<Span>, roll: Roll) -> (Span, u32) {
+        let ceiling = terms.max_attempts(self);
+        let (by_category, retries) = handling::strategy_of(failure.category);
+        let (backoff, limit) = match self.strategy {
+            Strategy::Queue => (&self.backoff, ceiling),
+            Strategy::ByCategory => (&by_category, ceiling.min(retries.saturating_add(1))),
+        };
+        let n = if self.handling(failure.route) == Handling::FastRetry { 1 } else { n };
+        (backoff.delay(n, last, failure.report.retry_after, roll), limit)
+    }
+
     /// The drawer a death of this route goes to.
     #[must_use]
     pub fn drawer(&self, queue: &QueueName, route: Route) -> QueueName {
@@ -202,6 +272,10 @@ impl QueuePolicy {
             ));
         }
         self.backoff.check()?;
+        if let Some(breaker) = &self.breaker {
+            breaker.check()?;
+        }
+        sane("poison.quarantine", self.poison.quarantine, Span::from_millis(1), limits::SPAN_MAX)?;
         sane("lease", self.lease, limits::LEASE_MIN, limits::LEASE_MAX)?;
         sane("retry_for", self.retry_for, Span::from_millis(1), limits::SPAN_MAX)?;
         sane("retention", self.retention, Span::from_millis(1), limits::SPAN_MAX)?;
@@ -269,42 +343,70 @@ pub fn overdue(terms: impl Into<Terms>, at: Time) -> Option<Reason> {
     terms.expires_at.is_some_and(|e| e <= at).then_some(Reason::Expired)
 }
 
-/// Turns one failed delivery into a verdict. `life` is as it was during the delivery, so `attempts` counts
-/// the execution that just failed. Order matters and is the order of PRODUCT.md: what the handler or a
-/// custom policy says, then exclude, then include, then the count, then the clock.
+/// A failed delivery before the judge. `life` is as it was during the delivery, so `attempts` counts the
+/// execution that just failed.
+#[derive(Clone, Copy, Debug)]
+pub struct Case<'a> {
+    /// The rules.
+    pub policy: &'a QueuePolicy,
+    /// What limits the message.
+    pub terms: Terms,
+    /// Where it was in its life.
+    pub life: &'a Life,
+    /// What went wrong.
+    pub failure: &'a Analysed,
+    /// What its indicators say.
+    pub finding: &'a Finding,
+    /// A custom policy's word.
+    pub said: Option<Override>,
+    /// The store's clock.
+    pub now: Time,
+    /// Chance.
+    pub roll: Roll,
+}
+
+/// Turns one failed delivery into a verdict. Order matters and is the order of PRODUCT.md: what the handler or
+/// a custom policy says, then crashes, then exclude, then include, then poison, then the count, then the clock.
 #[must_use]
-pub fn judge(
-    policy: &QueuePolicy,
-    terms: impl Into<Terms>,
-    life: &Life,
-    failure: &Analysed,
-    said: Option<Override>,
-    now: Time,
-    roll: Roll,
-) -> Verdict {
-    let terms = terms.into().in_generation(life.generation);
+pub fn judge(case: &Case<'_>) -> Verdict {
+    let Case { policy, life, failure, said, now, .. } = *case;
+    let terms = case.terms.in_generation(life.generation);
     if said == Some(Override::DeadLetter) {
         return Verdict::Dead { reason: Reason::Manual };
     }
     if failure.report.permanent {
         return Verdict::Dead { reason: Reason::Permanent };
     }
-    let excluded = policy.exclude.iter().any(|rule| rule.matches(failure));
-    if excluded || said.is_some() {
+    let poison = match case.finding {
+        Finding::Quarantine { crashed, .. } if policy.poison.detect => Some(*crashed),
+        Finding::Quarantine { .. }
+        | Finding::Continue
+        | Finding::Monitor
+        | Finding::Throttle(_)
+        | Finding::Systematic => None,
+    };
+    if poison == Some(true) {
+        return Verdict::Dead { reason: Reason::Poison };
+    }
+    let (delay, limit) = policy.pace(&terms, failure, life.attempts, life.last_delay, case.roll);
+    if said.is_some() || policy.exclude.iter().any(|rule| rule.matches(failure)) {
         let since = life.failing_since.unwrap_or(now);
         if now.since(since) >= policy.retry_for {
             return Verdict::Dead { reason: Reason::RetryBudget };
         }
     } else if policy.include.iter().any(|rule| rule.matches(failure)) {
         return Verdict::Dead { reason: Reason::Rule };
-    } else if life.attempts >= terms.max_attempts(policy) {
+    } else if poison.is_some() {
+        return Verdict::Dead { reason: Reason::Poison };
+    } else if life.attempts >= limit {
         return Verdict::Dead { reason: Reason::MaxAttempts };
     }
-    let delay = match said {
-        Some(Override::RetryAfter(span)) => span.min(policy.retry_for),
-        Some(Override::DeadLetter) | None => {
-            policy.backoff.delay(life.attempts, life.last_delay, failure.report.retry_after, roll)
+    let delay = match (said, case.finding) {
+        (Some(Override::RetryAfter(span)), _) => span.min(policy.retry_for),
+        (Some(Override::DeadLetter) | None, Finding::Throttle(at_least)) if policy.poison.detect => {
+            delay.max(*at_least)
         }
+        (Some(Override::DeadLetter) | None, _) => delay,
     };
     let at = now.plus(delay);
     match overdue(terms, at) {
@@ -335,6 +437,19 @@ mod tests {
     fn failure(error_type: &str) -> Analysed {
         let error = ErrorInfo { error_type: error_type.into(), message: "no".into(), ..ErrorInfo::default() };
         Report { error, ..Report::default() }.analyse()
+    }
+
+    fn judge(
+        policy: &QueuePolicy,
+        envelope: &Envelope,
+        life: &Life,
+        failure: &Analysed,
+        said: Option<Override>,
+        now: Time,
+        roll: Roll,
+    ) -> Verdict {
+        let (terms, finding) = (envelope.into(), &Finding::Continue);
+        super::judge(&Case { policy, terms, life, failure, finding, said, now, roll })
     }
 
     const NOW: Time = Time::from_millis(1_000);
@@ -403,6 +518,78 @@ mod tests {
         let redriven = Life { generation: 2, ..life };
         let v = judge(&policy, &envelope, &redriven, &failure("E"), None, NOW, Roll(0));
         assert!(matches!(v, Verdict::Retry { .. }), "who redrives it wants it to run: {v:?}");
+    }
+
+    #[test]
+    fn by_category_the_latest_failure_says_how_often_and_how_long() {
+        let (_, envelope, mut life) = fixture();
+        let policy = QueuePolicy::by_category();
+        let of = |category| Analysed { category, ..failure("E") };
+        for (category, executions) in [
+            (Category::Transient, 11),
+            (Category::Persistent, 6),
+            (Category::Resource, 4),
+            (Category::Poison, 3),
+            (Category::Systematic, 4),
+        ] {
+            life.attempts = executions - 1;
+            let v = judge(&policy, &envelope, &life, &of(category), None, NOW, Roll(u64::MAX));
+            assert!(matches!(v, Verdict::Retry { .. }), "{category}: {v:?}");
+            life.attempts = executions;
+            let v = judge(&policy, &envelope, &life, &of(category), None, NOW, Roll(0));
+            assert_eq!(v, DEAD_BY_COUNT, "{category}");
+        }
+        life.attempts = 3;
+        let capped = QueuePolicy { max_attempts: 3, ..policy };
+        let v = judge(&capped, &envelope, &life, &of(Category::Transient), None, NOW, Roll(0));
+        assert_eq!(v, DEAD_BY_COUNT, "an explicit number is a ceiling");
+    }
+
+    #[test]
+    fn a_timeout_is_retried_fast_where_routes_are_handled() {
+        let (_, envelope, mut life) = fixture();
+        life.attempts = 4;
+        let slow = Analysed { route: Route::Timeout, category: Category::Persistent, ..failure("E") };
+        let at =
+            |policy: &QueuePolicy| match judge(policy, &envelope, &life, &slow, None, NOW, Roll(u64::MAX)) {
+                Verdict::Retry { at } => at.since(NOW),
+                other @ (Verdict::Dead { .. } | Verdict::Drop) => panic!("{other:?}"),
+            };
+        assert_eq!(at(&QueuePolicy::by_category()), Span::from_secs(1));
+        assert_eq!(at(&QueuePolicy::default()), Span::from_secs(8), "not unless the queue says so");
+        let handling = [(Route::Timeout, Handling::FastRetry)].into();
+        assert_eq!(at(&QueuePolicy { handling, ..QueuePolicy::default() }), Span::from_secs(1));
+    }
+
+    #[test]
+    fn poison_comes_before_the_count_and_exclude_excuses_all_but_crashes() {
+        let (policy, envelope, mut life) = fixture();
+        life.attempts = 1;
+        let failure = failure("E");
+        let verdict = |policy: &QueuePolicy, finding: Finding| {
+            let (terms, roll) = ((&envelope).into(), Roll(0));
+            super::judge(&Case {
+                policy,
+                terms,
+                life: &life,
+                failure: &failure,
+                finding: &finding,
+                said: None,
+                now: NOW,
+                roll,
+            })
+        };
+        let bad = |crashed| Finding::Quarantine { why: String::new(), crashed };
+        let poison = Verdict::Dead { reason: Reason::Poison };
+        assert_eq!(verdict(&policy, bad(false)), poison);
+        let excused = QueuePolicy { exclude: vec!["*".parse().unwrap()], ..policy.clone() };
+        assert!(matches!(verdict(&excused, bad(false)), Verdict::Retry { .. }));
+        assert_eq!(verdict(&excused, bad(true)), poison);
+        let blind = PoisonPolicy { detect: false, ..PoisonPolicy::default() };
+        let blind = QueuePolicy { poison: blind, ..policy.clone() };
+        assert!(matches!(verdict(&blind, bad(true)), Verdict::Retry { .. }));
+        let wait = Span::from_secs(180);
+        assert_eq!(verdict(&policy, Finding::Throttle(wait)), Verdict::Retry { at: NOW.plus(wait) });
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! more is acknowledged; **I11** conservation holds at every commit.
 
 use crate::audit::{AuditReport, AuditRow};
+use crate::breaker::BreakerView;
 use crate::dead_letter::{Act, ActRequest, Actor, DeadLetter, LetterDelivery, Status};
 use crate::error::{Outcome, Refusal};
 use crate::failure::{Analysed, Reason};
@@ -283,6 +284,18 @@ pub trait Work: Send + Sync {
 
     /// Removes waiting messages, a bounded number per call; leased ones and letters stay.
     async fn purge(&self, name: QueueName, actor: Actor) -> Outcome<Purged>;
+
+    /// Every breaker that has seen something lately, by queue and key (**I28**).
+    async fn breakers(&self) -> Outcome<Vec<BreakerView>>;
+
+    /// Forces a breaker open, until it is closed by force, or closed, to start afresh (**I28**).
+    async fn force_breaker(
+        &self,
+        queue: QueueName,
+        key: String,
+        open: bool,
+        actor: Actor,
+    ) -> Outcome<BreakerView>;
 }
 
 /// Who wants letters from which drawer.

@@ -8,6 +8,7 @@ use crate::engine::tables::{Incoming, Reads, Tables, unless_damaged};
 use crate::engine::{Engine, reads};
 use async_trait::async_trait;
 use redrive_core::audit::{AuditKey, AuditReport, AuditRow};
+use redrive_core::breaker::BreakerView;
 use redrive_core::dead_letter::{ActRequest, Actor, DeadLetter, LetterDelivery};
 use redrive_core::error::{Outcome, Refusal};
 use redrive_core::filter::Filter;
@@ -49,6 +50,9 @@ pub(crate) trait Access: Send + Sync + 'static {
     fn describe(&self) -> StoreInfo;
     async fn copy_to(&self, target: String) -> Outcome<u64>;
 }
+
+/// How often a worker that may not have suspects asks again because of one.
+const SUSPECT_POLL: Span = Span::from_millis(250);
 
 /// A store made of an engine and a way to reach it.
 #[derive(Debug)]
@@ -102,21 +106,26 @@ impl<A: Access> Work for EngineStore<A> {
     async fn wait(&self, queues: Vec<QueueName>, at_most: Span) -> Outcome<bool> {
         check_wait(&queues)?;
         let end = tokio::time::Instant::now() + at_most.to_std();
+        let mut napped = false;
         loop {
             // Listen before looking, or a bell between the two would be missed.
             let bell = self.0.bell().notified();
             let names = queues.clone();
-            let due = self.0.write(false, move |engine, _| engine.next_due(&names)).await?;
+            let due = self.0.write(false, move |engine, now| engine.next_due(&names, now)).await?;
             let now = self.0.now();
-            if due.is_some_and(|at| at <= now) {
+            if due.ordinary.is_some_and(|at| at <= now) || due.suspect.is_some_and(|at| at <= now) && napped {
                 return Ok(true);
             }
             let left = end.saturating_duration_since(tokio::time::Instant::now());
             if left.is_zero() {
                 return Ok(false);
             }
-            let nap = due.map_or(left, |at| at.since(now).to_std().min(left));
-            let _ = tokio::time::timeout(nap, bell).await;
+            // Whether this worker may have the suspects that wait is not known here: it may ask, but not in a
+            // tight circle.
+            let suspect = due.suspect.map(|at| at.max(now.plus(SUSPECT_POLL)));
+            let next = due.ordinary.into_iter().chain(suspect).min();
+            let nap = next.map_or(left, |at| at.since(now).to_std().min(left));
+            napped = tokio::time::timeout(nap, bell).await.is_err();
         }
     }
 
@@ -158,6 +167,20 @@ impl<A: Access> Work for EngineStore<A> {
 
     async fn purge(&self, name: QueueName, actor: Actor) -> Outcome<Purged> {
         self.0.write(false, move |engine, now| engine.purge(&name, &actor, now)).await
+    }
+
+    async fn breakers(&self) -> Outcome<Vec<BreakerView>> {
+        self.0.write(false, Engine::list_breakers).await
+    }
+
+    async fn force_breaker(
+        &self,
+        queue: QueueName,
+        key: String,
+        open: bool,
+        actor: Actor,
+    ) -> Outcome<BreakerView> {
+        self.0.write(true, move |engine, now| engine.force_breaker(&queue, &key, open, &actor, now)).await
     }
 }
 

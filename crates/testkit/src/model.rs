@@ -6,20 +6,22 @@
 mod fate;
 mod letters;
 mod pages;
+mod wisdom;
 
 use redrive_core::audit::{AuditEntry, AuditKey, AuditRow, ORIGIN, seal};
-use redrive_core::backoff::Roll;
+use redrive_core::breaker::Breaker;
 use redrive_core::dead_letter::{Actor, File};
 use redrive_core::error::Refusal;
 use redrive_core::failure::{Analysed, Failure};
 use redrive_core::group::{Leaf, LeafCount, LeafKey};
-use redrive_core::ids::{MessageId, QueueName, Secret};
+use redrive_core::ids::{GroupId, MessageId, QueueName, Secret};
 use redrive_core::invariants::Counts;
-use redrive_core::lifecycle::{Command, Effect, Phase, State};
+use redrive_core::lifecycle::{Command, Effect, Phase, State, transition};
 use redrive_core::limits;
 use redrive_core::message::{Envelope, NewMessage, Record, Terms};
 use redrive_core::operation::{Member, Operation};
-use redrive_core::policy::{Override, QueuePolicy, Verdict, judge, overdue, too_late};
+use redrive_core::poison::{Isolation, Standing};
+use redrive_core::policy::{QueuePolicy, overdue, too_late};
 use redrive_core::scheduler::{Head, Heads, PickReason, Scheduler};
 use redrive_core::store::{Enqueued, KvEntry, LeaseRequest, Reaped, Settle, Settled, Settlement};
 use redrive_core::time::{Clock, Time};
@@ -71,6 +73,10 @@ struct Books {
     audit: Vec<AuditRow>,
     kv: BTreeMap<(String, String), KvEntry>,
     schedulers: BTreeMap<BTreeSet<QueueName>, Scheduler>,
+    breakers: BTreeMap<(QueueName, String), Breaker>,
+    breaker_values: BTreeMap<MessageId, String>,
+    standings: BTreeMap<GroupId, Standing>,
+    isolation: Isolation,
     seq: u64,
     deaths: u64,
     secrets: u128,
@@ -163,6 +169,8 @@ impl Books {
             }
             _ => {}
         }
+        let breaker = policy.breaker.as_ref().and_then(|rules| rules.key.read(&new.headers, &new.payload));
+        self.breaker_values.extend(breaker.map(|value| (id, value)));
         let record = new.accept(policy, self.seq + 1, now);
         self.seq += 1;
         let counts = self.counts(&record.envelope.queue);
@@ -183,8 +191,9 @@ impl Books {
             let at = self.live_at(id).expect("just found");
             let granted_at = self.live[at].life.lease().expect("leased").granted_at;
             let failure = Analysed::lease_lost(now.since(granted_at));
-            let verdict = self.judge(&self.live[at], &failure, None, now);
-            self.change(at, &Command::LoseLease { verdict }, Some(failure), now).expect("it ran out");
+            let found = self.review(at, failure, None, now);
+            let command = Command::LoseLease { verdict: found.verdict };
+            self.change(at, &command, Some(found.into()), now).expect("it ran out");
             reaped.leases_lost += 1;
         }
         let waits = |r: &Record| r.life.phase == Phase::Waiting;
@@ -194,8 +203,8 @@ impl Books {
             let record = &self.live[at];
             let reason = overdue(terms(record), now).expect("just found late");
             let verdict = too_late(self.policy(&record.envelope.queue), reason);
-            let failure = Some(Analysed::too_late(reason));
-            self.change(at, &Command::TimeOut { verdict }, failure, now).expect("it waited");
+            let failure = Analysed::too_late(reason);
+            self.change(at, &Command::TimeOut { verdict }, Some(failure.into()), now).expect("it waited");
             reaped.timed_out += 1;
         }
         reaped
@@ -207,27 +216,29 @@ impl Books {
         ordered.into_iter().take(limit).map(|(_, id)| id).collect()
     }
 
-    fn judge(&self, r: &Record, failure: &Analysed, said: Option<Override>, now: Time) -> Verdict {
-        let roll = Roll::of(r.envelope.id, r.life.deliveries);
-        judge(self.policy(&r.envelope.queue), &r.envelope, &r.life, failure, said, now, roll)
+    fn eligible(&self, r: &Record, queues: &BTreeSet<QueueName>, now: Time) -> bool {
+        let due = r.life.phase == Phase::Waiting && r.life.ready_at <= now;
+        let queue = &r.envelope.queue;
+        due && queues.contains(queue) && self.queues[queue].paused_by.is_none() && self.is_front(r)
     }
 
-    fn eligible(&self, r: &Record, queues: &BTreeSet<QueueName>, now: Time) -> bool {
+    /// Whether no other message of its ordering key comes first.
+    fn is_front(&self, r: &Record) -> bool {
         let Envelope { queue, ordering_key, seq, id, .. } = &r.envelope;
         let same = |other: &Envelope| other.queue == *queue && other.ordering_key == *ordering_key;
         // A redriven message is first in line again, but not before who is leased already is done.
         let ahead = |o: &Record| o.envelope.seq < *seq || o.life.lease().is_some();
         let behind = || self.live.iter().any(|o| same(&o.envelope) && o.envelope.id != *id && ahead(o));
         let held = |l: &Letter| l.file.holds_key && same(&l.record.envelope) && l.record.envelope.seq < *seq;
-        let due = r.life.phase == Phase::Waiting && r.life.ready_at <= now;
-        let open = queues.contains(queue) && self.queues[queue].paused_by.is_none();
-        due && open && (ordering_key.is_none() || !behind() && !self.letters.iter().any(held))
+        ordering_key.is_none() || !behind() && !self.letters.iter().any(held)
     }
 
-    /// Grants one lease to the most deserving message, if there is one.
-    fn pick(&mut self, request: &LeaseRequest, now: Time) -> Option<MessageId> {
-        let queues: BTreeSet<QueueName> = request.queues.iter().cloned().collect();
-        let ready: Vec<&Record> = self.live.iter().filter(|r| self.eligible(r, &queues, now)).collect();
+    /// The most deserving message, if there is one.
+    fn pick(&mut self, queues: &BTreeSet<QueueName>, suspects: bool, now: Time) -> Option<MessageId> {
+        let leasable = self.leasable(queues, now);
+        let allowed =
+            |r: &&Record| leasable.contains(&r.envelope.id) && (suspects || !r.life.indicators.is_suspect());
+        let ready: Vec<&Record> = self.live.iter().filter(allowed).collect();
         let head = |level: usize| {
             let level = ready.iter().filter(|r| r.envelope.priority.level() == level);
             level.min_by_key(|r| (r.life.ready_at, r.envelope.seq)).copied()
@@ -239,14 +250,19 @@ impl Books {
                 .map(|level| head(level).map(|r| Head { ready_at: r.life.ready_at, seq: r.envelope.seq })),
             urgent: urgent.and_then(|r| terms(r).deadline.map(|d| (r.envelope.priority, d))),
         };
-        let decision = self.schedulers.entry(queues).or_default().pick(&heads, now)?;
+        let decision = self.schedulers.entry(queues.clone()).or_default().pick(&heads, now)?;
         let by_deadline = decision.reason == PickReason::DeadlineApproaching;
         let chosen = if by_deadline { urgent } else { head(decision.level.level()) }?;
-        let id = chosen.envelope.id;
-        let lease_for = request.lease_for.unwrap_or(self.policy(&chosen.envelope.queue).lease);
-        let command = Command::Lease { secret: self.secret(), worker: request.worker.clone(), lease_for };
-        self.change(self.live_at(id)?, &command, None, now).expect("it was eligible");
-        Some(id)
+        Some(chosen.envelope.id)
+    }
+
+    fn grant(&mut self, id: MessageId, request: &LeaseRequest, now: Time) {
+        let at = self.live_at(id).expect("it was picked");
+        let record = self.live[at].clone();
+        let lease_for = request.lease_for.unwrap_or(self.policy(&record.envelope.queue).lease);
+        let (secret, worker, permit) = (self.secret(), request.worker.clone(), self.permit(&record, now));
+        let command = Command::Lease { secret, worker, lease_for, permit };
+        self.change(at, &command, None, now).expect("it was eligible");
     }
 
     fn settle(&mut self, settlement: Settlement, now: Time) -> Result<Settled, Refusal> {
@@ -257,12 +273,13 @@ impl Books {
         let policy = self.policy(&record.envelope.queue);
         let granted_at = record.life.lease().map_or(now, |l| l.granted_at);
         let max_attempts = record.envelope.max_attempts(policy);
-        let lost = || Some(Analysed::lease_lost(now.since(granted_at)));
+        let lost = || Some(Analysed::lease_lost(now.since(granted_at)).into());
         let (command, failure) = match settlement.what {
             Settle::Ack => (Command::Ack { secret }, None),
             Settle::Fail { failure, said } => {
-                let verdict = self.judge(record, &failure, said, now);
-                (Command::Fail { secret, verdict }, Some(*failure))
+                let _ = transition(id, &record.life, &Command::Ack { secret }, now)?;
+                let found = self.review(at, *failure, said, now);
+                (Command::Fail { secret, verdict: found.verdict }, Some(found.into()))
             }
             Settle::Release => (Command::GiveBack { secret, until: None, max_attempts }, lost()),
             Settle::Snooze { span } => {

@@ -2,6 +2,7 @@
 //! leave as it was.
 
 use redrive_core::audit::AuditRow;
+use redrive_core::breaker::BreakerView;
 use redrive_core::dead_letter::DeadLetter;
 use redrive_core::error::Outcome;
 use redrive_core::group::Group;
@@ -28,6 +29,8 @@ pub struct Seen {
     pub operations: Vec<(Operation, Vec<Member>)>,
     /// The audit trail, latest first.
     pub audit: Vec<AuditRow>,
+    /// Breakers by queue and key.
+    pub breakers: Vec<BreakerView>,
 }
 
 /// Reads a list to its end. The page size is the largest, so that the pages are few.
@@ -80,6 +83,7 @@ impl Seen {
             groups: walk(|page| store.groups(page)).await?,
             operations,
             audit: walk(|page| store.audit(page)).await?,
+            breakers: store.breakers().await?,
         })
     }
 
@@ -134,5 +138,6 @@ impl Seen {
             .or_else(|| part("groups", &self.groups, &other.groups))
             .or_else(|| part("operations", &self.operations, &other.operations))
             .or_else(|| part("audit rows", &self.audit, &other.audit))
+            .or_else(|| part("breakers", &self.breakers, &other.breakers))
     }
 }

@@ -27,9 +27,11 @@ use proptest::option::{of, weighted};
 use proptest::prelude::{Just, Strategy, prop_oneof};
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunner};
 use redrive_core::backoff::{Backoff, Growth, Jitter};
+use redrive_core::breaker::{BreakerKey, BreakerPolicy};
 use redrive_core::dead_letter::Act;
 use redrive_core::failure::Route;
 use redrive_core::operation::Control;
+use redrive_core::poison::{PoisonPolicy, Release};
 use redrive_core::policy::{OnDead, OnExpire, Override, QueuePolicy};
 use redrive_core::time::{Span, Time};
 use std::fmt;
@@ -148,6 +150,8 @@ pub enum Op {
     Cancel(Vec<usize>),
     /// Halt or resume a queue.
     Pause(usize, bool),
+    /// Force a breaker of a queue open or closed.
+    Force(usize, bool),
     /// Empty a queue.
     Purge(usize),
     /// Give a queue one of [`policies`].
@@ -224,7 +228,18 @@ pub fn policies() -> Vec<QueuePolicy> {
         },
         QueuePolicy { dlq: Some("b".parse().expect("a name")), ..plain(2) },
         plain(0),
+        QueuePolicy { breaker: Some(BreakerPolicy { probes: 2, ..breaker(BreakerKey::Queue) }), ..plain(9) },
+        QueuePolicy { breaker: Some(breaker(BreakerKey::Kind)), lease: Span::from_secs(3), ..plain(9) },
+        QueuePolicy {
+            poison: PoisonPolicy { quarantine: Span::from_secs(20), release: Release::Queue, detect: true },
+            ..QueuePolicy::by_category()
+        },
     ]
+}
+
+/// A breaker that opens soon and not for long.
+fn breaker(key: BreakerKey) -> BreakerPolicy {
+    BreakerPolicy { failures: 2, open_for: Span::from_secs(4), ..BreakerPolicy::new(key) }
 }
 
 fn act() -> impl Strategy<Value = ActOp> {
@@ -300,6 +315,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => prop_oneof![Just(1_usize), Just(1_000)].prop_map(Op::Reap),
         1 => vec(0_usize..9, 1..3).prop_map(Op::Cancel),
         1 => (0_usize..3, proptest::bool::weighted(0.3)).prop_map(|(q, on)| Op::Pause(q, on)),
+        1 => (0_usize..3, proptest::bool::ANY).prop_map(|(q, open)| Op::Force(q, open)),
         1 => (0_usize..3).prop_map(Op::Purge),
         4 => (0_usize..3, 0..policies().len()).prop_map(|(q, p)| Op::Configure(q, p)),
         8 => vec((0_usize..5, act(), rarely(proptest::bool::ANY)), 1..4).prop_map(Op::Act),

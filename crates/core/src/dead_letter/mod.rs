@@ -140,6 +140,9 @@ pub struct File {
     pub severity: Severity,
     /// What it takes.
     pub recoverability: Recoverability,
+    /// Somebody is to be told of it: the handling of its route, or a systematic cause.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub alert: bool,
     /// The leaf it was filed under; never changes for a death.
     pub leaf: LeafId,
     /// How often it was sent back.
@@ -211,21 +214,24 @@ impl File {
         now: Time,
     ) -> Self {
         let slip = slip.into();
+        let quarantine = policy.quarantine(failure.route);
+        let alert = policy.alerts(failure.category, failure.route);
         let mut file = Self {
             dlq: policy.drawer(&slip.queue, failure.route),
-            status: Status::Pending,
+            status: if quarantine.is_some() { Status::Quarantined } else { Status::Pending },
             reason,
             route: failure.route,
             category: failure.category,
-            severity: failure.severity,
+            severity: if alert { failure.severity.max(Severity::High) } else { failure.severity },
             recoverability: failure.recoverability,
+            alert,
             leaf: failure.signature.leaf,
             redrives: 0,
             review_requested_by: None,
             review_requested_at: None,
             reviewed_by: None,
             reviewed_at: None,
-            quarantined_until: None,
+            quarantined_until: quarantine.map(|span| now.plus(span)),
             resolution: None,
             first_failed_at: life.failing_since.or(Some(now)),
             last_failed_at: Some(now),
@@ -393,6 +399,16 @@ pub struct ActRequest {
     /// Refuse unless the letter is still at this version.
     #[serde(default)]
     pub expected_version: Option<u64>,
+}
+
+impl ActRequest {
+    /// What is done with a letter whose quarantine ends in a queue that takes such work back by itself.
+    #[must_use]
+    pub fn release_to_queue(id: MessageId) -> Self {
+        let reason = Some("quarantine ended".to_owned());
+        let actor = Actor { name: "system".into(), source: "system".into(), reason };
+        Self { id, act: Act::Retry { at: None }, actor, expected_version: None }
+    }
 }
 
 /// A dead letter as people see it: the message, the file and the failures, in one flat list of fields.

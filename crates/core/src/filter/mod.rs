@@ -40,6 +40,15 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
 
+/// What stands at a path of a JSON document, if that is text, a number, `true` or `false`.
+pub(crate) fn text_at(bytes: &[u8], path: &[String]) -> Option<String> {
+    match json::in_bytes(bytes, path)? {
+        json::Place::Text(text) | json::Place::Number(text) => Some(text.into_owned()),
+        json::Place::Word("null") | json::Place::Nested => None,
+        json::Place::Word(word) => Some(word.to_owned()),
+    }
+}
+
 /// A parsed filter; the empty one matches everything. Written and stored as its text.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Filter {

@@ -17,6 +17,8 @@ pub enum Command {
         worker: String,
         /// For how long.
         lease_for: Span,
+        /// The permit of its breaker, if it has one.
+        permit: Option<u64>,
     },
     /// The worker is done.
     Ack {

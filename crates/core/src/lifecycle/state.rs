@@ -4,6 +4,7 @@
 use crate::failure::named;
 use crate::ids::Secret;
 use crate::limits;
+use crate::poison::Indicators;
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -56,6 +57,8 @@ pub struct Lease {
     pub granted_at: Time,
     /// Until when.
     pub expires_at: Time,
+    /// The epoch of its breaker in which it was granted, if it has one.
+    pub permit: Option<u64>,
 }
 
 /// What a store writes down.
@@ -96,6 +99,8 @@ pub struct Life {
     pub first_received_at: Option<Time>,
     /// When it last changed.
     pub updated_at: Time,
+    /// What its failures say about it.
+    pub indicators: Indicators,
 }
 
 impl Life {
@@ -114,6 +119,7 @@ impl Life {
             last_delay: None,
             first_received_at: None,
             updated_at: now,
+            indicators: Indicators::default(),
         }
     }
 

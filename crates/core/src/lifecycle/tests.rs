@@ -17,7 +17,13 @@ fn id() -> MessageId {
 }
 
 fn lease(expires_at: Time) -> Lease {
-    Lease { secret: RIGHT, worker: "w".into(), granted_at: Time::from_millis(90_000), expires_at }
+    Lease {
+        secret: RIGHT,
+        worker: "w".into(),
+        granted_at: Time::from_millis(90_000),
+        expires_at,
+        permit: None,
+    }
 }
 
 fn life(phase: Phase, ready_at: Time) -> Life {
@@ -47,7 +53,7 @@ fn commands() -> Vec<(&'static str, Command)> {
     let lease_for = Span::from_secs(60);
     let back = |secret| Command::GiveBack { secret, until: None, max_attempts: 5 };
     vec![
-        ("lease", Command::Lease { secret: WRONG, worker: "w2".into(), lease_for }),
+        ("lease", Command::Lease { secret: WRONG, worker: "w2".into(), lease_for, permit: None }),
         ("ack", Command::Ack { secret: RIGHT }),
         ("ack-wrong", Command::Ack { secret: WRONG }),
         ("fail-retry", Command::Fail { secret: RIGHT, verdict: retry }),
@@ -138,7 +144,12 @@ fn giving_back_is_free_a_hundred_times_and_then_counts() {
         l = transition(
             id(),
             &l,
-            &Command::Lease { secret: RIGHT, worker: "w".into(), lease_for: Span::from_secs(30) },
+            &Command::Lease {
+                secret: RIGHT,
+                worker: "w".into(),
+                lease_for: Span::from_secs(30),
+                permit: None,
+            },
             NOW,
         )
         .unwrap()

@@ -6,8 +6,9 @@ use super::state::{Final, Lease, Life, Phase};
 use crate::error::Refusal;
 use crate::failure::Reason;
 use crate::ids::{MessageId, Secret};
+use crate::poison::Indicators;
 use crate::policy::Verdict;
-use crate::time::{Span, Time};
+use crate::time::Time;
 
 /// Applies one command to one life at one instant.
 ///
@@ -43,8 +44,10 @@ fn refuse(id: MessageId, life: &Life, command: &Command, now: Time) -> Refusal {
 
 fn from_waiting(id: MessageId, life: &Life, command: &Command, now: Time) -> Result<Transition, Refusal> {
     match command {
-        Command::Lease { secret, worker, lease_for } if life.ready_at <= now => {
-            Ok(grant(life, *secret, worker, *lease_for, now))
+        Command::Lease { secret, worker, lease_for, permit } if life.ready_at <= now => {
+            let (worker, expires_at) = (worker.clone(), now.plus(*lease_for));
+            let lease = Lease { secret: *secret, worker, granted_at: now, expires_at, permit: *permit };
+            Ok(grant(life, lease, now))
         }
         Command::TimeOut { verdict } => Ok(judged(life, *verdict, now)),
         Command::Cancel => Ok(end(life, Final::Cancelled, now)),
@@ -111,6 +114,7 @@ fn from_dead(id: MessageId, life: &Life, command: &Command, now: Time) -> Result
                 failing_since: None,
                 last_delay: None,
                 updated_at: now,
+                indicators: Indicators::default(),
                 ..life.clone()
             };
             Ok(Transition { next, effect: Effect::Revived })
@@ -139,8 +143,7 @@ fn holds(id: MessageId, lease: &Lease, secret: Secret, now: Time) -> Result<(), 
     Ok(())
 }
 
-fn grant(life: &Life, secret: Secret, worker: &str, lease_for: Span, now: Time) -> Transition {
-    let lease = Lease { secret, worker: worker.to_owned(), granted_at: now, expires_at: now.plus(lease_for) };
+fn grant(life: &Life, lease: Lease, now: Time) -> Transition {
     let next = Life {
         phase: Phase::Leased(lease),
         attempts: life.attempts.saturating_add(1),

@@ -1,14 +1,15 @@
 //! Enqueue, and the verbs of queues and of waiting messages: configure, pause, cancel, purge.
 
 use super::Engine;
-use super::tables::{Incoming, KeyRow, Live, QueueRow, Tables, unless_damaged};
+use super::tables::{Incoming, Kept, KeyRow, Live, QueueRow, Tables, unless_damaged};
 use redrive_core::audit::AuditEntry;
+use redrive_core::breaker::BreakerKey;
 use redrive_core::dead_letter::Actor;
 use redrive_core::error::{Error, Outcome, Refusal};
 use redrive_core::ids::{MessageId, QueueName};
 use redrive_core::lifecycle::{Command, Phase, State};
 use redrive_core::limits;
-use redrive_core::message::Slip;
+use redrive_core::message::{NewMessage, Slip};
 use redrive_core::policy::QueuePolicy;
 use redrive_core::store::{Each, Enqueued, Purged};
 use redrive_core::time::Time;
@@ -58,11 +59,13 @@ impl<T: Tables> Engine<T> {
         let row = self.queue(&new.queue)?;
         check_room(&new.queue, row, size)?;
         let policy = row.policy.clone();
+        let breaker = breaker_value::<T>(&policy, &new, &body)?;
         let heads = self.heads()?;
         heads.seq += 1;
         let record = new.accept(&policy, heads.seq, now);
         let mut slip = Slip::from(&record);
         slip.size = size;
+        slip.breaker = breaker;
         self.tables.put_body(slip.seq, body, record.envelope.ttl, now)?;
         if let (Some(key), Some(body_hash)) = (&slip.key, body_hash) {
             let row = KeyRow { id: slip.id, body_hash, created_at: now, ended: None };
@@ -103,7 +106,7 @@ impl<T: Tables> Engine<T> {
         };
         let Some((slip, state)) = found else { return Ok(None) };
         let same = match unless_damaged(self.tables.envelope(&slip))? {
-            Some(envelope) => envelope.body_hash() == T::hash(new, &incoming.body)?,
+            Some(envelope) => envelope.body_hash() == T::whole(new, &incoming.body)?.body_hash(),
             None => false,
         };
         if same {
@@ -142,11 +145,16 @@ impl<T: Tables> Engine<T> {
         policy.check(name)?;
         actor.check()?;
         check_drawers(self.queues()?, name, &policy)?;
+        let key = |policy: &QueuePolicy| policy.breaker.as_ref().map(|rules| rules.key.clone());
+        let rekeyed = self.queues()?.get(name).and_then(|row| key(&row.policy)) != key(&policy);
         self.ensure_queue(name, &policy)?;
         let row = self.queue_mut(name)?;
         let before = serde_json::to_string(&row.policy).unwrap_or_default();
         let after = serde_json::to_string(&policy).unwrap_or_default();
         row.policy = policy;
+        if rekeyed {
+            self.forget_breakers(name)?;
+        }
         let entry = AuditEntry::new(now, actor, "configure", name, 1);
         self.record(entry.with_detail(format!("{before} -> {after}")))?;
         Ok(())
@@ -222,6 +230,17 @@ impl<T: Tables> Engine<T> {
         }
         self.record(AuditEntry::new(now, actor, "purge", name, purged))?;
         Ok(Purged { purged, more })
+    }
+}
+
+/// The value a new message's breaker goes by, where that is in its headers or payload.
+fn breaker_value<T: Tables>(policy: &QueuePolicy, new: &NewMessage, body: &T::Body) -> Kept<Option<String>> {
+    match policy.breaker.as_ref().map(|rules| &rules.key) {
+        Some(key @ (BreakerKey::Header(_) | BreakerKey::Payload(_))) => {
+            let whole = T::whole(new, body)?;
+            Ok(key.read(&whole.headers, &whole.payload))
+        }
+        Some(BreakerKey::Queue | BreakerKey::Kind) | None => Ok(None),
     }
 }
 

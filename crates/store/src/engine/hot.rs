@@ -1,17 +1,24 @@
 //! The hot index: which message is next, without asking the tables. One small entry per waiting message,
-//! ordered by (`ready_at`, `seq`) in each queue and level; what an ordering key blocks is parked with its key,
-//! so that eligible work is never hidden behind it. Beyond a cap each level's tail stays on disk and is
-//! refilled by id. It knows nothing that the tables do not: it can be dropped and built again at any time.
+//! ordered by (`ready_at`, `seq`) in each queue and level; what an ordering key or a breaker blocks is parked
+//! with its key, so that eligible work is never hidden behind it, and suspects stand apart, since not every
+//! worker may have them. Beyond a cap each level's tail stays on disk and is refilled by id. It knows nothing
+//! that the tables do not: it can be dropped and built again at any time.
+//!
+//! A message is shown in three layers: the front of its ordering key, if it has one; what its breaker lets
+//! through, if it has one (`lines.rs`); then its place among the ordinary or the suspect messages of its level.
 
+use super::lines::{Line, Mode};
+use redrive_core::breaker::BreakerKey;
 use redrive_core::ids::{MessageId, QueueName};
 use redrive_core::lifecycle::{Life, Phase};
 use redrive_core::message::{Priority, Slip};
+use redrive_core::poison::Hands;
 use redrive_core::scheduler::Head;
 use redrive_core::time::Time;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Where a waiting message stands in its level.
-type Place = (Time, u64);
+pub(super) type Place = (Time, u64);
 
 /// One level of one queue.
 #[derive(Debug, Default)]
@@ -31,13 +38,29 @@ struct Key {
     held_by: BTreeSet<u64>,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Parked {
-    id: MessageId,
-    priority: Priority,
-    ready_at: Time,
+#[derive(Clone, Debug)]
+pub(super) struct Parked {
+    pub(super) id: MessageId,
+    pub(super) priority: Priority,
+    pub(super) ready_at: Time,
     deadline: Option<Time>,
     leased: bool,
+    suspect: bool,
+    breaker: Option<String>,
+}
+
+impl Parked {
+    fn new(slip: &Slip, life: &Life, leased: bool, breaker: Option<String>) -> Self {
+        Self {
+            id: slip.id,
+            priority: slip.priority,
+            ready_at: life.ready_at,
+            deadline: slip.terms.in_generation(life.generation).deadline,
+            leased,
+            suspect: life.indicators.is_suspect(),
+            breaker,
+        }
+    }
 }
 
 impl Key {
@@ -45,7 +68,7 @@ impl Key {
     fn front(&self) -> Option<(u64, Parked)> {
         let (seq, first) = self.line.first_key_value()?;
         let free = self.leased == 0 && self.held_by.first().is_none_or(|letter| letter >= seq);
-        free.then_some((*seq, *first))
+        free.then(|| (*seq, first.clone()))
     }
 
     fn join(&mut self, seq: u64, m: Parked) {
@@ -67,12 +90,40 @@ impl Key {
 #[derive(Debug, Default)]
 struct HotQueue {
     levels: [Level; 5],
+    /// Suspects that could be leased.
+    suspects: [BTreeMap<Place, MessageId>; 5],
     /// Waiting messages with a deadline that could be leased: by deadline, then level, then sequence.
-    deadlines: BTreeMap<(Time, usize, u64), (MessageId, Time)>,
+    deadlines: BTreeMap<(Time, usize, u64), Urgent>,
     keys: HashMap<String, Key>,
+    /// What the queue's breakers go by, if it has any.
+    breaker: Option<BreakerKey>,
+    lines: HashMap<String, Line>,
+    /// How many messages of each breaker wait, in memory or not.
+    behind: HashMap<String, u64>,
+}
+
+#[derive(Debug)]
+struct Urgent {
+    id: MessageId,
+    ready_at: Time,
+    suspect: bool,
+}
+
+/// What is next in a level, or by its deadline.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Next {
+    pub(crate) id: MessageId,
+    pub(crate) suspect: bool,
 }
 
 impl HotQueue {
+    /// Counts a waiting message of a breaker.
+    fn count(&mut self, slip: &Slip, by: i64) {
+        let Some(key) = self.breaker.as_ref().and_then(|key| key.of(slip)) else { return };
+        let count = self.behind.entry(key).or_default();
+        *count = count.saturating_add_signed(by);
+    }
+
     fn level(&mut self, priority: Priority) -> &mut Level {
         let [critical, high, normal, low, background] = &mut self.levels;
         match priority {
@@ -84,17 +135,68 @@ impl HotQueue {
         }
     }
 
-    fn show(&mut self, seq: u64, m: Parked) {
-        self.level(m.priority).waiting.insert((m.ready_at, seq), m.id);
+    fn places(&mut self, m: &Parked) -> &mut BTreeMap<Place, MessageId> {
+        if m.suspect {
+            let [critical, high, normal, low, background] = &mut self.suspects;
+            return match m.priority {
+                Priority::Critical => critical,
+                Priority::High => high,
+                Priority::Normal => normal,
+                Priority::Low => low,
+                Priority::Background => background,
+            };
+        }
+        &mut self.level(m.priority).waiting
+    }
+
+    /// The last layer: where leasing looks.
+    fn put(&mut self, seq: u64, m: &Parked) {
+        self.places(m).insert((m.ready_at, seq), m.id);
         if let Some(deadline) = m.deadline {
-            self.deadlines.insert((deadline, m.priority.level(), seq), (m.id, m.ready_at));
+            let urgent = Urgent { id: m.id, ready_at: m.ready_at, suspect: m.suspect };
+            self.deadlines.insert((deadline, m.priority.level(), seq), urgent);
         }
     }
 
-    fn hide(&mut self, seq: u64, m: Parked) {
-        self.level(m.priority).waiting.remove(&(m.ready_at, seq));
+    fn take(&mut self, seq: u64, m: &Parked) -> bool {
         if let Some(deadline) = m.deadline {
             self.deadlines.remove(&(deadline, m.priority.level(), seq));
+        }
+        self.places(m).remove(&(m.ready_at, seq)).is_some()
+    }
+
+    fn show(&mut self, seq: u64, m: &Parked) {
+        match &m.breaker {
+            Some(key) => self.with_line(key, |line| line.join(seq, m.clone())),
+            None => self.put(seq, m),
+        }
+    }
+
+    /// Says whether it was there.
+    fn hide(&mut self, seq: u64, m: &Parked) -> bool {
+        match &m.breaker {
+            Some(key) => {
+                let mut was_there = false;
+                self.with_line(key, |line| was_there = line.leave(seq, m));
+                was_there
+            }
+            None => self.take(seq, m),
+        }
+    }
+
+    /// Changes the line of a breaker and shows or hides what that changes.
+    fn with_line(&mut self, key: &str, change: impl FnOnce(&mut Line)) {
+        let mut line = self.lines.remove(key).unwrap_or_default();
+        change(&mut line);
+        let (gone, come) = line.settle();
+        if !line.is_idle() {
+            self.lines.insert(key.to_owned(), line);
+        }
+        for (seq, m) in &gone {
+            self.take(*seq, m);
+        }
+        for (seq, m) in &come {
+            self.put(*seq, m);
         }
     }
 
@@ -111,10 +213,10 @@ impl HotQueue {
             self.keys.remove(key);
         }
         if let Some((seq, m)) = before {
-            self.hide(seq, m);
+            self.hide(seq, &m);
         }
         if let Some((seq, m)) = after {
-            self.show(seq, m);
+            self.show(seq, &m);
         }
     }
 }
@@ -127,6 +229,8 @@ pub(crate) struct Hot {
     leases: BTreeSet<(Time, MessageId)>,
     /// Waiting messages by when they become useless.
     useless: BTreeSet<(Time, MessageId)>,
+    /// What each worker has.
+    hands: HashMap<String, Hands>,
     entries: usize,
     entries_max: usize,
 }
@@ -144,6 +248,7 @@ impl Hot {
             queues: HashMap::new(),
             leases: BTreeSet::new(),
             useless: BTreeSet::new(),
+            hands: HashMap::new(),
             entries: 0,
             entries_max,
         }
@@ -163,10 +268,14 @@ impl Hot {
                 if let Some(at) = slip.terms.in_generation(life.generation).useless_at() {
                     self.useless.insert((at, slip.id));
                 }
+                self.queue(&slip.queue).count(slip, 1);
                 self.add_entry(slip, life, false);
             }
             Phase::Leased(lease) => {
                 self.leases.insert((lease.expires_at, slip.id));
+                let hands = self.hands.entry(lease.worker.clone()).or_default();
+                hands.leases += 1;
+                hands.suspects += usize::from(life.indicators.is_suspect());
                 if slip.ordering_key.is_some() {
                     self.add_entry(slip, life, true);
                 }
@@ -176,13 +285,8 @@ impl Hot {
     }
 
     fn add_entry(&mut self, slip: &Slip, life: &Life, leased: bool) {
-        let m = Parked {
-            id: slip.id,
-            priority: slip.priority,
-            ready_at: life.ready_at,
-            deadline: slip.terms.in_generation(life.generation).deadline,
-            leased,
-        };
+        let breaker = self.queue(&slip.queue).breaker.as_ref().and_then(|key| key.of(slip));
+        let m = Parked::new(slip, life, leased, breaker);
         let full = self.entries >= self.entries_max;
         let seq = slip.seq;
         if let Some(key) = &slip.ordering_key {
@@ -190,15 +294,16 @@ impl Hot {
             self.queue(&slip.queue).with_key(key, |line| line.join(seq, m));
         } else {
             let level = self.queue(&slip.queue).level(slip.priority);
+            // Suspects are few and have to be known: who waits for an idle worker is not on disk alone.
             match level.spilled_from {
-                Some(from) if slip.id >= from => return,
-                None if full => {
+                Some(from) if slip.id >= from && !m.suspect => return,
+                None if full && !m.suspect => {
                     level.spilled_from = Some(slip.id);
                     return;
                 }
                 Some(_) | None => {}
             }
-            self.queue(&slip.queue).show(seq, m);
+            self.queue(&slip.queue).show(seq, &m);
         }
         self.entries += 1;
     }
@@ -211,10 +316,12 @@ impl Hot {
                 if let Some(at) = terms.useless_at() {
                     self.useless.remove(&(at, slip.id));
                 }
+                self.queue(&slip.queue).count(slip, -1);
                 false
             }
             Phase::Leased(lease) => {
                 self.leases.remove(&(lease.expires_at, slip.id));
+                self.let_go(&lease.worker, life.indicators.is_suspect());
                 true
             }
             Phase::Dead | Phase::Over(_) => return,
@@ -225,14 +332,41 @@ impl Hot {
             self.entries = self.entries.saturating_sub(1);
         } else if !leased {
             let queue = self.queue(&slip.queue);
-            let shown = queue.level(slip.priority).waiting.remove(&(life.ready_at, seq)).is_some();
-            if let Some(deadline) = terms.deadline {
-                queue.deadlines.remove(&(deadline, slip.priority.level(), seq));
-            }
-            if shown {
+            let breaker = queue.breaker.as_ref().and_then(|key| key.of(slip));
+            if queue.hide(seq, &Parked::new(slip, life, false, breaker)) {
                 self.entries = self.entries.saturating_sub(1);
             }
         }
+    }
+
+    fn let_go(&mut self, worker: &str, suspect: bool) {
+        if let Some(hands) = self.hands.get_mut(worker) {
+            hands.leases = hands.leases.saturating_sub(1);
+            hands.suspects = hands.suspects.saturating_sub(usize::from(suspect));
+            if hands.leases == 0 {
+                self.hands.remove(worker);
+            }
+        }
+    }
+
+    /// What a worker has.
+    pub(crate) fn hands(&self, worker: &str) -> Hands {
+        self.hands.get(worker).copied().unwrap_or_default()
+    }
+
+    /// Says what a queue's breakers go by; before any of its messages is added.
+    pub(crate) fn go_by(&mut self, queue: &QueueName, key: Option<&BreakerKey>) {
+        self.queue(queue).breaker = key.cloned();
+    }
+
+    /// Lets the messages of a breaker through, or some, or none.
+    pub(crate) fn set_mode(&mut self, queue: &QueueName, key: &str, mode: Mode) {
+        self.queue(queue).with_line(key, |line| line.mode = mode);
+    }
+
+    /// How many messages wait behind a breaker.
+    pub(crate) fn held(&self, queue: &QueueName, key: &str) -> u64 {
+        self.queues.get(queue).and_then(|q| q.behind.get(key)).copied().unwrap_or(0)
     }
 
     /// A dead letter holds its ordering key, or lets go of it.
@@ -248,24 +382,43 @@ impl Hot {
         });
     }
 
-    /// The first message of a level, ready or not.
-    pub(crate) fn head(&self, queue: &QueueName, priority: Priority) -> Option<(Head, MessageId)> {
-        let level = self.queues.get(queue)?.levels.get(priority.level())?;
-        let ((ready_at, seq), id) = level.waiting.first_key_value()?;
-        Some((Head { ready_at: *ready_at, seq: *seq }, *id))
+    /// The first message of a level, ready or not, among the ordinary ones or all.
+    pub(crate) fn head(&self, queue: &QueueName, priority: Priority, suspects: bool) -> Option<(Head, Next)> {
+        let queue = self.queues.get(queue)?;
+        let ordinary = queue.levels.get(priority.level())?.waiting.first_key_value();
+        let suspect = queue.suspects.get(priority.level())?.first_key_value().filter(|_| suspects);
+        let candidates = [(ordinary, false), (suspect, true)];
+        let first = candidates.into_iter().filter_map(|(first, suspect)| first.map(|f| (f, suspect)));
+        let (((ready_at, seq), id), suspect) = first.min_by_key(|((place, _), _)| **place)?;
+        Some((Head { ready_at: *ready_at, seq: *seq }, Next { id: *id, suspect }))
     }
 
-    /// The ready message with the earliest deadline: its deadline, level, sequence and id.
-    pub(crate) fn urgent(&self, queue: &QueueName, now: Time) -> Option<((Time, usize, u64), MessageId)> {
+    /// The ready message with the earliest deadline: its deadline, level and sequence.
+    pub(crate) fn urgent(
+        &self,
+        queue: &QueueName,
+        suspects: bool,
+        now: Time,
+    ) -> Option<((Time, usize, u64), Next)> {
         let queue = self.queues.get(queue)?;
-        let ready = queue.deadlines.iter().find(|(_, (_, ready_at))| *ready_at <= now);
-        ready.map(|(place, (id, _))| (*place, *id))
+        let mut ready = queue.deadlines.iter().filter(|(_, u)| u.ready_at <= now && (suspects || !u.suspect));
+        ready.next().map(|(place, u)| (*place, Next { id: u.id, suspect: u.suspect }))
     }
 
-    /// When the next message of a queue is due, if one waits.
-    pub(crate) fn next_due(&self, queue: &QueueName) -> Option<Time> {
-        let queue = self.queues.get(queue)?;
-        queue.levels.iter().filter_map(|l| l.waiting.keys().next().map(|(at, _)| *at)).min()
+    /// The ready suspect that has waited longest.
+    pub(crate) fn oldest_suspect(&self, queues: &[QueueName], now: Time) -> Option<(Time, MessageId)> {
+        let queues = queues.iter().filter_map(|name| self.queues.get(name));
+        let firsts = queues.flat_map(|q| q.suspects.iter().filter_map(BTreeMap::first_key_value));
+        let ready = firsts.filter(|((at, _), _)| *at <= now);
+        ready.min_by_key(|(place, _)| **place).map(|((at, _), id)| (*at, *id))
+    }
+
+    /// When the next message of a queue is due that any worker may have, and when the next suspect, if one waits.
+    pub(crate) fn next_due(&self, queue: &QueueName) -> (Option<Time>, Option<Time>) {
+        let Some(queue) = self.queues.get(queue) else { return (None, None) };
+        let first = |places: &BTreeMap<Place, MessageId>| places.keys().next().map(|(at, _)| *at);
+        let ordinary = queue.levels.iter().filter_map(|level| first(&level.waiting)).min();
+        (ordinary, queue.suspects.iter().filter_map(first).min())
     }
 
     /// Leases that have run out, earliest first.
@@ -297,14 +450,9 @@ impl Hot {
 
     /// Adds a message that was on disk; the cap was checked when the refill was planned.
     pub(crate) fn add_refilled(&mut self, slip: &Slip, life: &Life) {
-        let m = Parked {
-            id: slip.id,
-            priority: slip.priority,
-            ready_at: life.ready_at,
-            deadline: slip.terms.in_generation(life.generation).deadline,
-            leased: false,
-        };
-        self.queue(&slip.queue).show(slip.seq, m);
+        let queue = self.queue(&slip.queue);
+        let breaker = queue.breaker.as_ref().and_then(|key| key.of(slip));
+        queue.show(slip.seq, &Parked::new(slip, life, false, breaker));
         self.entries += 1;
     }
 }

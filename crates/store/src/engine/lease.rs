@@ -2,16 +2,16 @@
 //! same commit (I19); then the scheduler picks levels and the hot index says which message that is.
 
 use super::Engine;
-use super::hot::{Hot, Refill};
+use super::hot::{Hot, Next, Refill};
 use super::tables::{Kept, Live, Tables};
-use redrive_core::backoff::Roll;
 use redrive_core::error::{Outcome, Refusal};
 use redrive_core::failure::Analysed;
 use redrive_core::ids::{LeaseToken, MessageId, QueueName};
 use redrive_core::lifecycle::{Command, Phase};
 use redrive_core::limits;
 use redrive_core::message::{Delivery, Priority, Record};
-use redrive_core::policy::{QueuePolicy, judge, overdue, too_late};
+use redrive_core::poison::Admission;
+use redrive_core::policy::{QueuePolicy, overdue, too_late};
 use redrive_core::scheduler::{Heads, PickReason, Scheduler};
 use redrive_core::store::LeaseRequest;
 use redrive_core::time::Time;
@@ -46,11 +46,26 @@ impl<T: Tables> Engine<T> {
             }
         }
         self.reap_messages(limits::REAP_MAX, now)?;
+        self.tick_breakers(now)?;
+        let mut admission = self.admit(&request.worker, &open, now)?;
+        if admission == Admission::Nothing {
+            return Ok(Vec::new());
+        }
         let mut scheduler = self.schedulers.remove(&queues).unwrap_or_default();
         let mut grants = Vec::new();
         while grants.len() < request.max {
             self.refill(&open)?;
-            let Some(id) = pick(&mut scheduler, self.hot()?, &open, now) else { break };
+            let hot = self.hot()?;
+            let next = match admission {
+                Admission::SuspectFirst => {
+                    hot.oldest_suspect(&open, now).map(|(_, id)| Next { id, suspect: true })
+                }
+                Admission::Anything | Admission::NoSuspects | Admission::Nothing => {
+                    let suspects = admission == Admission::Anything && grants.is_empty();
+                    pick(&mut scheduler, hot, &open, suspects, now)
+                }
+            };
+            let Some(Next { id, suspect }) = next else { break };
             let Some(live) = self.tables.live(id)? else {
                 // The index is ahead of the tables: build it again rather than hand out what is not there.
                 self.hot = None;
@@ -59,9 +74,13 @@ impl<T: Tables> Engine<T> {
             let Some(policy) = policies.get(&live.slip.queue) else { break };
             if overdue(live.slip.terms.in_generation(live.life.generation), now).is_some() {
                 self.time_out(live, now)?;
+                admission = self.admit(&request.worker, &open, now)?;
                 continue;
             }
             grants.push(self.grant(live, policy, request, now)?);
+            if suspect {
+                break;
+            }
         }
         if self.schedulers.len() >= limits::SCHEDULERS_MAX {
             self.schedulers.clear();
@@ -78,14 +97,23 @@ impl<T: Tables> Engine<T> {
         now: Time,
     ) -> Outcome<Grant> {
         let token = LeaseToken { id: live.slip.id, secret: self.entropy.secret() };
+        let permit = self.permit(&live.slip, policy, now)?;
         let command = Command::Lease {
             secret: token.secret,
             worker: request.worker.clone(),
             lease_for: request.lease_for.unwrap_or(policy.lease),
+            permit,
         };
         let slip = live.slip.clone();
         let changed = self.change(live, &command, None, policy, now)?;
         Ok(Grant { live: Live { slip, life: changed.life }, token, policy: policy.clone() })
+    }
+
+    /// What this worker may be given now.
+    fn admit(&mut self, worker: &str, queues: &[QueueName], now: Time) -> Kept<Admission> {
+        let hot = self.hot()?;
+        let (hands, oldest) = (hot.hands(worker), hot.oldest_suspect(queues, now).map(|(since, _)| since));
+        Ok(self.isolation.admit(worker, hands, oldest, now))
     }
 
     /// Deals with run-out leases, then with overdue messages; at most `limit` of each (I23). Says how many.
@@ -96,9 +124,9 @@ impl<T: Tables> Engine<T> {
             let policy = self.queue(&live.slip.queue)?.policy.clone();
             let Some(lease) = live.life.lease() else { continue };
             let failure = Analysed::lease_lost(now.since(lease.granted_at));
-            let roll = Roll::of(id, live.life.deliveries);
-            let verdict = judge(&policy, live.slip.terms, &live.life, &failure, None, now, roll);
-            self.change(live, &Command::LoseLease { verdict }, Some(failure), &policy, now)?;
+            let found = self.review(&live, failure, None, &policy, now)?;
+            let command = Command::LoseLease { verdict: found.verdict };
+            self.change(live, &command, Some(found.into()), &policy, now)?;
             lost += 1;
         }
         let mut timed_out = 0;
@@ -116,13 +144,19 @@ impl<T: Tables> Engine<T> {
         let policy = self.queue(&live.slip.queue)?.policy.clone();
         let verdict = too_late(&policy, reason);
         let failure = Analysed::too_late(reason);
-        self.change(live, &Command::TimeOut { verdict }, Some(failure), &policy, now)?;
+        self.change(live, &Command::TimeOut { verdict }, Some(failure.into()), &policy, now)?;
         Ok(())
     }
 
     /// Builds the hot index from the tables: one pass over the live messages and the letters that hold a key.
-    pub(super) fn build_hot(&self) -> Kept<Hot> {
+    pub(super) fn build_hot(&mut self) -> Kept<Hot> {
         let mut hot = Hot::new(self.hot_entries_max);
+        for (name, row) in self.queues()?.iter() {
+            hot.go_by(name, row.policy.breaker.as_ref().map(|rules| &rules.key));
+        }
+        for ((queue, key), mode) in self.breaker_modes()? {
+            hot.set_mode(&queue, &key, mode);
+        }
         let mut after = None;
         loop {
             let page = self.tables.live_after(after, REFILL_ROWS)?;
@@ -155,6 +189,7 @@ impl<T: Tables> Engine<T> {
             l.slip.queue == refill.queue
                 && l.slip.priority == refill.priority
                 && l.slip.ordering_key.is_none()
+                && !l.life.indicators.is_suspect()
         };
         for live in page.iter().filter(of_level).filter(|l| l.life.phase == Phase::Waiting) {
             self.hot()?.add_refilled(&live.slip, &live.life);
@@ -163,20 +198,28 @@ impl<T: Tables> Engine<T> {
     }
 
     /// When one of these queues next has something due; nothing when none waits. Unknown queues are refused.
-    pub(crate) fn next_due(&mut self, queues: &[QueueName]) -> Outcome<Option<Time>> {
-        let mut next: Option<Time> = None;
+    pub(crate) fn next_due(&mut self, queues: &[QueueName], now: Time) -> Outcome<Due> {
+        self.tick_breakers(now)?;
+        let mut next = Due::default();
+        let earlier = |a: Option<Time>, b: Option<Time>| a.into_iter().chain(b).min();
         for name in queues {
             if self.queue(name)?.paused_by.is_some() {
                 continue;
             }
-            let due = self.hot()?.next_due(name);
-            next = match (next, due) {
-                (Some(a), Some(b)) => Some(a.min(b)),
-                (a, b) => a.or(b),
-            };
+            let (ordinary, suspect) = self.hot()?.next_due(name);
+            let released = self.breakers_due(name)?;
+            next.ordinary = earlier(next.ordinary, earlier(ordinary, released));
+            next.suspect = earlier(next.suspect, suspect);
         }
         Ok(next)
     }
+}
+
+/// When there is something to lease: for anybody, and for a worker with nothing in its hands.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Due {
+    pub(crate) ordinary: Option<Time>,
+    pub(crate) suspect: Option<Time>,
 }
 
 /// The id after this one, in the order of bytes.
@@ -185,25 +228,31 @@ fn next_id(id: MessageId) -> MessageId {
 }
 
 /// Asks the scheduler for a level and the index for the message.
-fn pick(scheduler: &mut Scheduler, hot: &Hot, queues: &[QueueName], now: Time) -> Option<MessageId> {
+fn pick(
+    scheduler: &mut Scheduler,
+    hot: &Hot,
+    queues: &[QueueName],
+    suspects: bool,
+    now: Time,
+) -> Option<Next> {
     let mut heads = Heads::default();
-    let mut ids: [Option<MessageId>; 5] = [None; 5];
+    let mut ids: [Option<Next>; 5] = [None; 5];
     let slots = heads.levels.iter_mut().zip(ids.iter_mut()).zip(Priority::ALL);
     for ((head, id), priority) in slots {
         let first = queues
             .iter()
-            .filter_map(|q| hot.head(q, priority))
+            .filter_map(|q| hot.head(q, priority, suspects))
             .filter(|(h, _)| h.ready_at <= now)
             .min_by_key(|(h, _)| (h.ready_at, h.seq));
         if let Some((h, i)) = first {
             (*head, *id) = (Some(h), Some(i));
         }
     }
-    let urgent = queues.iter().filter_map(|q| hot.urgent(q, now)).min_by_key(|(place, _)| *place);
+    let urgent = queues.iter().filter_map(|q| hot.urgent(q, suspects, now)).min_by_key(|(place, _)| *place);
     heads.urgent = urgent.map(|((deadline, level, _), _)| (Priority::from_level(level), deadline));
     let decision = scheduler.pick(&heads, now)?;
     match decision.reason {
-        PickReason::DeadlineApproaching => urgent.map(|(_, id)| id),
+        PickReason::DeadlineApproaching => urgent.map(|(_, next)| next),
         PickReason::PriorityOrder
         | PickReason::StarvationPrevention
         | PickReason::LoadBalancing

@@ -65,6 +65,17 @@ impl<T: Tables> Engine<T> {
                 if let Act::Retry { at } = &request.act {
                     self.revive(letter, at.unwrap_or(now), now)?;
                 }
+                match &request.act {
+                    Act::Resolve => self.learn(letter, |lessons| lessons.resolved += 1)?,
+                    Act::Abandon => self.learn(letter, |lessons| lessons.abandoned += 1)?,
+                    Act::Retry { .. }
+                    | Act::Review
+                    | Act::Quarantine { .. }
+                    | Act::Release
+                    | Act::Reopen
+                    | Act::Note
+                    | Act::Purge => {}
+                }
                 let letter = self.replace_letter(letter, *file, now)?;
                 Ok(LetterState { id, status: Some(letter.file.status), version: letter.file.version })
             }
@@ -214,7 +225,7 @@ impl<T: Tables> Engine<T> {
         let ttl = letter.message.envelope.ttl;
         self.tables.put_body(seq, body, ttl, letter.message.envelope.enqueued_at)?;
         let template = letter.signature.clone();
-        self.know_leaf(letter.file.leaf, &template, &letter.error.error_type)?;
+        self.adopt(letter.file.leaf, &template, &letter.error)?;
         self.import_history(&slip, &letter, now)?;
         let row = imported(letter, slip, death);
         let open = i64::from(!row.file.status.is_closed());
@@ -235,7 +246,7 @@ impl<T: Tables> Engine<T> {
         for (n, failure) in (0..).zip(&letter.message.failures) {
             let ordinal = if n < limits::HISTORY_EDGE { n } else { n + gap };
             self.tables.add_failure(slip, ordinal, failure)?;
-            self.know_leaf(failure.leaf, &failure.signature, &failure.error.error_type)?;
+            self.adopt(failure.leaf, &failure.signature, &failure.error)?;
             self.count_leaf(leaf_key(slip, failure.leaf), |c| c.add(0, 0, 1, now))?;
         }
         Ok(())

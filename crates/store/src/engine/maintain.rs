@@ -2,12 +2,13 @@
 
 use super::Engine;
 use super::tables::Tables;
-use redrive_core::dead_letter::Status;
+use redrive_core::dead_letter::{ActRequest, Status};
 use redrive_core::error::Outcome;
 use redrive_core::group::LeafKey;
 use redrive_core::ids::QueueName;
 use redrive_core::invariants::{Counts, Verification};
 use redrive_core::limits;
+use redrive_core::poison::Release;
 use redrive_core::store::Reaped;
 use redrive_core::time::Time;
 use std::collections::BTreeSet;
@@ -20,8 +21,12 @@ impl<T: Tables> Engine<T> {
         let mut reaped = Reaped { leases_lost, timed_out, ..Reaped::default() };
         for letter in self.tables.quarantine_ended(limit, now)? {
             let policy = self.queue(&letter.slip.queue)?.policy.clone();
-            let file = letter.file.moved(Status::Review, &policy, "system", now);
-            self.replace_letter(&letter, file, now)?;
+            if policy.poison.release == Release::Queue {
+                self.act_on(&letter, &ActRequest::release_to_queue(letter.slip.id), now)?;
+            } else {
+                let file = letter.file.moved(Status::Review, &policy, "system", now);
+                self.replace_letter(&letter, file, now)?;
+            }
             reaped.released += 1;
         }
         for letter in self.tables.retention_ended(limit, now)? {

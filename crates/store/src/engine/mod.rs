@@ -2,7 +2,10 @@
 //! writes tables, keeps the hot index in step, and collects counters so that they are written once per commit.
 //! It decides nothing that the core decides.
 
+mod breakers;
+mod groups;
 pub(crate) mod hot;
+mod lines;
 pub(crate) mod tables;
 
 pub(crate) mod enqueue;
@@ -15,13 +18,15 @@ mod settle;
 
 use crate::entropy::Entropy;
 use crate::faults::{self, Fault};
+use breakers::Breakers;
 use hot::Hot;
 use redrive_core::audit::{self, AuditEntry, AuditKey, AuditRow};
 use redrive_core::dead_letter::Status;
 use redrive_core::error::{Error, Outcome, Refusal, StoreError};
 use redrive_core::group::{LeafCount, LeafKey};
-use redrive_core::ids::QueueName;
+use redrive_core::ids::{GroupId, QueueName};
 use redrive_core::limits;
+use redrive_core::poison::{Isolation, Standing};
 use redrive_core::scheduler::Scheduler;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -37,6 +42,9 @@ pub(crate) struct Engine<T> {
     schedulers: HashMap<Vec<QueueName>, Scheduler>,
     /// What was read from the tables once and is written back when it changed.
     cache: Cache,
+    breakers: Breakers,
+    /// Suspects run alone.
+    isolation: Isolation,
     /// Whether this commit may have made work leasable.
     pub(crate) woke: bool,
     /// Audit rows that a deliberate bug keeps out of the commit they belong to; empty otherwise.
@@ -54,6 +62,8 @@ struct Cache {
     drawers_changed: BTreeSet<(QueueName, Status)>,
     leaves: HashMap<LeafKey, LeafCount>,
     leaves_changed: BTreeSet<LeafKey>,
+    standings: HashMap<GroupId, Standing>,
+    standings_changed: BTreeSet<GroupId>,
 }
 
 /// Leaf counters kept in memory between commits; beyond it they are read again.
@@ -69,6 +79,8 @@ impl<T: Tables> Engine<T> {
             hot_entries_max: limits::HOT_ENTRIES_MAX,
             schedulers: HashMap::new(),
             cache: Cache::default(),
+            breakers: Breakers::default(),
+            isolation: Isolation::default(),
             woke: false,
             late_audit: Vec::new(),
         }
@@ -106,6 +118,14 @@ impl<T: Tables> Engine<T> {
                 self.tables.put_leaf_count(&key, count)?;
             }
         }
+        for group in std::mem::take(&mut cache.standings_changed) {
+            if let Some(standing) = cache.standings.get(&group) {
+                self.tables.put_standing(group, Some(standing))?;
+            }
+        }
+        if cache.standings.len() > LEAF_CACHE_MAX {
+            cache.standings.clear();
+        }
         if cache.leaves.len() > LEAF_CACHE_MAX {
             cache.leaves.clear();
         }
@@ -114,13 +134,14 @@ impl<T: Tables> Engine<T> {
         {
             self.tables.put_heads(heads)?;
         }
-        Ok(())
+        self.flush_breakers()
     }
 
     /// Forgets everything that is not in the tables: after a commit that did not happen.
     pub(crate) fn forget(&mut self) {
         self.hot = None;
         self.cache = Cache::default();
+        self.breakers = Breakers::default();
         self.tables.forget();
         self.woke = false;
     }
@@ -188,6 +209,23 @@ impl<T: Tables> Engine<T> {
             change(count);
         }
         self.cache.leaves_changed.insert(key);
+        Ok(())
+    }
+
+    /// What is known of a group.
+    fn standing(&mut self, group: GroupId) -> Kept<&Standing> {
+        if !self.cache.standings.contains_key(&group) {
+            let standing = self.tables.standing(group)?;
+            self.cache.standings.insert(group, standing);
+        }
+        Ok(self.cache.standings.entry(group).or_default())
+    }
+
+    /// Changes what is known of a group, in this commit.
+    fn teach(&mut self, group: GroupId, change: impl FnOnce(&mut Standing)) -> Kept<()> {
+        self.standing(group)?;
+        change(self.cache.standings.entry(group).or_default());
+        self.cache.standings_changed.insert(group);
         Ok(())
     }
 

@@ -4,18 +4,38 @@
 use super::Engine;
 use super::tables::{Kept, Letter, Live, Tables};
 use crate::faults::{self, Fault};
-use redrive_core::backoff::Roll;
+use redrive_core::breaker::Signal;
 use redrive_core::dead_letter::{File, Status};
 use redrive_core::error::{Error, Outcome, Refusal};
 use redrive_core::failure::{Analysed, Reason, displaced_by};
-use redrive_core::group::{Leaf, LeafKey};
+use redrive_core::group::LeafKey;
 use redrive_core::ids::Secret;
 use redrive_core::lifecycle::{Command, Effect, Final, Life, Phase, State, Transition, transition};
 use redrive_core::limits;
 use redrive_core::message::Slip;
-use redrive_core::policy::{QueuePolicy, judge};
+use redrive_core::poison::Indicators;
+use redrive_core::policy::{Override, QueuePolicy};
+use redrive_core::review::{Failed, Review, review};
 use redrive_core::store::{Each, Settle, Settled, Settlement};
-use redrive_core::time::Time;
+use redrive_core::time::{Span, Time};
+
+/// A failure to be filed with a change, and what it leaves on the message.
+pub(super) struct Filing {
+    failure: Analysed,
+    indicators: Option<Indicators>,
+}
+
+impl From<Review> for Filing {
+    fn from(found: Review) -> Self {
+        Self { failure: found.failure, indicators: Some(found.indicators) }
+    }
+}
+
+impl From<Analysed> for Filing {
+    fn from(failure: Analysed) -> Self {
+        Self { failure, indicators: None }
+    }
+}
 
 /// A life changed: what it is now and what that means.
 pub(super) struct Changed {
@@ -47,8 +67,18 @@ impl<T: Tables> Engine<T> {
             Some(_) | None => settlement.token.secret,
         };
         let extended = matches!(settlement.what, Settle::Extend { .. });
-        let (command, failure) = command_of(settlement.what, secret, &live, &policy, now);
-        let changed = self.change(live, &command, failure, &policy, now)?;
+        let (command, filing) = match settlement.what {
+            Settle::Fail { failure, said } => {
+                // Who does not hold the message teaches nothing.
+                let _ = transition(id, &live.life, &Command::Ack { secret }, now)?;
+                let found = self.review(&live, *failure, said, &policy, now)?;
+                (Command::Fail { secret, verdict: found.verdict }, Some(found.into()))
+            }
+            what @ (Settle::Ack | Settle::Release | Settle::Snooze { .. } | Settle::Extend { .. }) => {
+                command_of(&what, secret, &live, &policy, now)
+            }
+        };
+        let changed = self.change(live, &command, filing, &policy, now)?;
         let state = changed.life.state(now);
         Ok(Settled {
             id,
@@ -68,17 +98,57 @@ impl<T: Tables> Engine<T> {
         })
     }
 
+    /// Looks at a failed delivery in the light of all that is known.
+    pub(super) fn review(
+        &mut self,
+        live: &Live,
+        mut failure: Analysed,
+        said: Option<Override>,
+        policy: &QueuePolicy,
+        now: Time,
+    ) -> Kept<Review> {
+        let group = self.place(&mut failure)?;
+        let same = match live.life.indicators.leaf {
+            Some(last) => last == failure.signature.leaf || self.group_of(last)? == Some(group),
+            None => false,
+        };
+        let (slip, life) = (&live.slip, &live.life);
+        let standing = &self.standing(group)?.clone();
+        let found = review(&Failed { slip, life, policy, standing, same, said, now }, failure);
+        let worker = life.lease().map(|lease| lease.worker.clone());
+        self.teach(group, |standing| standing.saw(slip.id, worker.as_deref(), now))?;
+        Ok(found)
+    }
+
     /// Applies one command to one live message, with everything that follows, in this commit.
     pub(super) fn change(
         &mut self,
         live: Live,
         command: &Command,
-        failure: Option<Analysed>,
+        filing: Option<Filing>,
         policy: &QueuePolicy,
         now: Time,
     ) -> Outcome<Changed> {
         let Live { slip, life } = live;
         let Transition { mut next, effect } = transition(slip.id, &life, command, now)?;
+        let (mut failure, reviewed) = match filing {
+            Some(Filing { failure, indicators: Some(indicators) }) => {
+                next.indicators = indicators;
+                (Some(failure), true)
+            }
+            Some(Filing { failure, indicators: None }) => (Some(failure), false),
+            None => (None, false),
+        };
+        if next.lease().is_none() {
+            let signal = match (command, &failure) {
+                (Command::Ack { .. }, _) => Signal::Success,
+                (Command::Fail { .. } | Command::LoseLease { .. }, Some(failure)) => {
+                    Signal::of(failure.route)
+                }
+                (_, _) => Signal::Nothing,
+            };
+            self.signal(&slip, &life, signal, policy, now)?;
+        }
         if faults::is(Fault::CountReset) && effect == Effect::Retried {
             next.attempts = 0;
         }
@@ -95,9 +165,12 @@ impl<T: Tables> Engine<T> {
         // A failed delivery has moved `failed`; a message that died without one (its time was over, or it was
         // handed back too often) gets its place in the history here.
         let died = matches!(effect, Effect::Died(_));
-        let failure = failure.filter(|_| died || next.failed > life.failed);
-        if let Some(failure) = &failure {
+        failure = failure.filter(|_| died || next.failed > life.failed);
+        if let Some(failure) = &mut failure {
             next.failed = life.failed + 1;
+            if !reviewed {
+                self.place(failure)?;
+            }
             self.file_failure(&slip, &life, failure, now)?;
         }
         match effect {
@@ -151,22 +224,7 @@ impl<T: Tables> Engine<T> {
         }
         self.tables.add_failure(slip, life.failed, &filed)?;
         let leaf = failure.signature.leaf;
-        self.know_leaf(leaf, &failure.signature.template, &failure.report.error.error_type)?;
         self.count_leaf(leaf_key(slip, leaf), |c| c.add(0, 0, 1, now))
-    }
-
-    /// Registers a leaf the first time it is seen.
-    pub(super) fn know_leaf(
-        &mut self,
-        id: redrive_core::ids::LeafId,
-        template: &str,
-        error_type: &str,
-    ) -> Kept<()> {
-        if self.tables.leaf(id)?.is_none() {
-            let leaf = Leaf { id, group: id, template: template.into(), error_type: error_type.into() };
-            self.tables.put_leaf(&leaf)?;
-        }
-        Ok(())
     }
 
     /// Turns a message into a dead letter: out of one table, into the other, in one commit (I32).
@@ -191,6 +249,7 @@ impl<T: Tables> Engine<T> {
             now,
         );
         if let Some(old) = previous {
+            self.learn(&old, |lessons| lessons.redriven_failed += 1)?;
             self.count_drawer(&old.file.dlq, old.file.status, -1)?;
             self.count_leaf(leaf_key(slip, old.file.leaf), |c| c.add(-1, 0, 0, now))?;
             self.tables.drop_letter(&old)?;
@@ -259,6 +318,7 @@ impl<T: Tables> Engine<T> {
     ) -> Outcome<()> {
         let Some(mut old) = self.tables.letter(slip.id)? else { return Ok(()) };
         let file = old.file.succeeded(slip.id, policy, by, now)?;
+        self.learn(&old, |lessons| lessons.redriven_ok += 1)?;
         old.life = Life { phase: Phase::Dead, ..life.clone() };
         self.replace_letter(&old, file, now)?;
         Ok(())
@@ -295,28 +355,25 @@ pub(super) fn leaf_key(slip: &Slip, leaf: redrive_core::ids::LeafId) -> LeafKey 
 
 /// What a worker's word means for its message: the command, and the failure that is filed if it comes to that.
 fn command_of(
-    what: Settle,
+    what: &Settle,
     secret: Secret,
     live: &Live,
     policy: &QueuePolicy,
     now: Time,
-) -> (Command, Option<Analysed>) {
-    let held_for = live.life.lease().map_or(redrive_core::time::Span::ZERO, |l| now.since(l.granted_at));
-    let give_back =
-        |until| Command::GiveBack { secret, until, max_attempts: live.slip.terms.max_attempts(policy) };
+) -> (Command, Option<Filing>) {
+    let held_for = live.life.lease().map_or(Span::ZERO, |l| now.since(l.granted_at));
+    let give_back = |until| {
+        let max_attempts = live.slip.terms.max_attempts(policy);
+        (Command::GiveBack { secret, until, max_attempts }, Some(Analysed::lease_lost(held_for).into()))
+    };
     match what {
-        Settle::Ack => (Command::Ack { secret }, None),
-        Settle::Release => (give_back(None), Some(Analysed::lease_lost(held_for))),
-        Settle::Snooze { span } => (give_back(Some(now.plus(span))), Some(Analysed::lease_lost(held_for))),
+        Settle::Release => give_back(None),
+        Settle::Snooze { span } => give_back(Some(now.plus(*span))),
         Settle::Extend { by } => {
             let longest = limits::LEASE_MAX.as_millis().saturating_sub(held_for.as_millis());
             let lease_for = by.unwrap_or(policy.lease).as_millis().min(longest);
-            (Command::Extend { secret, lease_for: redrive_core::time::Span::from_millis(lease_for) }, None)
+            (Command::Extend { secret, lease_for: Span::from_millis(lease_for) }, None)
         }
-        Settle::Fail { failure, said } => {
-            let roll = Roll::of(live.slip.id, live.life.deliveries);
-            let verdict = judge(policy, live.slip.terms, &live.life, &failure, said, now, roll);
-            (Command::Fail { secret, verdict }, Some(*failure))
-        }
+        Settle::Ack | Settle::Fail { .. } => (Command::Ack { secret }, None),
     }
 }

@@ -3,16 +3,18 @@
 //! what they are told: nothing in an implementation decides anything.
 
 use redrive_core::audit::AuditRow;
+use redrive_core::breaker::Breaker;
 use redrive_core::dead_letter::{File, Status};
 use redrive_core::error::{StoreError, StoreErrorKind};
 use redrive_core::failure::Failure;
 use redrive_core::filter::Filter;
 use redrive_core::group::{Leaf, LeafCount, LeafKey};
-use redrive_core::ids::{LeafId, MessageId, OperationId, QueueName, Secret};
+use redrive_core::ids::{GroupId, LeafId, MessageId, OperationId, QueueName, Secret};
 use redrive_core::invariants::{Counts, Verification};
 use redrive_core::lifecycle::{Life, State};
 use redrive_core::message::{Envelope, NewMessage, Slip};
 use redrive_core::operation::{Member, MemberOutcome, Operation};
+use redrive_core::poison::Standing;
 use redrive_core::policy::QueuePolicy;
 use redrive_core::store::KvEntry;
 use redrive_core::time::{Span, Time};
@@ -74,6 +76,9 @@ pub(crate) struct Heads {
     pub(crate) audit_n: u64,
     pub(crate) audit_seal: String,
 }
+
+/// Where a breaker belongs: its queue and the value of its key.
+pub(crate) type BreakerAt = (QueueName, String);
 
 /// Letters by drawer and status.
 pub(crate) type DrawerCounts = BTreeMap<(QueueName, Status), i64>;
@@ -137,9 +142,14 @@ pub(crate) trait Reads {
     fn drawers(&self) -> Kept<DrawerCounts>;
 
     fn leaf(&self, id: LeafId) -> Kept<Option<Leaf>>;
+    /// Every leaf, in the order of first sight.
     fn leaves(&self) -> Kept<Vec<Leaf>>;
     fn leaf_count(&self, key: &LeafKey) -> Kept<LeafCount>;
     fn leaf_counts(&self) -> Kept<Vec<(LeafKey, LeafCount)>>;
+    /// What is known of a group; nothing much when it has no row.
+    fn standing(&self, group: GroupId) -> Kept<Standing>;
+    /// Every breaker that has something to remember.
+    fn breakers(&self) -> Kept<BTreeMap<BreakerAt, Breaker>>;
 
     fn operation(&self, id: OperationId) -> Kept<Option<Operation>>;
     fn operations_before(&self, position: u64, limit: usize) -> Kept<Vec<(u64, Operation)>>;
@@ -170,8 +180,9 @@ pub(crate) trait Tables: Reads {
     type Body: Send;
     /// Takes the body out of a message.
     fn pack(new: &mut NewMessage) -> Self::Body;
-    /// The hash of a message whose body was taken out; only asked for when its id is known already.
-    fn hash(new: &NewMessage, body: &Self::Body) -> Kept<[u8; 32]>;
+    /// The message as handlers see it, with the body that was taken out; only asked for when its id is known
+    /// already or its breaker goes by what is in it.
+    fn whole(new: &NewMessage, body: &Self::Body) -> Kept<NewMessage>;
 
     /// Forgets what is only in memory: the commit that wrote it did not happen.
     fn forget(&mut self) {}
@@ -201,6 +212,8 @@ pub(crate) trait Tables: Reads {
 
     fn put_leaf(&mut self, leaf: &Leaf) -> Kept<()>;
     fn put_leaf_count(&mut self, key: &LeafKey, count: &LeafCount) -> Kept<()>;
+    fn put_standing(&mut self, group: GroupId, standing: Option<&Standing>) -> Kept<()>;
+    fn put_breaker(&mut self, at: &BreakerAt, breaker: Option<&Breaker>) -> Kept<()>;
 
     fn add_operation(&mut self, operation: &Operation) -> Kept<()>;
     fn put_operation(&mut self, operation: &Operation) -> Kept<()>;

@@ -1,19 +1,21 @@
 //! Tables as ordered maps.
 
 use crate::engine::tables::{
-    DrawerCounts, Heads, Kept, KeyRow, Letter, Live, QueueRow, Reads, Stored, Tables,
+    BreakerAt, DrawerCounts, Heads, Kept, KeyRow, Letter, Live, QueueRow, Reads, Stored, Tables,
 };
 use redrive_core::audit::{AuditRow, ORIGIN};
+use redrive_core::breaker::Breaker;
 use redrive_core::dead_letter::Status;
 use redrive_core::error::{StoreError, StoreErrorKind};
 use redrive_core::failure::Failure;
 use redrive_core::filter::Filter;
 use redrive_core::group::{Leaf, LeafCount, LeafKey};
-use redrive_core::ids::{LeafId, MessageId, OperationId, QueueName};
+use redrive_core::ids::{GroupId, LeafId, MessageId, OperationId, QueueName};
 use redrive_core::invariants::Verification;
 use redrive_core::lifecycle::{Life, Phase};
 use redrive_core::message::{Envelope, NewMessage, Payload, Slip};
 use redrive_core::operation::{Member, MemberOutcome, Operation};
+use redrive_core::poison::Standing;
 use redrive_core::store::KvEntry;
 use redrive_core::time::{Span, Time};
 use std::collections::BTreeMap;
@@ -41,6 +43,8 @@ pub(crate) struct Maps {
     drawers: DrawerCounts,
     leaves: BTreeMap<LeafId, Leaf>,
     leaf_counts: BTreeMap<LeafKey, LeafCount>,
+    standings: BTreeMap<GroupId, Standing>,
+    breakers: BTreeMap<BreakerAt, Breaker>,
     operations: BTreeMap<u64, Operation>,
     members: BTreeMap<(OperationId, u64), Member>,
     audit: BTreeMap<u64, AuditRow>,
@@ -172,7 +176,17 @@ impl Reads for Maps {
     }
 
     fn leaves(&self) -> Kept<Vec<Leaf>> {
-        Ok(self.leaves.values().cloned().collect())
+        let mut all: Vec<Leaf> = self.leaves.values().cloned().collect();
+        all.sort_by_key(|leaf| (leaf.n, leaf.id));
+        Ok(all)
+    }
+
+    fn breakers(&self) -> Kept<BTreeMap<BreakerAt, Breaker>> {
+        Ok(self.breakers.clone())
+    }
+
+    fn standing(&self, group: GroupId) -> Kept<Standing> {
+        Ok(self.standings.get(&group).cloned().unwrap_or_default())
     }
 
     fn leaf_count(&self, key: &LeafKey) -> Kept<LeafCount> {
@@ -242,8 +256,8 @@ impl Tables for Maps {
         whole
     }
 
-    fn hash(_: &NewMessage, body: &NewMessage) -> Kept<[u8; 32]> {
-        Ok(body.body_hash())
+    fn whole(_: &NewMessage, body: &NewMessage) -> Kept<NewMessage> {
+        Ok(body.clone())
     }
 
     fn put_heads(&mut self, heads: &Heads) -> Kept<()> {
@@ -333,6 +347,22 @@ impl Tables for Maps {
 
     fn put_leaf(&mut self, leaf: &Leaf) -> Kept<()> {
         self.leaves.insert(leaf.id, leaf.clone());
+        Ok(())
+    }
+
+    fn put_standing(&mut self, group: GroupId, standing: Option<&Standing>) -> Kept<()> {
+        match standing {
+            Some(standing) => self.standings.insert(group, standing.clone()),
+            None => self.standings.remove(&group),
+        };
+        Ok(())
+    }
+
+    fn put_breaker(&mut self, at: &BreakerAt, breaker: Option<&Breaker>) -> Kept<()> {
+        match breaker {
+            Some(breaker) => self.breakers.insert(at.clone(), breaker.clone()),
+            None => self.breakers.remove(at),
+        };
         Ok(())
     }
 

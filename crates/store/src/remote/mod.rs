@@ -8,6 +8,7 @@ use crate::engine::enqueue::check_batch;
 use async_trait::async_trait;
 use protocol::{Call, Hello, VERSION, receive, send};
 use redrive_core::audit::{AuditReport, AuditRow};
+use redrive_core::breaker::BreakerView;
 use redrive_core::dead_letter::{ActRequest, Actor, DeadLetter, LetterDelivery};
 use redrive_core::error::{Outcome, StoreError, StoreErrorKind};
 use redrive_core::filter::Filter;
@@ -183,6 +184,18 @@ impl Work for RemoteStore {
     }
     async fn purge(&self, name: QueueName, actor: Actor) -> Outcome<Purged> {
         self.call(Call::Purge(name, actor)).await
+    }
+    async fn breakers(&self) -> Outcome<Vec<BreakerView>> {
+        self.call(Call::Breakers).await
+    }
+    async fn force_breaker(
+        &self,
+        queue: QueueName,
+        key: String,
+        open: bool,
+        actor: Actor,
+    ) -> Outcome<BreakerView> {
+        self.call(Call::ForceBreaker(queue, key, open, actor)).await
     }
 }
 

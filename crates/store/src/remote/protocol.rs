@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 /// The version of everything said here. Both sides must say the same.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 /// The first frame of each side.
 #[derive(Serialize, Deserialize)]
@@ -43,6 +43,8 @@ pub(super) enum Call {
     Configure(QueueName, Box<QueuePolicy>, Actor),
     Pause(QueueName, bool, Actor),
     Purge(QueueName, Actor),
+    Breakers,
+    ForceBreaker(QueueName, String, bool, Actor),
     Letters(Query),
     Letter(MessageId),
     Drawers,

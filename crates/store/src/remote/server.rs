@@ -101,6 +101,10 @@ async fn answer(stream: &mut UnixStream, store: &dyn Store, call: Call) -> Resul
         }
         Call::Pause(name, paused, actor) => reply(stream, store.pause(name, paused, actor).await).await,
         Call::Purge(name, actor) => reply(stream, store.purge(name, actor).await).await,
+        Call::Breakers => reply(stream, store.breakers().await).await,
+        Call::ForceBreaker(queue, key, open, actor) => {
+            reply(stream, store.force_breaker(queue, key, open, actor).await).await
+        }
         Call::Letters(query) => reply(stream, store.letters(query).await).await,
         Call::Letter(id) => reply(stream, store.letter(id).await).await,
         Call::Drawers => reply(stream, store.drawers().await).await,

@@ -110,10 +110,10 @@ impl Packed {
         Ok((rest, Payload { bytes, content_type: self.content_type }))
     }
 
-    /// The hash that the message had before its body was taken out.
-    pub(super) fn hash_as(self, new: &NewMessage) -> Kept<[u8; 32]> {
+    /// The message as it was before its body was taken out, as far as handlers see it.
+    pub(super) fn put_back(self, new: &NewMessage) -> Kept<NewMessage> {
         let (rest, payload) = self.unpack(new.id)?;
-        Ok(NewMessage { payload, headers: rest.headers, ..new.clone() }.body_hash())
+        Ok(NewMessage { payload, headers: rest.headers, ..new.clone() })
     }
 
     /// The whole envelope, with the slip's part.

@@ -3,15 +3,19 @@
 use super::errors::{damaged, kept};
 use super::rows::{self, Cell, LIFE, SLIP, int, json};
 use super::{body, narrow};
-use crate::engine::tables::{DrawerCounts, Heads, Kept, KeyRow, Letter, Live, QueueRow, Reads, Stored};
+use crate::engine::tables::{
+    BreakerAt, DrawerCounts, Heads, Kept, KeyRow, Letter, Live, QueueRow, Reads, Stored,
+};
 use redrive_core::audit::AuditRow;
+use redrive_core::breaker::Breaker;
 use redrive_core::failure::Failure;
 use redrive_core::filter::Filter;
 use redrive_core::group::{Leaf, LeafCount, LeafKey};
-use redrive_core::ids::{LeafId, MessageId, OperationId, QueueName};
+use redrive_core::ids::{GroupId, LeafId, MessageId, OperationId, QueueName};
 use redrive_core::invariants::{Counts, Verification};
 use redrive_core::message::Slip;
 use redrive_core::operation::{Member, Operation};
+use redrive_core::poison::Standing;
 use redrive_core::store::KvEntry;
 use redrive_core::time::{Span, Time};
 use rusqlite::types::ToSql;
@@ -245,15 +249,31 @@ impl Reads for SqlTables {
     }
 
     fn leaf(&self, id: LeafId) -> Kept<Option<Leaf>> {
-        self.one(
-            "SELECT id, group_id, template, error_type FROM leaves WHERE id = ?1",
-            &[&rows::leaf(id)],
-            leaf,
-        )
+        let sql = "SELECT id, group_id, template, error_type, code, frame, version, n, pinned FROM leaves WHERE id = ?1";
+        self.one(sql, &[&rows::leaf(id)], leaf)
     }
 
     fn leaves(&self) -> Kept<Vec<Leaf>> {
-        self.all("SELECT id, group_id, template, error_type FROM leaves", &[], leaf)
+        let sql = "SELECT id, group_id, template, error_type, code, frame, version, n, pinned FROM leaves ORDER BY n, id";
+        self.all(sql, &[], leaf)
+    }
+
+    fn breakers(&self) -> Kept<BTreeMap<BreakerAt, Breaker>> {
+        let raw = self.all("SELECT queue, key, body FROM breakers", &[], |row| {
+            Ok((row.get::<_, Cell<QueueName>>(0)?.0, row.get::<_, String>(1)?, row.get::<_, String>(2)?))
+        })?;
+        raw.into_iter()
+            .map(|(queue, key, body)| {
+                let breaker = json(&body, &format!("the breaker of {key:?} in queue {queue}"))?;
+                Ok(((queue, key), breaker))
+            })
+            .collect()
+    }
+
+    fn standing(&self, group: GroupId) -> Kept<Standing> {
+        let sql = "SELECT body FROM standings WHERE group_id = ?1";
+        let body = self.one(sql, &[&rows::leaf(group)], |row| row.get::<_, String>(0))?;
+        body.map_or_else(|| Ok(Standing::default()), |body| json(&body, "what is known of a group"))
     }
 
     fn leaf_count(&self, key: &LeafKey) -> Kept<LeafCount> {
@@ -324,6 +344,11 @@ fn leaf(row: &Row<'_>) -> rusqlite::Result<Leaf> {
         group: row.get::<_, Cell<LeafId>>(1)?.0,
         template: row.get(2)?,
         error_type: row.get(3)?,
+        code: row.get(4)?,
+        frame: row.get(5)?,
+        version: row.get(6)?,
+        n: row.get(7)?,
+        pinned: row.get::<_, Option<Cell<LeafId>>>(8)?.map(|cell| cell.0),
     })
 }
 
@@ -342,8 +367,9 @@ mod const_sql {
     macro_rules! live_columns {
         () => {
             "SELECT id, seq, queue, kind, priority, size, key, ordering_key, max_attempts, ttl_ends_at, deadline, \
-             ready_at, attempts, deliveries, generation, given_back, failed, failing_since, last_delay, \
-             first_received_at, updated_at, phase, secret, worker, granted_at, lease_expires_at FROM messages "
+             breaker, ready_at, attempts, deliveries, generation, given_back, failed, failing_since, last_delay, \
+             first_received_at, updated_at, indicators, phase, secret, worker, granted_at, lease_expires_at, permit \
+             FROM messages "
         };
     }
     pub(super) const LIVE_BY_ID: &str = concat!(live_columns!(), "WHERE id = ?1");
@@ -357,7 +383,7 @@ mod tests {
 
     #[test]
     fn the_spelled_out_columns_are_those_that_rows_are_read_by() {
-        let lease = "phase, secret, worker, granted_at, lease_expires_at";
+        let lease = "phase, secret, worker, granted_at, lease_expires_at, permit";
         assert!(const_sql::LIVE_BY_ID.contains(&format!("{SLIP}, {LIFE}, {lease}")));
     }
 }

@@ -6,21 +6,22 @@ use crate::engine::tables::{Kept, Letter, Live};
 use redrive_core::ids::{LeafId, MessageId, QueueName, Secret};
 use redrive_core::lifecycle::{Lease, Life, Phase};
 use redrive_core::message::{Priority, Slip, Terms};
+use redrive_core::poison::Indicators;
 use redrive_core::time::{Span, Time};
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{Result as Sql, Row};
 
 /// Columns of a slip, in the order [`slip`] reads them.
 pub(super) const SLIP: &str =
-    "id, seq, queue, kind, priority, size, key, ordering_key, max_attempts, ttl_ends_at, deadline";
+    "id, seq, queue, kind, priority, size, key, ordering_key, max_attempts, ttl_ends_at, deadline, breaker";
 /// Columns of a life without its lease, in the order [`life`] reads them.
 pub(super) const LIFE: &str = "ready_at, attempts, deliveries, generation, given_back, failed, failing_since, \
-     last_delay, first_received_at, updated_at";
+     last_delay, first_received_at, updated_at, indicators";
 
 /// How many columns a slip has.
-const SLIP_COLUMNS: usize = 11;
+const SLIP_COLUMNS: usize = 12;
 /// How many columns a life has.
-const LIFE_COLUMNS: usize = 10;
+const LIFE_COLUMNS: usize = 11;
 
 /// A value of the core as SQLite keeps it.
 pub(super) struct Cell<T>(pub(super) T);
@@ -61,6 +62,17 @@ impl FromSql for Cell<LeafId> {
     fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
         Ok(Self(LeafId::new(value.as_i64()?.cast_unsigned())))
     }
+}
+
+impl FromSql for Cell<Indicators> {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        serde_json::from_str(value.as_str()?).map(Self).map_err(|_| FromSqlError::InvalidType)
+    }
+}
+
+/// What a failing message carries, as SQLite keeps it; a message that has not failed has nothing.
+pub(super) fn indicators(life: &Life) -> Kept<Option<String>> {
+    if life.indicators == Indicators::default() { Ok(None) } else { text(&life.indicators).map(Some) }
 }
 
 impl ToSql for Cell<MessageId> {
@@ -110,6 +122,7 @@ pub(super) fn slip(row: &Row<'_>, at: usize) -> Sql<Slip> {
             expires_at: time(row, at + 9)?,
             deadline: time(row, at + 10)?,
         },
+        breaker: row.get(at + 11)?,
     })
 }
 
@@ -127,6 +140,7 @@ fn life(row: &Row<'_>, at: usize, phase: Phase) -> Sql<Life> {
         last_delay: row.get::<_, Option<Cell<Span>>>(at + 7)?.map(|cell| cell.0),
         first_received_at: time(row, at + 8)?,
         updated_at: row.get::<_, Cell<Time>>(at + 9)?.0,
+        indicators: row.get::<_, Option<Cell<Indicators>>>(at + 10)?.map(|cell| cell.0).unwrap_or_default(),
     })
 }
 
@@ -141,6 +155,7 @@ pub(super) fn live(row: &Row<'_>) -> Sql<Live> {
             worker: row.get(lease_at + 2)?,
             granted_at: row.get::<_, Cell<Time>>(lease_at + 3)?.0,
             expires_at: row.get::<_, Cell<Time>>(lease_at + 4)?.0,
+            permit: row.get(lease_at + 5)?,
         })
     };
     Ok(Live { slip: slip(row, 0)?, life: life(row, SLIP_COLUMNS, phase)? })

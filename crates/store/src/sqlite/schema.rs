@@ -11,7 +11,7 @@ use rusqlite::Connection;
 pub(super) const APPLICATION_ID: i32 = 0x5244_5256;
 
 /// What each version adds to the one before; the first makes the tables.
-const STEPS: [&str; 1] = [VERSION_1];
+const STEPS: [&str; 2] = [VERSION_1, VERSION_2];
 
 /// Bodies are keyed by sequence and only ever appended; what changes is in narrow rows apart from them.
 /// Columns of `letters` beside `file` repeat what is in it, for SQL to search by; they are never read back.
@@ -83,6 +83,23 @@ CREATE TABLE kv(
   PRIMARY KEY(namespace, key)
 ) WITHOUT ROWID;
 INSERT INTO head VALUES(1, 0, 0, 0, '0000000000000000000000000000000000000000000000000000000000000000', 0, 0);
+";
+
+/// Breakers, what failing messages carry with them, what is known of groups, and all that the template tree
+/// needs of a leaf.
+const VERSION_2: &str = "
+ALTER TABLE messages ADD COLUMN breaker TEXT;
+ALTER TABLE messages ADD COLUMN indicators TEXT;
+ALTER TABLE messages ADD COLUMN permit INTEGER;
+ALTER TABLE letters ADD COLUMN breaker TEXT;
+ALTER TABLE letters ADD COLUMN indicators TEXT;
+ALTER TABLE leaves ADD COLUMN code TEXT;
+ALTER TABLE leaves ADD COLUMN frame TEXT;
+ALTER TABLE leaves ADD COLUMN version INTEGER NOT NULL DEFAULT 1;
+ALTER TABLE leaves ADD COLUMN n INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE leaves ADD COLUMN pinned INTEGER;
+CREATE TABLE breakers(queue TEXT NOT NULL, key TEXT NOT NULL, body TEXT NOT NULL, PRIMARY KEY(queue, key)) WITHOUT ROWID;
+CREATE TABLE standings(group_id INTEGER PRIMARY KEY, body TEXT NOT NULL);
 ";
 
 /// The version this program writes.

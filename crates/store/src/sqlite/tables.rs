@@ -4,15 +4,17 @@ use super::body::{self, Packed};
 use super::errors::{damaged, kept};
 use super::reads::SqlTables;
 use super::rows::{self, int, ms, text};
-use crate::engine::tables::{Heads, Kept, KeyRow, Letter, Live, QueueRow, Tables};
+use crate::engine::tables::{BreakerAt, Heads, Kept, KeyRow, Letter, Live, QueueRow, Tables};
 use redrive_core::audit::AuditRow;
+use redrive_core::breaker::Breaker;
 use redrive_core::dead_letter::Status;
 use redrive_core::failure::Failure;
 use redrive_core::group::{Leaf, LeafCount, LeafKey};
-use redrive_core::ids::{OperationId, QueueName, Secret};
+use redrive_core::ids::{GroupId, OperationId, QueueName, Secret};
 use redrive_core::lifecycle::{Life, Phase};
 use redrive_core::message::{NewMessage, Slip, Terms};
 use redrive_core::operation::{Member, MemberOutcome, Operation};
+use redrive_core::poison::Standing;
 use redrive_core::store::KvEntry;
 use redrive_core::time::{Span, Time};
 use rusqlite::types::ToSql;
@@ -53,8 +55,8 @@ impl SqlTables {
 
 const ADD_LIVE: &str = "INSERT INTO messages(id, seq, queue, kind, priority, size, key, ordering_key, max_attempts, \
      ttl_ends_at, deadline, ready_at, attempts, deliveries, generation, given_back, failed, failing_since, last_delay, \
-     first_received_at, updated_at, delayed, phase) \
-     VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,0)";
+     first_received_at, updated_at, delayed, breaker, indicators, phase) \
+     VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,0)";
 
 /// The same for a message that is new, due and plain, as most are: everything else is the column's default.
 const ADD_PLAIN: &str = "INSERT INTO messages(id, seq, queue, kind, priority, size, ready_at, updated_at) VALUES(?1,?2,?3,?4,?5,?6,?7,?7)";
@@ -62,19 +64,20 @@ const ADD_PLAIN: &str = "INSERT INTO messages(id, seq, queue, kind, priority, si
 fn is_plain(live: &Live) -> bool {
     let Live { slip, life } = live;
     let fresh = Life::new(life.updated_at, life.updated_at);
-    slip.key.is_none() && slip.ordering_key.is_none() && slip.terms == Terms::default() && *life == fresh
+    let unkeyed = slip.key.is_none() && slip.ordering_key.is_none() && slip.breaker.is_none();
+    unkeyed && slip.terms == Terms::default() && *life == fresh
 }
 
 const PUT_LIFE: &str = "UPDATE messages SET ready_at=?2, attempts=?3, deliveries=?4, generation=?5, given_back=?6, \
      failed=?7, failing_since=?8, last_delay=?9, first_received_at=?10, updated_at=?11, delayed=?12, phase=?13, \
-     secret=?14, worker=?15, granted_at=?16, lease_expires_at=?17 WHERE id=?1";
+     secret=?14, worker=?15, granted_at=?16, lease_expires_at=?17, permit=?18, indicators=?19 WHERE id=?1";
 
 const ADD_LETTER: &str = "INSERT INTO letters(death, id, seq, queue, kind, priority, size, key, ordering_key, \
      max_attempts, ttl_ends_at, deadline, ready_at, attempts, deliveries, generation, given_back, failed, \
      failing_since, last_delay, first_received_at, updated_at, file, secret, dlq, status, reason, route, category, \
      severity, leaf, redrives, dead_at, last_failed_at, expires_at, quarantined_until, holds_key, available_at, \
-     consumer_until) VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,\
-     ?25,?26,?27,?28,?29,?30,?31,?32,?33,?34,?35,?36,?37,?38,?39)";
+     consumer_until, breaker, indicators) VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,\
+     ?25,?26,?27,?28,?29,?30,?31,?32,?33,?34,?35,?36,?37,?38,?39,?40,?41)";
 
 /// Rows kept in memory as they were written: about 20 MB at most.
 const RECENT_MAX: usize = 65_536;
@@ -94,8 +97,8 @@ impl Tables for SqlTables {
         body::pack(new)
     }
 
-    fn hash(new: &NewMessage, body: &Packed) -> Kept<[u8; 32]> {
-        body.clone().hash_as(new)
+    fn whole(new: &NewMessage, body: &Packed) -> Kept<NewMessage> {
+        body.clone().put_back(new)
     }
 
     fn forget(&mut self) {
@@ -190,6 +193,8 @@ impl Tables for SqlTables {
             &ms(life.first_received_at),
             &life.updated_at.as_millis(),
             &delayed(life),
+            &slip.breaker,
+            &rows::indicators(life)?,
         ];
         self.run_one("a message", ADD_LIVE, params)
     }
@@ -214,6 +219,8 @@ impl Tables for SqlTables {
             &lease.map(|l| l.worker.as_str()),
             &ms(lease.map(|l| l.granted_at)),
             &ms(lease.map(|l| l.expires_at)),
+            &lease.and_then(|l| l.permit).map(int),
+            &rows::indicators(life)?,
         ];
         self.run_one("a message", PUT_LIFE, params)?;
         if let Some(live) = self.recent.get_mut(&slip.id) {
@@ -311,6 +318,8 @@ impl Tables for SqlTables {
             &file.holds_key,
             &file.available_at.as_millis(),
             &ms(file.consumer_until),
+            &slip.breaker,
+            &rows::indicators(life)?,
         ];
         self.run_one("a dead letter", ADD_LETTER, params)
     }
@@ -330,10 +339,44 @@ impl Tables for SqlTables {
     }
 
     fn put_leaf(&mut self, leaf: &Leaf) -> Kept<()> {
-        let sql = "INSERT OR REPLACE INTO leaves(id, group_id, template, error_type) VALUES(?1, ?2, ?3, ?4)";
-        let params: &[&dyn ToSql] =
-            &[&rows::leaf(leaf.id), &rows::leaf(leaf.group), &leaf.template, &leaf.error_type];
+        let sql = "INSERT OR REPLACE INTO leaves(id, group_id, template, error_type, code, frame, version, n, pinned) \
+                   VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+        let params: &[&dyn ToSql] = &[
+            &rows::leaf(leaf.id),
+            &rows::leaf(leaf.group),
+            &leaf.template,
+            &leaf.error_type,
+            &leaf.code,
+            &leaf.frame,
+            &leaf.version,
+            &int(leaf.n),
+            &leaf.pinned.map(rows::leaf),
+        ];
         self.run_one("a leaf", sql, params)
+    }
+
+    fn put_standing(&mut self, group: GroupId, standing: Option<&Standing>) -> Kept<()> {
+        let group = rows::leaf(group);
+        match standing {
+            Some(standing) => {
+                let sql = "INSERT OR REPLACE INTO standings(group_id, body) VALUES(?1, ?2)";
+                self.run_one("what is known of a group", sql, &[&group, &text(standing)?])
+            }
+            None => self.run("DELETE FROM standings WHERE group_id = ?1", &[&group]).map(|_| ()),
+        }
+    }
+
+    fn put_breaker(&mut self, (queue, key): &BreakerAt, breaker: Option<&Breaker>) -> Kept<()> {
+        match breaker {
+            Some(breaker) => {
+                let sql = "INSERT OR REPLACE INTO breakers(queue, key, body) VALUES(?1, ?2, ?3)";
+                self.run_one("a breaker", sql, &[&queue.as_str(), key, &text(breaker)?])
+            }
+            None => {
+                let sql = "DELETE FROM breakers WHERE queue = ?1 AND key = ?2";
+                self.run(sql, &[&queue.as_str(), key]).map(|_| ())
+            }
+        }
     }
 
     fn put_leaf_count(&mut self, key: &LeafKey, count: &LeafCount) -> Kept<()> {

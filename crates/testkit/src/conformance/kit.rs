@@ -12,6 +12,7 @@ use redrive_core::ids::{LeaseToken, MessageId, QueueName};
 use redrive_core::invariants::Counts;
 use redrive_core::lifecycle::State;
 use redrive_core::message::{Delivery, Envelope, Message, NewMessage, Payload};
+use redrive_core::poison::PoisonPolicy;
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{PageRequest, Query};
 use redrive_core::store::{Enqueued, LeaseRequest, LetterState, Queue, Settle, Settled, Settlement};
@@ -52,6 +53,12 @@ pub(super) fn rules(max_attempts: u32) -> QueuePolicy {
         },
         ..QueuePolicy::default()
     }
+}
+
+/// The same for a queue that does not look for poison.
+pub(super) fn unwatched(max_attempts: u32) -> QueuePolicy {
+    let poison = PoisonPolicy { detect: false, ..PoisonPolicy::default() };
+    QueuePolicy { poison, ..rules(max_attempts) }
 }
 
 /// A failure of this error type; equal types are equal causes.
@@ -171,6 +178,12 @@ impl Stage<'_> {
         let mut taken = self.take(queue, 1).await;
         assert_eq!(taken.len(), 1, "one message of {queue} is due");
         taken.remove(0)
+    }
+
+    /// Leases as another worker.
+    pub(super) async fn take_as(&self, worker: &str, queue: &str, max: usize) -> Vec<Delivery> {
+        let wish = LeaseRequest { worker: worker.into(), ..self.wish(&[queue], max) };
+        self.store.lease(wish).await.expect("lease answers")
     }
 
     /// A lease request of worker `w`.

@@ -1,7 +1,7 @@
 //! Laws of `lease`: who gets what, when, for how long, and what happens to leases nobody gave back.
 
 use super::Stage;
-use super::kit::{BACKOFF, MS, failure, field, fresh, new, operator, q, refused, rules, secs};
+use super::kit::{BACKOFF, MS, failure, field, fresh, new, operator, q, refused, rules, secs, unwatched};
 use crate::clock::START;
 use crate::ids::message_id;
 use redrive_core::error::Refusal;
@@ -229,7 +229,7 @@ pub(super) async fn i16_concurrent_workers_never_share(stage: &Stage<'_>) {
 }
 
 pub(super) async fn i17_i18_every_lease_has_a_new_secret_and_a_higher_number(stage: &Stage<'_>) {
-    stage.set("q", rules(1_000)).await;
+    stage.set("q", unwatched(1_000)).await;
     stage.send(new(1, "q")).await;
     let mut secrets = BTreeSet::new();
     for n in 1..=50 {
@@ -250,7 +250,8 @@ pub(super) async fn i19_a_lost_lease_is_judged_by_whoever_leases_next(stage: &St
     let first = stage.take_one("q").await;
     let now = stage.clock.advance(secs(30));
     // Any lease call finds it, also one that asks for another queue.
-    stage.take_one("other").await;
+    let other = stage.take_one("other").await;
+    stage.settle(other.token, Settle::Ack).await.expect("held");
     let lost = Analysed::lease_lost(secs(30)).file(1, 1, now, Some("w".into()));
     let waiting = Message {
         state: State::Scheduled,
@@ -271,7 +272,7 @@ pub(super) async fn i19_a_lost_lease_is_judged_by_whoever_leases_next(stage: &St
 }
 
 pub(super) async fn i24_i25_i26_lost_leases_count_and_end_in_the_drawer(stage: &Stage<'_>) {
-    stage.set("q", rules(3)).await;
+    stage.set("q", unwatched(3)).await;
     let id = stage.send(new(1, "q")).await;
     for attempt in 1..=3 {
         let taken = stage.take_one("q").await;

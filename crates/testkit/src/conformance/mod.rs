@@ -7,6 +7,7 @@
 mod kit;
 
 mod audit;
+mod breaker;
 mod death;
 mod drawers;
 mod enqueue;
@@ -18,6 +19,7 @@ mod letters;
 mod messages;
 mod operations;
 mod order;
+mod poison;
 mod queues;
 mod reap;
 mod settle;
@@ -127,6 +129,27 @@ pub const LAWS: &[Law] = laws! {
         i30_a_held_key_waits_until_the_letter_is_closed,
         i30_a_held_key_lets_its_own_redrive_through,
         i30_two_letters_of_one_held_key_can_both_be_sent_back,
+    }
+    breaker {
+        i28_an_open_breaker_holds_without_using_attempts,
+        i28_k_probes_in_total_over_all_workers,
+        i28_a_failed_probe_reopens_for_twice_as_long,
+        i28_a_released_probe_gives_its_place_back_and_a_lost_one_reopens,
+        i28_more_than_half_of_the_window_opens_it,
+        i28_old_results_do_not_count,
+        a_breaker_goes_by_header_or_payload,
+        an_operator_opens_and_closes_a_breaker,
+        a_new_key_starts_afresh,
+    }
+    poison {
+        ten_in_a_row_are_poison_also_on_one_worker,
+        five_in_a_row_over_two_workers_are_poison,
+        a_cause_that_hits_many_is_not_their_poison,
+        three_crashes_are_poison_and_the_neighbour_is_not,
+        a_suspect_goes_to_an_idle_worker_and_nothing_beside_it,
+        a_busy_worker_is_emptied_for_a_suspect_that_waits,
+        trap2_a_redrive_forgets_the_crashes,
+        a_quarantine_can_end_in_the_queue,
     }
     settle {
         an_acknowledged_message_is_done,

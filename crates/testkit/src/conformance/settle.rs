@@ -1,7 +1,9 @@
 //! Laws of `settle`: only the holder of the live lease is heard, once, and what it says is judged here.
 
 use super::Stage;
-use super::kit::{BACKOFF, MS, failed, failure, field, fresh, hopeless, new, refused, rules, secs};
+use super::kit::{
+    BACKOFF, MS, failed, failure, field, fresh, hopeless, new, refused, rules, secs, unwatched,
+};
 use crate::clock::START;
 use crate::ids::message_id;
 use redrive_core::backoff::{Backoff, Roll};
@@ -170,9 +172,7 @@ pub(super) async fn a_message_may_have_a_limit_of_its_own(stage: &Stage<'_>) {
 
 pub(super) async fn i27_every_delay_is_what_the_backoff_says(stage: &Stage<'_>) {
     let backoff = Backoff::default();
-    stage
-        .set("q", QueuePolicy { max_attempts: 12, backoff: backoff.clone(), ..QueuePolicy::default() })
-        .await;
+    stage.set("q", QueuePolicy { max_attempts: 12, backoff: backoff.clone(), ..unwatched(1) }).await;
     let id = stage.send(new(1, "q")).await;
     let mut last = None;
     for attempt in 1..=11 {

@@ -1,6 +1,7 @@
 //! What follows from one step in a message's life: history, counters, letter, key. Every verb ends here.
 
 use super::{Books, Letter};
+use redrive_core::breaker::Signal;
 use redrive_core::dead_letter::File;
 use redrive_core::error::Refusal;
 use redrive_core::failure::{Analysed, Reason, displaced_by};
@@ -8,7 +9,27 @@ use redrive_core::group::{Leaf, LeafKey};
 use redrive_core::ids::LeafId;
 use redrive_core::lifecycle::{Command, Effect, Final, Life, Phase, State, transition};
 use redrive_core::message::{Envelope, Record};
+use redrive_core::poison::Indicators;
+use redrive_core::review::Review;
 use redrive_core::time::Time;
+
+/// A failure to be filed with a step, and what it leaves on the message.
+pub(super) struct Filing {
+    failure: Analysed,
+    indicators: Option<Indicators>,
+}
+
+impl From<Review> for Filing {
+    fn from(found: Review) -> Self {
+        Self { failure: found.failure, indicators: Some(found.indicators) }
+    }
+}
+
+impl From<Analysed> for Filing {
+    fn from(failure: Analysed) -> Self {
+        Self { failure, indicators: None }
+    }
+}
 
 impl Books {
     /// One step in one message's life, and everything that follows from it.
@@ -16,13 +37,24 @@ impl Books {
         &mut self,
         at: usize,
         command: &Command,
-        failure: Option<Analysed>,
+        filing: Option<Filing>,
         now: Time,
     ) -> Result<(Life, Effect), Refusal> {
-        let Record { envelope, life } = self.live[at].clone();
+        let record = self.live[at].clone();
+        let Record { envelope, life } = record.clone();
         let id = envelope.id;
         let step = transition(id, &life, command, now)?;
         let (mut next, effect) = (step.next, step.effect);
+        let (failure, indicators) = filing.map_or((None, None), |f| (Some(f.failure), f.indicators));
+        next.indicators = indicators.unwrap_or(next.indicators);
+        if next.lease().is_none() {
+            let signal = match (command, &failure) {
+                (Command::Ack { .. }, _) => Signal::Success,
+                (Command::Fail { .. } | Command::LoseLease { .. }, Some(f)) => Signal::of(f.route),
+                _ => Signal::Nothing,
+            };
+            self.signal(&record, signal, now);
+        }
         let failed = matches!(command, Command::Fail { .. } | Command::LoseLease { .. });
         let failure = failure.filter(|_| failed || matches!(effect, Effect::Died(_)));
         if let Some(failure) = &failure {
@@ -55,6 +87,7 @@ impl Books {
                     let policy = self.policy(&envelope.queue);
                     let file = self.letters[letter].file.succeeded(id, policy, worker, now)?;
                     self.letters[letter].record.life = Life { phase: Phase::Dead, ..next.clone() };
+                    self.teach(&self.letters[letter].clone(), |l| l.redriven_ok += 1);
                     self.refile(letter, file, now);
                 } else {
                     self.histories.remove(&id);
@@ -68,6 +101,9 @@ impl Books {
 
     /// Files the letter of a message that died; a second death replaces the file and keeps the identity.
     fn bury(&mut self, record: Record, failure: &Analysed, reason: Reason, before: Option<usize>, now: Time) {
+        if let Some(at) = before {
+            self.teach(&self.letters[at].clone(), |l| l.redriven_failed += 1);
+        }
         let before = before.map(|at| self.letters.remove(at).file);
         let policy = self.policy(&record.envelope.queue);
         let file = File::of_death(&record, &record.life, policy, failure, reason, before.as_ref(), now);
@@ -93,7 +129,18 @@ impl Books {
     ) {
         if !self.leaves.iter().any(|l| l.id == leaf) {
             let (template, error_type) = (template.to_owned(), error_type.to_owned());
-            self.leaves.push(Leaf { id: leaf, group: leaf, template, error_type });
+            let (code, frame, version, n, pinned) = (None, None, 0, 0, None);
+            self.leaves.push(Leaf {
+                id: leaf,
+                group: leaf,
+                template,
+                error_type,
+                code,
+                frame,
+                version,
+                n,
+                pinned,
+            });
         }
         let key = LeafKey { leaf, queue: envelope.queue.clone(), kind: envelope.kind.clone() };
         self.tallies.entry(key).or_default().add(open, total, failures, now);

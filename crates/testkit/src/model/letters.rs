@@ -10,6 +10,7 @@ use redrive_core::lifecycle::{Command, Final, Life, Phase, State, transition};
 use redrive_core::limits::{self, OPERATION_CHUNK};
 use redrive_core::message::Record;
 use redrive_core::operation::{Member, MemberOutcome, Operation, Stage};
+use redrive_core::poison::Release;
 use redrive_core::store::{
     LetterLeaseRequest, LetterSettle, LetterSettlement, LetterState, Reaped, check_lease,
 };
@@ -59,6 +60,13 @@ impl Books {
             counts.leave(&Phase::Dead, 0);
             counts.enter(&life.phase, record.envelope.size());
             self.live.push(Record { life, ..record });
+        }
+        let letter = self.letters[at].clone();
+        match request.act {
+            Act::Resolve => self.teach(&letter, |l| l.resolved += 1),
+            Act::Abandon => self.teach(&letter, |l| l.abandoned += 1),
+            Act::Retry { .. } | Act::Review | Act::Quarantine { .. } | Act::Release => {}
+            Act::Reopen | Act::Note | Act::Purge => {}
         }
         let state = LetterState { id, status: Some(next.status), version: next.version };
         self.refile(at, next, now);
@@ -138,9 +146,14 @@ impl Books {
             |f: &File| f.quarantined_until.filter(|t| *t <= now && f.status == Status::Quarantined);
         for id in self.letters_due(limit, quarantined) {
             let at = self.letter_at(id).expect("just found");
-            let Letter { record, file, .. } = &self.letters[at];
-            let next = file.moved(Status::Review, self.policy(&record.envelope.queue), "system", now);
-            self.refile(at, next, now);
+            let Letter { record, file, .. } = self.letters[at].clone();
+            let policy = self.policy(&record.envelope.queue);
+            if policy.poison.release == Release::Queue {
+                self.act_on(&file, &ActRequest::release_to_queue(id), now).expect("quarantined");
+            } else {
+                let next = file.moved(Status::Review, policy, "system", now);
+                self.refile(at, next, now);
+            }
             reaped.released += 1;
         }
         let expired = |f: &File| f.expires_at.filter(|t| *t <= now && f.status != Status::Retrying);

@@ -3,6 +3,7 @@
 use super::{AUDIT_KEY, Books, Letter, Model};
 use async_trait::async_trait;
 use redrive_core::audit::{AuditCheck, AuditEntry, AuditReport, AuditRow, ORIGIN};
+use redrive_core::breaker::BreakerView;
 use redrive_core::dead_letter::{Act, ActRequest, Actor, DeadLetter, LetterDelivery};
 use redrive_core::error::{Error, Outcome, Refusal, StoreError, StoreErrorKind};
 use redrive_core::failure::Failure;
@@ -194,7 +195,7 @@ impl Work for Model {
                 return Err(Refusal::NoSuchQueue { queue: queue.clone() }.into());
             }
             b.reap_work(limits::REAP_MAX, now);
-            let ids: Vec<MessageId> = (0..request.max).map_while(|_| b.pick(&request, now)).collect();
+            let ids = b.hand_out(&request, now);
             let deliver = |id: &MessageId| {
                 let record = &b.live[b.live_at(*id).expect("just leased")];
                 let secret = record.life.lease().expect("just leased").secret;
@@ -278,7 +279,12 @@ impl Work for Model {
         policy.check(&name)?;
         self.at(|b, now| {
             b.check_name(&name, &policy)?;
-            b.queues.entry(name.clone()).or_default().policy = policy;
+            let shelf = b.queues.entry(name.clone()).or_default();
+            let key = |policy: &QueuePolicy| policy.breaker.as_ref().map(|rules| rules.key.clone());
+            if key(&shelf.policy) != key(&policy) {
+                b.breakers.retain(|(queue, _), _| *queue != name);
+            }
+            shelf.policy = policy;
             b.log(now, &actor, "configure", &name, 0);
             Ok(b.show_queue(&name, now)?)
         })
@@ -312,6 +318,20 @@ impl Work for Model {
             b.log(now, &actor, "purge", &name, purged);
             Ok(Purged { purged, more })
         })
+    }
+
+    async fn breakers(&self) -> Outcome<Vec<BreakerView>> {
+        self.at(|b, now| Ok(b.show_breakers(now)))
+    }
+
+    async fn force_breaker(
+        &self,
+        queue: QueueName,
+        key: String,
+        open: bool,
+        actor: Actor,
+    ) -> Outcome<BreakerView> {
+        self.at(|b, now| Ok(b.force_breaker(&queue, &key, open, &actor, now)?))
     }
 }
 

@@ -140,6 +140,11 @@ impl Pair<'_> {
                 let a = self.a.pause(queue(*n), *on, actor()).await.map(wordless);
                 same(a, self.b.pause(queue(*n), *on, actor()).await.map(wordless)).map(drop)
             }
+            Op::Force(n, open) => {
+                let key = if *open { "even".to_owned() } else { queue(*n).to_string() };
+                let a = self.a.force_breaker(queue(*n), key.clone(), *open, actor()).await;
+                same(a, self.b.force_breaker(queue(*n), key, *open, actor()).await).map(drop)
+            }
             Op::Purge(n) => {
                 let a = self.a.purge(queue(*n), actor()).await;
                 same(a, self.b.purge(queue(*n), actor()).await).map(drop)

@@ -1,0 +1,504 @@
+//! The circuit breaker: when to stop asking a dependency that is down, and when to ask again. Pure: a store
+//! keeps one [`Breaker`] per key, shows it every grant and every result, and asks it what to hold.
+//!
+//! ```text
+//!              N failures in a row, or more than half of the window
+//!      closed ────────────────────────────────────────────────────> open <──┐
+//!        ▲                                                           │      │
+//!        │ ceil(k/2) probes succeed          its time is over        │      │ one probe fails:
+//!        └───────────────────────── half-open <──────────────────────┘      │ open twice as long
+//!                                       └───────────────────────────────────┘
+//! ```
+//!
+//! Every change of state starts a new epoch. A lease carries the epoch it was granted in as its permit, so the
+//! result of a delivery that began before the change is stale and says nothing (I28). An operator can force it
+//! open, which lasts until an operator closes it.
+
+use crate::dead_letter::Actor;
+use crate::error::Refusal;
+use crate::failure::{Route, named};
+use crate::filter;
+use crate::ids::QueueName;
+use crate::limits;
+use crate::message::{Payload, Slip, sane};
+use crate::time::{Span, Time};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::str::FromStr;
+
+/// What messages share a breaker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BreakerKey {
+    /// All of the queue.
+    Queue,
+    /// Those of one kind.
+    Kind,
+    /// Those with the same value of a header: `header:region`.
+    Header(String),
+    /// Those with the same value at a path of their JSON payload: `payload.customer.id`.
+    Payload(Vec<String>),
+}
+
+impl BreakerKey {
+    /// The part of the key that has to be read from the message when it comes in, because nothing later looks
+    /// into headers and payload again. A message without the value has no breaker.
+    #[must_use]
+    pub fn read(&self, headers: &BTreeMap<String, String>, payload: &Payload) -> Option<String> {
+        let value = match self {
+            Self::Queue | Self::Kind => None,
+            Self::Header(name) => headers.get(name).cloned(),
+            Self::Payload(path) => filter::text_at(&payload.bytes, path),
+        };
+        value.map(shortened).filter(|value| !value.is_empty())
+    }
+
+    /// The key of a message.
+    #[must_use]
+    pub fn of(&self, slip: &Slip) -> Option<String> {
+        match self {
+            Self::Queue => Some(slip.queue.to_string()),
+            Self::Kind => Some(slip.kind.clone()).filter(|kind| !kind.is_empty()),
+            Self::Header(_) | Self::Payload(_) => slip.breaker.clone(),
+        }
+    }
+}
+
+/// A key short enough to be kept: the beginning of what was given.
+fn shortened(mut text: String) -> String {
+    let mut end = text.len().min(limits::KEY_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.truncate(end);
+    text.replace(char::is_control, " ")
+}
+
+impl fmt::Display for BreakerKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Queue => f.write_str("queue"),
+            Self::Kind => f.write_str("kind"),
+            Self::Header(name) => write!(f, "header:{name}"),
+            Self::Payload(path) => write!(f, "payload.{}", path.join(".")),
+        }
+    }
+}
+
+impl FromStr for BreakerKey {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = || {
+            format!(
+                "{text:?} is not a breaker key: queue, kind, header:NAME or payload.PATH, such as payload.host"
+            )
+        };
+        match text {
+            "queue" => return Ok(Self::Queue),
+            "kind" => return Ok(Self::Kind),
+            _ => {}
+        }
+        if text.len() > limits::LABEL_BYTES_MAX || text.chars().any(char::is_control) {
+            return Err(wrong());
+        }
+        if let Some(name) = text.strip_prefix("header:").filter(|name| !name.is_empty()) {
+            return Ok(Self::Header(name.to_owned()));
+        }
+        let path = text.strip_prefix("payload.").ok_or_else(wrong)?;
+        let parts: Vec<String> = path.split('.').map(str::to_owned).collect();
+        if parts.iter().any(String::is_empty) { Err(wrong()) } else { Ok(Self::Payload(parts)) }
+    }
+}
+crate::ids::serde_as_text!(BreakerKey);
+
+/// When a queue's breakers open and close. Off until a policy names its key.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BreakerPolicy {
+    /// What messages share a breaker.
+    pub key: BreakerKey,
+    /// Failures in a row that open it.
+    #[serde(default = "defaults::failures")]
+    pub failures: u32,
+    /// Results in the window.
+    #[serde(default = "defaults::window")]
+    pub window: u32,
+    /// Results older than this do not count.
+    #[serde(default = "defaults::within", rename = "within_ms", alias = "within")]
+    pub within: Span,
+    /// Results the window needs before its share of failures counts.
+    #[serde(default = "defaults::sample")]
+    pub sample: u32,
+    /// The share of failures in the window above which it opens.
+    #[serde(default = "defaults::ratio")]
+    pub ratio: f64,
+    /// How long it is open the first time.
+    #[serde(default = "defaults::open_for", rename = "open_for_ms", alias = "open_for")]
+    pub open_for: Span,
+    /// Each reopening doubles that, up to here.
+    #[serde(default = "defaults::open_max", rename = "open_max_ms", alias = "open_max")]
+    pub open_max: Span,
+    /// Deliveries let through while half open, in total over all workers.
+    #[serde(default = "defaults::probes")]
+    pub probes: u32,
+}
+
+/// The numbers of PRODUCT.md.
+mod defaults {
+    use crate::time::Span;
+
+    pub(super) const fn failures() -> u32 {
+        5
+    }
+    pub(super) const fn window() -> u32 {
+        20
+    }
+    pub(super) const fn within() -> Span {
+        Span::from_secs(60)
+    }
+    pub(super) const fn sample() -> u32 {
+        10
+    }
+    pub(super) const fn ratio() -> f64 {
+        0.5
+    }
+    pub(super) const fn open_for() -> Span {
+        Span::from_secs(30)
+    }
+    pub(super) const fn open_max() -> Span {
+        Span::from_secs(300)
+    }
+    pub(super) const fn probes() -> u32 {
+        3
+    }
+}
+
+impl BreakerPolicy {
+    /// The default numbers for this key.
+    #[must_use]
+    pub const fn new(key: BreakerKey) -> Self {
+        Self {
+            key,
+            failures: defaults::failures(),
+            window: defaults::window(),
+            within: defaults::within(),
+            sample: defaults::sample(),
+            ratio: defaults::ratio(),
+            open_for: defaults::open_for(),
+            open_max: defaults::open_max(),
+            probes: defaults::probes(),
+        }
+    }
+
+    /// Refuses what cannot be meant, naming the setting.
+    ///
+    /// # Errors
+    /// [`Refusal::Invalid`] for the first setting that is out of bounds.
+    pub fn check(&self) -> Result<(), Refusal> {
+        for (field, n, most) in [
+            ("breaker.failures", self.failures, limits::ATTEMPTS_MAX),
+            ("breaker.window", self.window, limits::BREAKER_WINDOW_MAX),
+            ("breaker.sample", self.sample, self.window),
+            ("breaker.probes", self.probes, limits::BREAKER_PROBES_MAX),
+        ] {
+            if n == 0 || n > most {
+                return Err(Refusal::invalid(field, format!("{n} is outside 1 to {most}")));
+            }
+        }
+        if !(self.ratio > 0.0 && self.ratio <= 1.0) {
+            let why = format!("{} is not a share: more than 0, at most 1", self.ratio);
+            return Err(Refusal::invalid("breaker.ratio", why));
+        }
+        sane("breaker.within", self.within, Span::from_millis(1), limits::SPAN_MAX)?;
+        sane("breaker.open_for", self.open_for, Span::from_millis(1), limits::SPAN_MAX)?;
+        sane("breaker.open_max", self.open_max, self.open_for, limits::SPAN_MAX)
+    }
+
+    /// How long it is open after so many reopenings.
+    fn open_span(&self, reopened: u32) -> Span {
+        self.open_for.times(1_u64 << reopened.min(32)).min(self.open_max)
+    }
+}
+
+named! {
+    /// Whether a breaker lets work through.
+    BreakerState, "breaker state", {
+        /// Work flows.
+        Closed = "closed",
+        /// Work is held.
+        Open = "open",
+        /// A few deliveries try whether it works again.
+        HalfOpen = "half_open",
+    }
+}
+
+/// Whether deliveries of a key may be granted now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stance {
+    /// As many as there are.
+    Free,
+    /// So many more.
+    Probing(u32),
+    /// None, until then; without an end when an operator says so.
+    Held(Option<Time>),
+}
+
+/// What a delivery's end says about the dependency.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// It works.
+    Success,
+    /// It does not.
+    Failure,
+    /// Nothing: the message was given back, or failed for a reason of its own.
+    Nothing,
+}
+
+impl Signal {
+    /// What a failure of this route says. A message that cannot be read or is poison says nothing.
+    #[must_use]
+    pub const fn of(route: Route) -> Self {
+        match route {
+            Route::Network | Route::Timeout | Route::Agent | Route::System => Self::Failure,
+            Route::Corruption | Route::Poison => Self::Nothing,
+        }
+    }
+}
+
+/// One change of state, for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BreakerEvent {
+    /// When.
+    pub at: Time,
+    /// The state from then on.
+    pub to: BreakerState,
+    /// Why.
+    pub why: String,
+    /// Which operator, when one did it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+}
+
+/// The breaker of one key, as a store keeps it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Breaker {
+    state: BreakerState,
+    /// When this state began.
+    since: Time,
+    /// When it may be tried again, while open; nothing when an operator forced it.
+    #[serde(default)]
+    until: Option<Time>,
+    /// Counts changes of state; the permit of every lease granted in this one.
+    epoch: u64,
+    /// Failures since the last success.
+    #[serde(default)]
+    in_a_row: u32,
+    /// The latest results, oldest first: when, and whether it failed.
+    #[serde(default)]
+    window: VecDeque<(Time, bool)>,
+    /// How often it was opened without closing in between.
+    #[serde(default)]
+    reopened: u32,
+    /// Probes granted and not taken back in this half-open.
+    #[serde(default)]
+    probes: u32,
+    /// Probes that succeeded.
+    #[serde(default)]
+    succeeded: u32,
+    #[serde(default)]
+    events: VecDeque<BreakerEvent>,
+}
+
+impl Breaker {
+    /// A breaker that has seen nothing: closed.
+    #[must_use]
+    pub const fn new(now: Time) -> Self {
+        Self {
+            state: BreakerState::Closed,
+            since: now,
+            until: None,
+            epoch: 0,
+            in_a_row: 0,
+            window: VecDeque::new(),
+            reopened: 0,
+            probes: 0,
+            succeeded: 0,
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Whether there is anything about it worth keeping: one that is closed, without a failure in a row and
+    /// without a result that still counts is as good as a new one.
+    #[must_use]
+    pub fn is_remarkable(&self, policy: &BreakerPolicy, now: Time) -> bool {
+        let recent = self.window.back().is_some_and(|(at, _)| now.since(*at) <= policy.within);
+        self.state != BreakerState::Closed || self.in_a_row > 0 || recent
+    }
+
+    /// The state now. An open breaker whose time is over is half open, whether or not anybody has looked.
+    #[must_use]
+    pub fn state(&self, now: Time) -> BreakerState {
+        match self.state {
+            BreakerState::Open if self.until.is_some_and(|until| until <= now) => BreakerState::HalfOpen,
+            state @ (BreakerState::Closed | BreakerState::Open | BreakerState::HalfOpen) => state,
+        }
+    }
+
+    /// Whether deliveries may be granted now.
+    #[must_use]
+    pub fn stance(&self, policy: &BreakerPolicy, now: Time) -> Stance {
+        match (self.state(now), self.state) {
+            (BreakerState::Closed, _) => Stance::Free,
+            (BreakerState::Open, _) => Stance::Held(self.until),
+            (BreakerState::HalfOpen, BreakerState::HalfOpen) => {
+                Stance::Probing(policy.probes.saturating_sub(self.probes))
+            }
+            (BreakerState::HalfOpen, BreakerState::Open | BreakerState::Closed) => {
+                Stance::Probing(policy.probes)
+            }
+        }
+    }
+
+    /// Takes note of a granted lease; the permit goes into the lease.
+    pub fn grant(&mut self, now: Time) -> u64 {
+        if self.state == BreakerState::Open && self.state(now) == BreakerState::HalfOpen {
+            self.enter(BreakerState::HalfOpen, None, "its time was over; trying again".into(), None, now);
+        }
+        if self.state == BreakerState::HalfOpen {
+            self.probes = self.probes.saturating_add(1);
+        }
+        self.epoch
+    }
+
+    /// Takes note of the end of a delivery. A permit of another epoch is stale and changes nothing.
+    pub fn settle(&mut self, permit: u64, signal: Signal, policy: &BreakerPolicy, now: Time) {
+        if permit != self.epoch {
+            return;
+        }
+        match self.state {
+            BreakerState::Closed => self.observe(signal, policy, now),
+            BreakerState::HalfOpen => self.probed(signal, policy, now),
+            BreakerState::Open => {}
+        }
+    }
+
+    fn observe(&mut self, signal: Signal, policy: &BreakerPolicy, now: Time) {
+        let failed = match signal {
+            Signal::Success => false,
+            Signal::Failure => true,
+            Signal::Nothing => return,
+        };
+        self.in_a_row = if failed { self.in_a_row.saturating_add(1) } else { 0 };
+        self.window.push_back((now, failed));
+        let room = usize::try_from(policy.window).unwrap_or(usize::MAX);
+        while self.window.len() > room
+            || self.window.front().is_some_and(|(at, _)| now.since(*at) > policy.within)
+        {
+            self.window.pop_front();
+        }
+        let failures = self.window.iter().filter(|(_, failed)| *failed).count();
+        let results = self.window.len();
+        #[expect(clippy::cast_precision_loss, reason = "a window holds at most a thousand results")]
+        let share = failures as f64 / results.max(1) as f64;
+        let sampled = results >= usize::try_from(policy.sample).unwrap_or(usize::MAX);
+        if self.in_a_row >= policy.failures {
+            let why = format!("{} failures in a row", self.in_a_row);
+            self.open(policy, why, now);
+        } else if failed && sampled && share > policy.ratio {
+            let why = format!("{failures} of the last {results} deliveries failed");
+            self.open(policy, why, now);
+        }
+    }
+
+    fn probed(&mut self, signal: Signal, policy: &BreakerPolicy, now: Time) {
+        match signal {
+            Signal::Success => {
+                self.succeeded = self.succeeded.saturating_add(1);
+                if self.succeeded >= policy.probes.div_ceil(2) {
+                    let why = format!("{} probes succeeded", self.succeeded);
+                    self.reopened = 0;
+                    self.enter(BreakerState::Closed, None, why, None, now);
+                }
+            }
+            Signal::Failure => {
+                self.reopened = self.reopened.saturating_add(1);
+                self.open(policy, "a probe failed".into(), now);
+            }
+            Signal::Nothing => self.probes = self.probes.saturating_sub(1),
+        }
+    }
+
+    fn open(&mut self, policy: &BreakerPolicy, why: String, now: Time) {
+        let until = now.plus(policy.open_span(self.reopened));
+        self.enter(BreakerState::Open, Some(until), why, None, now);
+    }
+
+    /// An operator's word: open holds until an operator closes it, close starts afresh.
+    pub fn force(&mut self, open: bool, actor: &Actor, now: Time) {
+        let to = if open { BreakerState::Open } else { BreakerState::Closed };
+        let why = actor.reason.clone().unwrap_or_else(|| "forced".into());
+        self.reopened = 0;
+        self.enter(to, None, why, Some(actor.name.clone()), now);
+    }
+
+    fn enter(&mut self, to: BreakerState, until: Option<Time>, why: String, by: Option<String>, now: Time) {
+        (self.state, self.since, self.until) = (to, now, until);
+        self.epoch = self.epoch.saturating_add(1);
+        self.window.clear();
+        (self.in_a_row, self.probes, self.succeeded) = (0, 0, 0);
+        self.events.push_back(BreakerEvent { at: now, to, why, by });
+        if self.events.len() > limits::BREAKER_EVENTS_MAX {
+            self.events.pop_front();
+        }
+    }
+
+    /// What people see of it.
+    #[must_use]
+    pub fn view(&self, queue: &QueueName, key: &str, held: u64, now: Time) -> BreakerView {
+        let state = self.state(now);
+        BreakerView {
+            queue: queue.clone(),
+            key: key.to_owned(),
+            state,
+            since: if state == self.state { self.since } else { self.until.unwrap_or(self.since) },
+            until: self.until.filter(|_| state == BreakerState::Open),
+            forced: state == BreakerState::Open && self.until.is_none(),
+            held,
+            failures_in_a_row: self.in_a_row,
+            results: self.window.len(),
+            failed: self.window.iter().filter(|(_, failed)| *failed).count(),
+            probes_out: self.probes,
+            events: self.events.iter().cloned().collect(),
+        }
+    }
+}
+
+/// A breaker as people see it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BreakerView {
+    /// The queue.
+    pub queue: QueueName,
+    /// The value of its key: the queue's name, a kind, a header's or a payload's value.
+    pub key: String,
+    /// Whether it lets work through.
+    pub state: BreakerState,
+    /// Since when.
+    pub since: Time,
+    /// When it will be tried again, while open.
+    pub until: Option<Time>,
+    /// Whether an operator holds it open.
+    pub forced: bool,
+    /// Messages of this key that wait behind it.
+    pub held: u64,
+    /// Failures since the last success, while closed.
+    pub failures_in_a_row: u32,
+    /// Results in the window, while closed.
+    pub results: usize,
+    /// How many of them failed.
+    pub failed: usize,
+    /// Probes granted, while half open.
+    pub probes_out: u32,
+    /// The latest changes, oldest first.
+    pub events: Vec<BreakerEvent>,
+}

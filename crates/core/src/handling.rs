@@ -1,0 +1,116 @@
+//! How failures are handled by what they are: the strategy of a category and the handling of a route. Tables,
+//! with nothing to decide; [`crate::policy::judge`] reads them.
+
+use crate::backoff::{Backoff, Growth, Jitter};
+use crate::failure::{Category, Route, named};
+use crate::time::Span;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// Whose rules say when a message is tried again, and how often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Strategy {
+    /// The queue's, for every failure.
+    #[default]
+    Queue,
+    /// Those of the latest failure's category; the queue's `max_attempts` is a ceiling.
+    ByCategory,
+}
+
+/// The strategy of a category: how long to wait, and how many retries are worth it.
+#[must_use]
+pub fn strategy_of(category: Category) -> (Backoff, u32) {
+    let exponential = |initial, cap, multiplier, jitter| Backoff {
+        initial,
+        cap,
+        floor: Span::ZERO,
+        growth: Growth::Exponential { multiplier },
+        jitter,
+    };
+    let minutes = |n: u64| Span::from_secs(n * 60);
+    match category {
+        Category::Transient => {
+            (exponential(Span::from_millis(100), Span::from_secs(30), 1.5, Jitter::Equal), 10)
+        }
+        Category::Persistent => (exponential(Span::from_secs(1), minutes(5), 2.0, Jitter::Full), 5),
+        Category::Resource => (exponential(Span::from_secs(5), minutes(10), 2.0, Jitter::Decorrelated), 3),
+        Category::Poison => (exponential(minutes(1), minutes(60), 3.0, Jitter::Full), 2),
+        Category::Systematic => (exponential(Span::from_secs(30), minutes(30), 2.0, Jitter::Full), 3),
+    }
+}
+
+/// The most executions any category asks for: a ceiling that does not bind.
+#[must_use]
+pub fn attempts_of_any_category() -> u32 {
+    Category::ALL.iter().map(|category| strategy_of(*category).1 + 1).max().unwrap_or(1)
+}
+
+named! {
+    /// What is done about failures of a route.
+    Handling, "handling", {
+        /// Retries with the backoff in force.
+        Backoff = "backoff",
+        /// The same; the failures are what the queue's breaker is for.
+        Breaker = "breaker",
+        /// Retries soon: the delay does not grow.
+        FastRetry = "fast_retry",
+        /// The dead letter is set aside for an hour before anybody may send it back by the dozen.
+        Quarantine = "quarantine",
+        /// The same for as long as poison is.
+        LongQuarantine = "long_quarantine",
+        /// Somebody is told: the dead letter is marked, and of high severity at least.
+        Alert = "alert",
+    }
+}
+
+impl Handling {
+    /// What suits a route.
+    #[must_use]
+    pub const fn of(route: Route) -> Self {
+        match route {
+            Route::Network => Self::Backoff,
+            Route::Agent => Self::Breaker,
+            Route::Corruption => Self::Quarantine,
+            Route::Timeout => Self::FastRetry,
+            Route::Poison => Self::LongQuarantine,
+            Route::System => Self::Alert,
+        }
+    }
+}
+
+/// How long a letter of a route that is quarantined is set aside.
+pub const QUARANTINE: Span = Span::from_secs(3_600);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_category_has_the_numbers_of_the_product_page() {
+        let table = [
+            (Category::Transient, 100, 30_000, 1.5, Jitter::Equal, 10),
+            (Category::Persistent, 1_000, 300_000, 2.0, Jitter::Full, 5),
+            (Category::Resource, 5_000, 600_000, 2.0, Jitter::Decorrelated, 3),
+            (Category::Poison, 60_000, 3_600_000, 3.0, Jitter::Full, 2),
+            (Category::Systematic, 30_000, 1_800_000, 2.0, Jitter::Full, 3),
+        ];
+        assert_eq!(table.len(), Category::ALL.len());
+        for (category, initial, cap, multiplier, jitter, retries) in table {
+            let (backoff, n) = strategy_of(category);
+            assert_eq!((backoff.initial.as_millis(), backoff.cap.as_millis()), (initial, cap), "{category}");
+            assert_eq!(
+                (backoff.growth, backoff.jitter, n),
+                (Growth::Exponential { multiplier }, jitter, retries)
+            );
+        }
+        assert_eq!(attempts_of_any_category(), 11);
+    }
+
+    #[test]
+    fn every_route_has_a_handling() {
+        let all: Vec<&str> = Route::ALL.iter().map(|route| Handling::of(*route).name()).collect();
+        assert_eq!(all, ["backoff", "breaker", "quarantine", "fast_retry", "long_quarantine", "alert"]);
+    }
+}

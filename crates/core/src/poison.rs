@@ -1,0 +1,358 @@
+//! Poison: a message that breaks whoever touches it. [`Indicators`] are what a failing message carries with it,
+//! [`Standing`] is what is known of its group, [`assess`] is the finding: hard rules first, then a score.
+//!
+//! It must not condemn the bystanders. A message that was in the hands of a crashing worker is only *suspect*:
+//! it runs alone ([`Isolation`]) until it succeeds or has crashed often enough by itself. And it must not take
+//! an outage for poison: when other messages fail the same way the cause is systematic, not this message.
+//! Pure: a store keeps what is here and asks.
+
+use crate::classify::Lessons;
+use crate::failure::{Analysed, Category};
+use crate::ids::{LeafId, MessageId};
+use crate::limits;
+use crate::time::{Span, Time};
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+
+/// The same signature so often in a row, seen by at least two workers, is poison.
+pub const SAME_OVER_WORKERS: u32 = 5;
+/// The same signature so often in a row is poison on any number of workers.
+pub const SAME_ANYWHERE: u32 = 10;
+/// So many crashes or lost leases are poison.
+pub const CRASHES: u32 = 3;
+/// So many other messages of the group make a cause systematic.
+pub const OTHERS_SYSTEMATIC: u32 = 3;
+/// Others of the group count for so long.
+pub const OTHERS_WITHIN: Span = Span::from_hours(24);
+/// A delivery longer than this was slow.
+const SLOW: Span = Span::from_secs(10);
+/// A suspect that has waited so long is worth emptying a worker for.
+const SUSPECT_WAITS: Span = Span::from_secs(10);
+/// A worker that was to be emptied and has not asked again for so long is gone.
+const DRAIN_FORGOTTEN: Span = Span::from_secs(30);
+
+/// What a queue does about poison.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PoisonPolicy {
+    /// Whether messages are judged by their indicators at all.
+    pub detect: bool,
+    /// How long a poison message is set aside.
+    #[serde(rename = "quarantine_ms", alias = "quarantine")]
+    pub quarantine: Span,
+    /// Where it goes when that time is over.
+    pub release: Release,
+}
+
+impl Default for PoisonPolicy {
+    fn default() -> Self {
+        Self { detect: true, quarantine: Span::from_hours(24), release: Release::Review }
+    }
+}
+
+/// Where a letter goes when its quarantine ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Release {
+    /// A person looks at it.
+    #[default]
+    Review,
+    /// Back to work.
+    Queue,
+}
+
+/// A name as a small number: enough to tell a handful of workers apart, not to find one.
+fn fingerprint(name: &str) -> u32 {
+    // FNV-1a: short names spread well, and it is the same on every machine and in every version.
+    name.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+fn note(list: &mut Vec<u32>, name: &str) {
+    let mark = fingerprint(name);
+    if !list.contains(&mark) && list.len() < limits::INDICATORS_MAX {
+        list.push(mark);
+    }
+}
+
+fn count(list: &[u32]) -> u32 {
+    u32::try_from(list.len()).unwrap_or(u32::MAX)
+}
+
+/// What a message carries from failure to failure. A redrive starts it afresh; success ends the message.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Indicators {
+    /// Failures in a row.
+    pub failures: u32,
+    /// How many of the latest have one signature.
+    pub same: u32,
+    /// That signature.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leaf: Option<LeafId>,
+    /// Workers that saw it, as fingerprints.
+    same_workers: Vec<u32>,
+    /// All workers it failed on.
+    workers: Vec<u32>,
+    /// Error types it failed with.
+    kinds: Vec<u32>,
+    /// Workers that died with it, and leases that ran out.
+    pub crashes: u32,
+    /// The first failure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_at: Option<Time>,
+    /// The latest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_at: Option<Time>,
+    /// The most it used of processor and memory together, in hundredths; 200 is all of both.
+    pub resources: u32,
+    /// The longest it took.
+    #[serde(rename = "slowest_ms")]
+    pub slowest: Span,
+}
+
+impl Indicators {
+    /// The indicators with one more failure. `same` says whether its signature is of the same group as the
+    /// one before.
+    #[must_use]
+    pub fn after(&self, failure: &Analysed, same: bool, worker: Option<&str>, now: Time) -> Self {
+        let mut next = self.clone();
+        next.failures = next.failures.saturating_add(1);
+        if !same {
+            next.same = 0;
+            next.same_workers.clear();
+        }
+        next.same = next.same.saturating_add(1);
+        next.leaf = Some(failure.signature.leaf);
+        if let Some(worker) = worker {
+            note(&mut next.same_workers, worker);
+            note(&mut next.workers, worker);
+        }
+        note(&mut next.kinds, &failure.report.error.error_type);
+        next.crashes = next.crashes.saturating_add(u32::from(failure.crashed()));
+        next.first_at = next.first_at.or(Some(now));
+        next.last_at = Some(now);
+        next.resources = next.resources.max(resources(failure));
+        next.slowest = next.slowest.max(failure.report.duration.unwrap_or(Span::ZERO));
+        next
+    }
+
+    /// Whether it was in the hands of a worker that died: such a message runs alone.
+    #[must_use]
+    pub const fn is_suspect(&self) -> bool {
+        self.crashes > 0
+    }
+
+    /// Distinct workers it failed on; from [`limits::INDICATORS_MAX`] on that is "many".
+    #[must_use]
+    pub fn distinct_workers(&self) -> u32 {
+        count(&self.workers)
+    }
+
+    /// Distinct error types it failed with.
+    #[must_use]
+    pub fn distinct_kinds(&self) -> u32 {
+        count(&self.kinds)
+    }
+
+    /// From the first failure to the latest.
+    #[must_use]
+    pub fn spread(&self) -> Span {
+        match (self.first_at, self.last_at) {
+            (Some(first), Some(last)) => last.since(first),
+            (_, _) => Span::ZERO,
+        }
+    }
+
+    /// How much it looks like poison, from 0 to 1.
+    #[must_use]
+    pub fn score(&self) -> f64 {
+        let share = |n: u32, full: u32| f64::from(n.min(full)) / f64::from(full);
+        0.30 * share(self.failures, 5)
+            + 0.25 * share(self.distinct_workers(), 3)
+            + 0.20 * share(self.distinct_kinds(), 4)
+            + 0.15 * share(self.resources, 200)
+            + 0.10 * f64::from(u8::from(self.slowest > SLOW))
+    }
+}
+
+/// What one delivery used: the share of a processor while it ran, and a whole one more if it failed for want
+/// of room. Nonsense counts as nothing.
+fn resources(failure: &Analysed) -> u32 {
+    let seconds = failure.report.duration.map_or(0.0, |d| d.to_std().as_secs_f64());
+    let cpu = failure.report.cpu.filter(|cpu| cpu.is_finite() && *cpu > 0.0 && seconds > 0.0);
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to 0 to 100")]
+    let cpu = cpu.map_or(0, |cpu| (cpu / seconds * 100.0).clamp(0.0, 100.0) as u32);
+    cpu + if failure.category == Category::Resource { 100 } else { 0 }
+}
+
+/// What is to be done about a message that failed again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// Nothing special.
+    Continue,
+    /// Keep an eye on it.
+    Monitor,
+    /// Wait at least this long before the next attempt.
+    Throttle(Span),
+    /// Not this message: many fail the same way.
+    Systematic,
+    /// Set it aside, for this reason.
+    Quarantine {
+        /// In words.
+        why: String,
+        /// Because workers died with it; no exclude rule excuses that.
+        crashed: bool,
+    },
+}
+
+/// Judges a message by its indicators, the latest failure included. `others` is how many other messages of its
+/// group failed lately.
+#[must_use]
+pub fn assess(seen: &Indicators, others: u32) -> Finding {
+    if seen.crashes >= CRASHES {
+        let why = format!("{} workers died or lost their lease with it", seen.crashes);
+        return Finding::Quarantine { why, crashed: true };
+    }
+    let over_workers = seen.same >= SAME_OVER_WORKERS && count(&seen.same_workers) >= 2;
+    if over_workers || seen.same >= SAME_ANYWHERE {
+        if others >= OTHERS_SYSTEMATIC {
+            return Finding::Systematic;
+        }
+        let workers = count(&seen.same_workers);
+        let why = format!("the same failure {} times in a row on {workers} workers", seen.same);
+        return Finding::Quarantine { why, crashed: false };
+    }
+    let score = seen.score();
+    if score > 0.8 {
+        let why = format!("score {score:.2} of 1 over {} failures", seen.failures);
+        Finding::Quarantine { why, crashed: false }
+    } else if score > 0.6 {
+        Finding::Throttle(Span::from_secs(60).times(u64::from(seen.failures)).min(Span::from_secs(300)))
+    } else if score > 0.4 {
+        Finding::Monitor
+    } else {
+        Finding::Continue
+    }
+}
+
+/// A message that failed with a group's signature.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Witness {
+    id: MessageId,
+    worker: u32,
+    at: Time,
+}
+
+/// What is known of a group beside its counters: who failed with it lately, and how it ended for others.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Standing {
+    witnesses: VecDeque<Witness>,
+    /// What redrives and operators taught about it.
+    pub lessons: Lessons,
+}
+
+impl Standing {
+    /// One more failure of the group. A message is remembered once, with its latest failure.
+    pub fn saw(&mut self, id: MessageId, worker: Option<&str>, now: Time) {
+        self.witnesses.retain(|w| w.id != id);
+        if self.witnesses.len() >= limits::WITNESSES_MAX {
+            self.witnesses.pop_front();
+        }
+        self.witnesses.push_back(Witness { id, worker: worker.map_or(0, fingerprint), at: now });
+    }
+
+    /// How many other messages failed with it within this time, up to [`limits::WITNESSES_MAX`].
+    #[must_use]
+    pub fn others(&self, id: MessageId, within: Span, now: Time) -> u32 {
+        let lately = self.witnesses.iter().filter(|w| w.id != id && now.since(w.at) <= within);
+        u32::try_from(lately.count()).unwrap_or(u32::MAX)
+    }
+
+    /// How many workers saw it fail within this time.
+    #[must_use]
+    pub fn workers(&self, within: Span, now: Time) -> u32 {
+        let mut marks: Vec<u32> =
+            self.witnesses.iter().filter(|w| now.since(w.at) <= within).map(|w| w.worker).collect();
+        marks.sort_unstable();
+        marks.dedup();
+        count(&marks)
+    }
+
+    /// The standing of two groups that turned out to be one.
+    #[must_use]
+    pub fn joined(mut self, other: Self) -> Self {
+        for witness in other.witnesses {
+            if !self.witnesses.iter().any(|w| w.id == witness.id) {
+                self.witnesses.push_back(witness);
+            }
+        }
+        self.witnesses.make_contiguous().sort_by_key(|w| w.at);
+        while self.witnesses.len() > limits::WITNESSES_MAX {
+            self.witnesses.pop_front();
+        }
+        self.lessons = self.lessons.joined(&other.lessons);
+        self
+    }
+}
+
+/// What a worker has in its hands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hands {
+    /// Live leases.
+    pub leases: usize,
+    /// Those of suspects.
+    pub suspects: usize,
+}
+
+/// What a worker may be given now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// Anything; a suspect only as the first, and then nothing more.
+    Anything,
+    /// The suspect that has waited longest, before anything else.
+    SuspectFirst,
+    /// Anything but suspects.
+    NoSuspects,
+    /// Nothing: it has a suspect in its hands, or is being emptied to run one.
+    Nothing,
+}
+
+/// Sees to it that suspects run alone and still run. One worker at a time is emptied for them.
+#[derive(Clone, Debug, Default)]
+pub struct Isolation {
+    draining: Option<(String, Time)>,
+}
+
+impl Isolation {
+    /// What this worker may be given. `oldest_suspect` is when the suspect that could be leased and has waited
+    /// longest became ready.
+    pub fn admit(
+        &mut self,
+        worker: &str,
+        hands: Hands,
+        oldest_suspect: Option<Time>,
+        now: Time,
+    ) -> Admission {
+        if hands.suspects > 0 {
+            return Admission::Nothing;
+        }
+        let waits_long = oldest_suspect.is_some_and(|since| now.since(since) > SUSPECT_WAITS);
+        if !waits_long {
+            return if hands.leases == 0 { Admission::Anything } else { Admission::NoSuspects };
+        }
+        if hands.leases == 0 {
+            self.draining = self.draining.take().filter(|(name, _)| name != worker);
+            return Admission::SuspectFirst;
+        }
+        let free = match &self.draining {
+            Some((name, asked)) => name == worker || now.since(*asked) > DRAIN_FORGOTTEN,
+            None => true,
+        };
+        if free {
+            self.draining = Some((worker.to_owned(), now));
+            return Admission::Nothing;
+        }
+        Admission::NoSuspects
+    }
+}
