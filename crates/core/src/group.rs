@@ -36,6 +36,33 @@ pub struct Leaf {
     pub template: String,
     /// The error type.
     pub error_type: String,
+    /// The code of the error.
+    #[serde(default)]
+    pub code: Option<String>,
+    /// The function of the top own frame.
+    #[serde(default)]
+    pub frame: Option<String>,
+    /// The version of the masking that made it; leaves of another version are left where they are.
+    #[serde(default)]
+    pub version: u8,
+    /// Its place in the order of first sight.
+    #[serde(default)]
+    pub n: u64,
+    /// The group an operator put it in.
+    #[serde(default)]
+    pub pinned: Option<GroupId>,
+    /// Its template is a rule's or the rest's: it is never compared with others.
+    #[serde(default)]
+    pub fixed: bool,
+}
+
+impl Leaf {
+    /// A leaf in a group of its own, of which no more is known than this. No tree compares it with others.
+    #[must_use]
+    pub fn alone(id: LeafId, template: String, error_type: String) -> Self {
+        let (code, frame, pinned) = (None, None, None);
+        Self { id, group: id, template, error_type, code, frame, version: 0, n: 0, pinned, fixed: false }
+    }
 }
 
 /// What is counted per leaf, queue and kind, in the commit that changes it.

@@ -163,8 +163,7 @@ impl<T: Tables> Engine<T> {
         error_type: &str,
     ) -> Kept<()> {
         if self.tables.leaf(id)?.is_none() {
-            let leaf = Leaf { id, group: id, template: template.into(), error_type: error_type.into() };
-            self.tables.put_leaf(&leaf)?;
+            self.tables.put_leaf(&Leaf::alone(id, template.into(), error_type.into()))?;
         }
         Ok(())
     }

@@ -319,12 +319,8 @@ impl Reads for SqlTables {
 }
 
 fn leaf(row: &Row<'_>) -> rusqlite::Result<Leaf> {
-    Ok(Leaf {
-        id: row.get::<_, Cell<LeafId>>(0)?.0,
-        group: row.get::<_, Cell<LeafId>>(1)?.0,
-        template: row.get(2)?,
-        error_type: row.get(3)?,
-    })
+    let group = row.get::<_, Cell<LeafId>>(1)?.0;
+    Ok(Leaf { group, ..Leaf::alone(row.get::<_, Cell<LeafId>>(0)?.0, row.get(2)?, row.get(3)?) })
 }
 
 fn leaf_count(row: &Row<'_>, at: usize) -> rusqlite::Result<LeafCount> {

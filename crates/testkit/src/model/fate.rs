@@ -92,8 +92,7 @@ impl Books {
         error_type: &str,
     ) {
         if !self.leaves.iter().any(|l| l.id == leaf) {
-            let (template, error_type) = (template.to_owned(), error_type.to_owned());
-            self.leaves.push(Leaf { id: leaf, group: leaf, template, error_type });
+            self.leaves.push(Leaf::alone(leaf, template.to_owned(), error_type.to_owned()));
         }
         let key = LeafKey { leaf, queue: envelope.queue.clone(), kind: envelope.kind.clone() };
         self.tallies.entry(key).or_default().add(open, total, failures, now);
