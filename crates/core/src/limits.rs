@@ -52,6 +52,16 @@ pub const LINE_PAIRS_MAX: usize = 80;
 pub const SLOTS_MAX: usize = 2_000_000;
 /// Patterns that follow from one new leaf: bounds the time to learn it.
 pub const TREE_STEPS_MAX: usize = 10_000;
+/// Signature rules of one store.
+pub const SIGNATURE_RULES_MAX: usize = 100;
+/// Bytes of a signature rule's pattern and of its fingerprint.
+pub const SIGNATURE_RULE_BYTES_MAX: usize = 1024;
+/// Bytes of a signature rule's compiled pattern: `\w{1000}{1000}` is refused, not compiled.
+pub const SIGNATURE_RULE_COMPILED_MAX: usize = 1024 * 1024;
+/// Nesting of a signature rule's pattern.
+pub const SIGNATURE_RULE_DEPTH_MAX: u32 = 50;
+/// Different values counted per varying place when a group is shown.
+pub const VARIABLE_VALUES_MAX: usize = 10_000;
 /// Entries of an error's context trail and of its artifacts.
 pub const TRAIL_ENTRIES_MAX: usize = 32;
 /// Whole failures kept from the start of a message's history, and as many from its end.

@@ -68,13 +68,23 @@ pub fn mask(text: &str) -> String {
     scan.template
 }
 
+/// The part of a message that is looked at: whole words, unless there is only one.
+fn seen(text: &str) -> &str {
+    let seen = head(text, limits::SCAN_BYTES_MAX);
+    if seen.len() == text.len() {
+        seen
+    } else {
+        seen.rsplit_once(char::is_whitespace).map_or(seen, |(seen, _)| seen)
+    }
+}
+
 /// The words of a template, each with the text it was made from.
 pub(super) fn words_and_sources(text: &str) -> Vec<(String, String)> {
     let mut starts = Vec::new();
     let mut scan = Scan::new(text, Some(&mut starts));
     scan.run();
     let template = core::mem::take(&mut scan.template);
-    let seen = head(text, limits::SCAN_BYTES_MAX);
+    let seen = seen(text);
     let ends = starts.iter().skip(1).copied().chain([seen.len()]);
     let source = |(start, end): (usize, usize)| seen.get(start..end).unwrap_or_default().trim().to_owned();
     template.split(' ').map(str::to_owned).zip(starts.iter().copied().zip(ends).map(source)).collect()
@@ -98,7 +108,7 @@ struct Scan<'a, 'b> {
 
 impl<'a, 'b> Scan<'a, 'b> {
     fn new(text: &'a str, starts: Option<&'b mut Vec<usize>>) -> Self {
-        let text = head(text, limits::SCAN_BYTES_MAX);
+        let text = seen(text);
         let template = String::with_capacity(text.len().min(limits::TEMPLATE_BYTES_MAX) + 16);
         Self { text, at: 0, before: ' ', json: 0, template, starts }
     }
@@ -178,6 +188,9 @@ impl<'a, 'b> Scan<'a, 'b> {
                 Some(mark) if self.template.len() + mark.len() > limits::TEMPLATE_BYTES_MAX => return false,
                 Some(mark) => {
                     self.template.push_str(mark);
+                    if let Some(starts) = self.starts.as_deref_mut() {
+                        starts.extend(mark.matches(' ').map(|_| self.at));
+                    }
                     self.pass(len);
                 }
                 None => self.literal(len),

@@ -13,14 +13,18 @@
 //! itself and the leaves known. It does not judge the error (that is `classify`) and it does not redact: the
 //! constant parts of a message are kept as they are.
 
+mod explain;
 mod frame;
 mod kinds;
 mod mask;
+mod rules;
 mod slots;
 mod tree;
 mod words;
 
+pub use explain::{Explanation, Variable, explain, variables};
 pub use mask::mask;
+pub use rules::{RuleError, SignatureRule, SignatureRules};
 pub use tree::{Placed, Tree};
 
 use crate::failure::ErrorInfo;

@@ -32,7 +32,7 @@ pub(super) struct NodeWords {
 /// The lines seen in a slot, and the words.
 #[derive(Debug)]
 enum Slot {
-    One(u32, NodeRef),
+    One(NodeRef),
     Many(Box<Many>),
 }
 
@@ -181,10 +181,10 @@ impl Slots {
         let slot_key = line.without(a, b);
         let mut many = match self.slots.remove(&slot_key) {
             None => {
-                self.slots.insert(slot_key, Slot::One(0, at));
+                self.slots.insert(slot_key, Slot::One(at));
                 return;
             }
-            Some(Slot::One(_, first)) => {
+            Some(Slot::One(first)) => {
                 let mut many = Box::<Many>::default();
                 self.note(&mut many, first, (a, b));
                 many

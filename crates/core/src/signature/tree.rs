@@ -88,15 +88,20 @@ impl Tree {
 
     /// Learns a signature: says under which leaf to file the failure, and which leaves changed group.
     pub fn learn(&mut self, signature: &Signature) -> Placed {
-        let known = if self.leaves.contains_key(&signature.leaf) {
-            Some(signature.leaf)
-        } else {
-            self.filed.get(&signature.leaf).copied()
-        };
-        if let Some(leaf) = known {
+        if let Some(leaf) = self.learned(signature.leaf) {
             return Placed { leaf, new: None, moved: Vec::new() };
         }
         self.learn_new(signature)
+    }
+
+    /// The leaf a signature has been filed under, if it has been.
+    #[must_use]
+    pub fn learned(&self, signature: LeafId) -> Option<LeafId> {
+        if self.leaves.contains_key(&signature) {
+            Some(signature)
+        } else {
+            self.filed.get(&signature).copied()
+        }
     }
 
     /// Learns a signature that has no leaf yet.

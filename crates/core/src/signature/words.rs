@@ -22,13 +22,22 @@ pub(super) struct Word {
     pub shown: String,
     /// As it is compared: without the kinds of its marks.
     pub plain: String,
+    /// What it was made from, if that is known.
+    pub source: String,
+}
+
+impl Word {
+    /// A word of a template.
+    pub(super) fn of(shown: &str) -> Self {
+        Self { shown: shown.to_owned(), plain: plain(shown), source: String::new() }
+    }
 }
 
 /// The words of a template. Lists of varying parts count as one item, however long they are.
 pub(super) fn words(template: &str) -> Vec<Word> {
     let mut words: Vec<Word> = Vec::new();
     for shown in template.split(' ').filter(|word| !word.is_empty()) {
-        words.push(Word { shown: shown.to_owned(), plain: plain(shown) });
+        words.push(Word::of(shown));
         fold(&mut words);
         if words.len() >= WORDS_MAX {
             break;
