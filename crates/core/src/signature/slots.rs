@@ -87,7 +87,12 @@ impl Slots {
         let number = WordId::try_from(self.seen.len()).unwrap_or(WordId::MAX);
         let shape = Shape::of(word);
         self.seen.push(Seen {
-            weight: shape.weight(),
+            // The last word within brackets is more often a detail than not.
+            weight: if word.ends_with([')', ']']) && !word.contains(['(', '[']) {
+                shape.weight() * 130 / 100
+            } else {
+                shape.weight()
+            },
             context: context(word),
             key: key(word).map_or(0, |key| hash_text(1, key)),
             solid: shape.is_solid(word),
@@ -148,13 +153,16 @@ impl Slots {
         let is_solid = |at: usize| usize::from(solid.get(at).copied().unwrap_or(false));
         for (a, b) in places {
             let rest = all - is_solid(a) - b.map_or(0, is_solid);
+            // The more of the line is the same, the more a difference is one of a variable.
             let share = match (b, rest) {
                 (_, 0) | (Some(_), 1) => continue,
-                (None, 1) | (Some(_), 2) => 50,
+                (Some(_), 2) => 50,
+                (None, 1) | (Some(_), 3) => 70,
                 (None, 2) => 80,
-                (None, _) => 100,
-                (Some(_), 3) => 70,
-                (Some(_), _) => 85,
+                (Some(_), 4..=8) => 85,
+                (None, 3..=5) | (Some(_), _) => 100,
+                (None, 6..=8) => 120,
+                (None, _) => 150,
             };
             self.add_to_slot(&key, at, (a, b), share, &mut found);
         }
@@ -247,14 +255,15 @@ impl Slots {
         let before = place.checked_sub(1).filter(|before| Some(*before) != other);
         let context = match before.and_then(|before| line.ids.get(before)) {
             Some(id) => self.seen_at(*id).map_or(100, |seen| seen.context),
-            None if place == 0 => 80,
             None => 100,
         };
         let keys: Vec<u64> = words.iter().filter_map(|id| self.seen_at(*id)).map(|seen| seen.key).collect();
         let weight = |id: &WordId| {
             let Some(seen) = self.seen_at(*id) else { return 0 };
             let keyed = seen.key != 0 && keys.iter().filter(|key| **key == seen.key).count() > 1;
-            if keyed { (seen.weight * 2).min(500) } else { seen.weight }
+            let weight = if keyed { (seen.weight * 2).min(500) } else { seen.weight };
+            // What a line begins with says what it is about, unless it is a number or in brackets.
+            if place == 0 && weight < 500 { weight * 80 / 100 } else { weight }
         };
         words.iter().map(weight).sum::<u32>() * context / 100
     }

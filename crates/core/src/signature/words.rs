@@ -95,6 +95,10 @@ fn plain(shown: &str) -> String {
             rest = rest.get(first.len_utf8()..).unwrap_or_default();
         }
     }
+    if matches!(plain.trim_end_matches([',', ';', ':', '.']), "()" | "[]" | "<>") {
+        plain.insert_str(1, WILD);
+        return plain;
+    }
     // A value that is missing is a value.
     let body = plain.trim_end_matches([',', ';', ')', ']']);
     if body.len() > 1 && body.ends_with('=') && body.chars().next().is_some_and(char::is_alphanumeric) {
@@ -115,8 +119,12 @@ pub(super) enum Shape {
     Marked,
     /// `true`, `null` and their like.
     Literal,
-    /// Joined by dots, slashes, underlines or colons.
+    /// Joined by dots, slashes or colons.
     Joined,
+    /// Small letters joined by underlines.
+    Snake,
+    /// A word in brackets of its own.
+    Bracketed,
     /// Capitals within.
     Camel,
     /// Small letters.
@@ -159,10 +167,16 @@ impl Shape {
         if SMALL.contains(lower.as_str()) {
             return Self::Small;
         }
+        if bare.chars().all(|c| c.is_ascii_lowercase() || c == '_') && bare.contains('_') {
+            return Self::Snake;
+        }
         if bare.contains(['.', '/', '_', ':', '\\', '@', '$', '=', '~', '#'])
             && bare.chars().any(char::is_lowercase)
         {
             return Self::Joined;
+        }
+        if word.starts_with(['(', '<']) && word.contains([')', '>']) {
+            return Self::Bracketed;
         }
         if bare.chars().any(|c| c.is_ascii_digit()) {
             return Self::Marked;
@@ -181,16 +195,14 @@ impl Shape {
     /// What one word of this shape adds to the evidence that its place varies.
     pub(super) fn weight(self) -> u32 {
         match self {
-            Self::Wild | Self::Marked => 500,
+            Self::Wild | Self::Marked | Self::Bracketed => 500,
             Self::Literal => 400,
-            Self::Joined => 340,
-            Self::Camel => 300,
-            Self::Sign => 250,
-            Self::Lower => 220,
-            Self::Capital => 200,
+            Self::Joined | Self::Camel => 340,
+            Self::Snake | Self::Lower => 260,
+            Self::Capital | Self::Sign => 240,
+            Self::Upper => 120,
             Self::Failure => 100,
             Self::Verb => 90,
-            Self::Upper => 80,
             Self::Small => 40,
         }
     }
@@ -202,6 +214,8 @@ impl Shape {
             Self::Marked => word.replace(WILD, "").chars().filter(|c| c.is_alphabetic()).count() >= 3,
             Self::Literal
             | Self::Joined
+            | Self::Snake
+            | Self::Bracketed
             | Self::Camel
             | Self::Lower
             | Self::Capital
@@ -222,10 +236,10 @@ pub(super) fn context(before: &str) -> u32 {
     if before.ends_with('=') {
         return 230;
     }
-    if PREPOSITIONS.contains(bare.as_str()) || before.ends_with(':') {
+    if PREPOSITIONS.contains(bare.as_str()) {
         return 155;
     }
-    100
+    if before.ends_with(':') { 120 } else { 100 }
 }
 
 /// The key of `key:value` and its kin: what stands before the last such sign within a word.
@@ -244,7 +258,7 @@ static NAMING: LazyLock<HashSet<&str>> = LazyLock::new(|| HashSet::from([
     "schema", "column", "field", "key", "job", "container", "pod", "namespace", "volume", "image", "bucket", "domain",
     "zone", "role", "method", "function", "command", "program", "daemon", "address", "component", "property",
     "attribute", "variable", "plugin", "extension", "action", "channel", "app", "application", "customer", "tenant",
-    "index", "collection", "endpoint", "symbol", "library", "directory", "folder", "path", "url", "customer",
+    "index", "collection", "endpoint", "symbol", "library", "directory", "folder", "path", "url", "client", "consumer",
 ]));
 
 /// Words after which often a name comes.
