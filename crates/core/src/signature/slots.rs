@@ -157,12 +157,12 @@ impl Slots {
             let share = match (b, rest) {
                 (_, 0) | (Some(_), 1) => continue,
                 (Some(_), 2) => 50,
-                (None, 1) | (Some(_), 3) => 70,
-                (None, 2) => 80,
-                (Some(_), 4..=8) => 85,
-                (None, 3..=5) | (Some(_), _) => 100,
-                (None, 6..=8) => 120,
-                (None, _) => 150,
+                (None, 1) | (Some(_), 3) => 65,
+                (None, 2) => 75,
+                (None, 3) | (Some(_), 4..=8) => 85,
+                (None, 4..=5) | (Some(_), _) => 100,
+                (None, 6..=8) => 105,
+                (None, _) => 120,
             };
             self.add_to_slot(&key, at, (a, b), share, &mut found);
         }

@@ -197,11 +197,10 @@ impl Shape {
         match self {
             Self::Wild | Self::Marked | Self::Bracketed => 500,
             Self::Literal => 400,
-            Self::Joined | Self::Camel => 340,
-            Self::Snake | Self::Lower => 260,
-            Self::Capital | Self::Sign => 240,
-            Self::Upper => 120,
-            Self::Failure => 100,
+            Self::Joined | Self::Camel => 400,
+            Self::Snake | Self::Lower | Self::Capital => 334,
+            Self::Sign => 250,
+            Self::Upper | Self::Failure => 100,
             Self::Verb => 90,
             Self::Small => 40,
         }
@@ -237,7 +236,7 @@ pub(super) fn context(before: &str) -> u32 {
         return 230;
     }
     if PREPOSITIONS.contains(bare.as_str()) {
-        return 155;
+        return 140;
     }
     if before.ends_with(':') { 120 } else { 100 }
 }
