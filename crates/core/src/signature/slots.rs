@@ -157,7 +157,7 @@ impl Slots {
             let share = match (b, rest) {
                 (_, 0) | (Some(_), 1) => continue,
                 (Some(_), 2) => 50,
-                (None, 1) | (Some(_), 3) => 65,
+                (None, 1) | (Some(_), 3) => 68,
                 (None, 2) => 75,
                 (None, 3) | (Some(_), 4..=8) => 85,
                 (None, 4..=5) | (Some(_), _) => 100,

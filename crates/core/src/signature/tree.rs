@@ -367,3 +367,250 @@ fn widen(shown: &mut Word, other: &Word) {
 fn item_end(word: &str) -> &str {
     word.get(word.trim_end_matches([',', ';', ':', '.', ')', ']', '}']).len()..).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::ErrorInfo;
+    use crate::signature::SignatureRules;
+    use crate::signature::rules::SignatureRule;
+    use proptest::prelude::*;
+    use std::collections::{BTreeMap, BTreeSet};
+
+    fn signature(message: &str) -> Signature {
+        Signature::of(&ErrorInfo { message: message.into(), ..ErrorInfo::default() })
+    }
+
+    /// Which messages are together, as sets of their numbers.
+    fn partition(tree: &Tree, filed: &[LeafId]) -> BTreeSet<BTreeSet<usize>> {
+        let mut groups: BTreeMap<LeafId, BTreeSet<usize>> = BTreeMap::new();
+        for (at, leaf) in filed.iter().enumerate() {
+            groups.entry(tree.group_of(*leaf).unwrap()).or_default().insert(at);
+        }
+        groups.into_values().collect()
+    }
+
+    fn learned(messages: &[String]) -> (Tree, Vec<LeafId>) {
+        let mut tree = Tree::new();
+        let filed = messages.iter().map(|message| tree.learn(&signature(message)).leaf).collect();
+        (tree, filed)
+    }
+
+    /// Lines of the kinds services write, by group. Lines of one list belong together, lists apart.
+    fn corpus() -> Vec<Vec<&'static str>> {
+        vec![
+            vec!["door opened for user ann by (uid=0)", "door opened for user bob by (uid=4)"],
+            vec!["door closed for user ann by (uid=0)", "door closed for user bob by (uid=4)"],
+            vec!["link eth0 is up"],
+            vec!["link eth0 is down"],
+            vec![
+                "unit clock startup of all parts done",
+                "unit pager startup of all parts done",
+                "unit relay startup of all parts done",
+                "unit mixer startup of all parts done",
+            ],
+            vec!["unit clock shutdown of all parts done", "unit pager shutdown of all parts done"],
+            vec!["peer a1 moved from IDLE to SYNCING"],
+            vec!["peer a1 moved from SYNCING to SERVING"],
+            vec!["drop parts p_1", "drop parts p_7 p_8", "drop parts p_1 p_2 p_3 p_4"],
+            vec!["10.0.0.7 \"GET /v1/a HTTP/1.1\" took 3 ms", "10.0.0.8 \"GET /v1/b HTTP/1.1\" took 1.5 s"],
+            vec!["10.0.0.7 \"DELETE /v1/a HTTP/1.1\" took 3 ms"],
+            vec!["sent 12 bytes (0.1 KB) in <1 sec", "sent 7 bytes in 00:12"],
+            vec!["query on table carts failed: syntax", "query on table users failed: syntax"],
+            vec!["call failed: java.io.IOException: reset", "call failed: java.io.IOException: reset"],
+            vec!["call failed: java.sql.SQLException: reset"],
+            vec!["lock held, ws=null, tag=\"a b\"", "lock held, ws=Work{7 of 9}, tag=\"c\""],
+            vec!["name= uid=0", "name=bob uid=7"],
+            vec!["temperature 41C over limit", "temperature 9C over limit"],
+            vec!["no answer from mx1.example.org (10.1.1.1)", "no answer from 10.2.2.2 ()"],
+        ]
+    }
+
+    #[test]
+    fn lines_of_one_cause_are_together_and_others_apart() {
+        let corpus = corpus();
+        let lines: Vec<String> = corpus.iter().flatten().map(|line| (*line).to_owned()).collect();
+        let (tree, filed) = learned(&lines);
+        let mut wanted = BTreeSet::new();
+        let mut at = 0;
+        for group in &corpus {
+            wanted.insert((at..at + group.len()).collect::<BTreeSet<usize>>());
+            at += group.len();
+        }
+        let found = partition(&tree, &filed);
+        let wrong: Vec<Vec<&String>> =
+            found.difference(&wanted).map(|group| group.iter().map(|at| &lines[*at]).collect()).collect();
+        assert!(wrong.is_empty(), "{wrong:#?}");
+    }
+
+    #[test]
+    fn a_group_is_named_by_its_oldest_leaf_and_says_who_moved() {
+        let mut tree = Tree::new();
+        let names = ["ann", "bob", "cyd", "dan"];
+        let lines = names.map(|name| signature(&format!("mail to {name} bounced again today")));
+        let mut groups: BTreeMap<LeafId, LeafId> = BTreeMap::new();
+        for line in &lines {
+            let placed = tree.learn(line);
+            let new = placed.new.unwrap();
+            assert_eq!((placed.leaf, new.id), (line.leaf, line.leaf));
+            groups.insert(new.id, new.group);
+            groups.extend(placed.moved);
+            for (leaf, group) in &groups {
+                assert_eq!(tree.group_of(*leaf), Some(*group), "what was told is what holds");
+            }
+            assert_eq!(tree.learn(line), Placed { leaf: line.leaf, new: None, moved: Vec::new() });
+        }
+        assert!(groups.values().all(|group| *group == lines[0].leaf), "{groups:?}");
+        for line in &lines {
+            assert_eq!(tree.template_of(line.leaf).as_deref(), Some("mail to <*> bounced again today"));
+        }
+        assert_eq!(tree.leaves_of(lines[2].leaf).len(), 4);
+        assert_eq!(tree.group_of(LeafId::new(1)), None);
+    }
+
+    #[test]
+    fn type_code_frame_and_rules_keep_leaves_apart() {
+        let rules = SignatureRules::compile(&[SignatureRule {
+            pattern: "rule (\\w+)".into(),
+            fingerprint: "mail to $1 bounced again today".into(),
+        }])
+        .unwrap();
+        let mut tree = Tree::new();
+        for (at, name) in ["ann", "bob", "cyd", "dan", "eve", "fay"].iter().enumerate() {
+            let message = format!("mail to {name} bounced again today");
+            let error = ErrorInfo { message, error_type: format!("T{at}"), ..ErrorInfo::default() };
+            let by_code = ErrorInfo { error_type: "T".into(), code: Some(at.to_string()), ..error.clone() };
+            let by_rule = ErrorInfo { message: format!("rule {name}"), ..ErrorInfo::default() };
+            for error in [error, by_code, by_rule] {
+                let placed = tree.learn(&Signature::of_with(&error, &rules));
+                assert_eq!(placed.moved, []);
+                assert_eq!(tree.group_of(placed.leaf), Some(placed.leaf));
+            }
+        }
+    }
+
+    #[test]
+    fn an_operators_merge_lasts_and_other_versions_are_left_alone() {
+        let mut tree = Tree::new();
+        let (a, b, c) = (signature("disk full"), signature("no space left on device"), signature("quota"));
+        let mut stored: Vec<Leaf> = [&a, &b, &c].map(|s| tree.learn(s).new.unwrap()).into();
+        let moved = tree.merge(&[b.leaf, a.leaf]);
+        assert_eq!(moved, [(b.leaf, a.leaf)]);
+        for (leaf, group) in moved {
+            let row = stored.iter_mut().find(|row| row.id == leaf).unwrap();
+            (row.group, row.pinned) = (group, Some(group));
+        }
+        stored.push(Leaf { version: 1, n: 9, ..Leaf::alone(LeafId::new(7), "quota".into(), String::new()) });
+        stored.push(Leaf { group: LeafId::new(7), ..Leaf::alone(LeafId::new(8), "x".into(), String::new()) });
+        for order in [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0]] {
+            let mut again = Tree::new();
+            order.iter().for_each(|at| again.restore(&stored[*at]));
+            assert_eq!(again.group_of(b.leaf), Some(a.leaf));
+            assert_eq!(again.group_of(c.leaf), Some(c.leaf));
+            assert_eq!(again.group_of(LeafId::new(7)), again.group_of(LeafId::new(8)));
+            assert_ne!(again.group_of(LeafId::new(7)), Some(c.leaf));
+            assert_eq!(again.len(), 5);
+        }
+    }
+
+    /// Twenty thousand different lines: those of one pattern fill a group, those of none fill the tree.
+    #[test]
+    fn the_tree_is_bounded_and_says_what_it_took_together() {
+        let mut tree = Tree::new();
+        let name = |mut n: u32| {
+            let mut name = String::new();
+            for _ in 0..6 {
+                name.push(char::from(b'a' + u8::try_from(n % 20).unwrap()));
+                n /= 20;
+            }
+            name
+        };
+        for n in 0..5_000 {
+            tree.learn(&signature(&format!("mail to {} bounced again today", name(n))));
+        }
+        assert!(tree.len() <= limits::GROUP_LEAVES_MAX + 1, "{}", tree.len());
+        let kinds = 15_000;
+        let mut rest = 0;
+        for n in 0..kinds {
+            let line =
+                format!("{} {} {}", name(n), name(n.wrapping_mul(7_919)), name(n.wrapping_mul(104_729)));
+            let error = ErrorInfo { error_type: name(n % 300), message: line, ..ErrorInfo::default() };
+            let placed = tree.learn(&Signature::of(&error));
+            rest += u32::from(placed.leaf != Signature::of(&error).leaf);
+            assert!(tree.group_of(placed.leaf).is_some());
+        }
+        assert!(tree.len() <= limits::LEAVES_MAX + limits::REST_LEAVES_MAX + 1, "{}", tree.len());
+        assert!(rest > 4_000, "{rest}");
+        let more = tree.learn(&signature("something else entirely happened here"));
+        assert!(tree.template_of(more.leaf).unwrap().contains("too many different"), "{more:?}");
+    }
+
+    #[test]
+    fn nothing_is_too_strange_for_the_tree() {
+        let strange = ["", " ", "\u{0}", "<*>", "<num>", "<*> <*>", "=", "()", "a=", "((((", "<", "日本 語"];
+        let mut lines: Vec<String> = strange.iter().map(|s| (*s).to_owned()).collect();
+        for a in strange {
+            lines.push(a.repeat(3_000));
+            lines.push(format!("{a} ").repeat(3_000));
+            lines.extend(strange.iter().map(|b| format!("x {a} y {b} z")));
+        }
+        lines.push("x".repeat(1 << 20));
+        lines.push("x 1 ".repeat(1 << 18));
+        let (tree, filed) = learned(&lines);
+        for leaf in filed {
+            assert!(tree.template_of(leaf).unwrap().len() <= 4 * limits::TEMPLATE_BYTES_MAX);
+        }
+    }
+
+    /// Lines from few words, so that many of them differ in one or two.
+    fn line() -> impl Strategy<Value = String> {
+        let word = prop::sample::select(vec![
+            "open", "closed", "user", "for", "ann", "bob", "cyd", "dan", "eve", "fay", "A1", "x=3",
+            "10.0.0.1", "FooBar", "a.b.C", "UP", "DOWN", "failed", "retry", "(x)", "true", "false",
+        ]);
+        prop::collection::vec(word, 3..7).prop_map(|words| words.join(" "))
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+
+        /// Any order, and a restart in between, give the same groups.
+        #[test]
+        fn groups_do_not_depend_on_the_order(
+            lines in prop::collection::vec(line(), 1..120),
+            seed in any::<u64>(),
+            restart in 0_usize..120,
+        ) {
+            let (tree, filed) = learned(&lines);
+            let expected = partition(&tree, &filed);
+            let mut order: Vec<usize> = (0..lines.len()).collect();
+            order.sort_by_key(|at| (u64::try_from(*at).unwrap() + 1).wrapping_mul(seed | 1).rotate_left(17));
+            let mut other = Tree::new();
+            let mut rows: BTreeMap<LeafId, Leaf> = BTreeMap::new();
+            for (step, at) in order.iter().enumerate() {
+                if step == restart {
+                    other = Tree::new();
+                    let mut kept: Vec<&Leaf> = rows.values().collect();
+                    kept.sort_by_key(|leaf| leaf.n);
+                    kept.into_iter().for_each(|leaf| other.restore(leaf));
+                }
+                let placed = other.learn(&signature(&lines[*at]));
+                rows.extend(placed.new.map(|leaf| (leaf.id, leaf)));
+                for (leaf, group) in placed.moved {
+                    rows.get_mut(&leaf).unwrap().group = group;
+                }
+            }
+            prop_assert_eq!(partition(&other, &filed), expected);
+            for leaf in rows.values() {
+                prop_assert_eq!(other.group_of(leaf.id), Some(leaf.group));
+            }
+        }
+
+        /// What is masked stays masked: a template is its own template.
+        #[test]
+        fn masking_a_template_changes_nothing(line in line()) {
+            let once = crate::signature::mask(&line);
+            prop_assert_eq!(crate::signature::mask(&once), once);
+        }
+    }
+}
