@@ -1,4 +1,6 @@
-//! Drivers that try to make the embedded store break a promise: kill it, cut its power, fail its disk. The
+//! Measurements that take longer than a test. [`accuracy`]: how often the core is right on labelled data.
+//! [`torture`]: drivers that try to make the embedded store break a promise: kill it, cut its power, fail its disk. The
 //! binary `redrive-torture` is their command line, `docs/reliability.md` says what they prove and what not.
 
+pub mod accuracy;
 pub mod torture;

@@ -3,6 +3,7 @@
 
 use crate::failure::named;
 use crate::ids::{GroupId, LeafId, QueueName};
+use crate::signature::common_template;
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,21 +37,33 @@ pub struct Leaf {
     pub template: String,
     /// The error type.
     pub error_type: String,
-    /// The code of the error, if it has one.
+    /// The code of the error.
     #[serde(default)]
     pub code: Option<String>,
-    /// The function of the top own frame, if there was a stack.
+    /// The function of the top own frame.
     #[serde(default)]
     pub frame: Option<String>,
-    /// The version of the algorithm that made it.
+    /// The version of the masking that made it; leaves of another version are left where they are.
     #[serde(default)]
     pub version: u8,
     /// Its place in the order of first sight.
     #[serde(default)]
     pub n: u64,
-    /// The group an operator put it into, whatever the algorithm says.
+    /// The group an operator put it in.
     #[serde(default)]
     pub pinned: Option<GroupId>,
+    /// Its template is a rule's or the rest's: it is never compared with others.
+    #[serde(default)]
+    pub fixed: bool,
+}
+
+impl Leaf {
+    /// A leaf in a group of its own, of which no more is known than this. No tree compares it with others.
+    #[must_use]
+    pub fn alone(id: LeafId, template: String, error_type: String) -> Self {
+        let (code, frame, pinned) = (None, None, None);
+        Self { id, group: id, template, error_type, code, frame, version: 0, n: 0, pinned, fixed: false }
+    }
 }
 
 /// What is counted per leaf, queue and kind, in the commit that changes it.
@@ -99,7 +112,7 @@ pub struct LeafKey {
 pub struct Group {
     /// The group: its first leaf.
     pub id: GroupId,
-    /// The template of the first leaf.
+    /// What its leaves have in common, with differing words as `<*>`.
     pub template: String,
     /// The error type.
     pub error_type: String,
@@ -124,6 +137,9 @@ pub struct Group {
     /// What is known about it.
     pub note: Option<String>,
 }
+
+/// Leaves of a group that its template is put together from: a place that varies shows in the first few.
+const TEMPLATES_SHOWN: usize = 32;
 
 /// Sums leaves to groups, most open letters first, then most failures, then by id: a total order.
 #[must_use]
@@ -158,6 +174,17 @@ pub fn sum(leaves: &[Leaf], counts: &[(LeafKey, LeafCount)]) -> Vec<Group> {
         if !key.kind.is_empty() {
             group.kinds.insert(key.kind.clone());
         }
+    }
+    let mut templates: BTreeMap<GroupId, Vec<&str>> = BTreeMap::new();
+    for leaf in leaves {
+        let of_group = templates.entry(leaf.group).or_default();
+        if of_group.len() < TEMPLATES_SHOWN {
+            of_group.push(&leaf.template);
+        }
+    }
+    for group in groups.values_mut() {
+        let others = templates.get(&group.id).into_iter().flatten().copied();
+        group.template = common_template(&group.template, others);
     }
     let mut all: Vec<Group> = groups.into_values().collect();
     all.sort_by(|a, b| b.open.cmp(&a.open).then(b.failures.cmp(&a.failures)).then(a.id.cmp(&b.id)));

@@ -30,6 +30,38 @@ pub const LABEL_BYTES_MAX: usize = 256;
 pub const ERROR_MESSAGE_BYTES_MAX: usize = 8 * 1024;
 /// Bytes of one stack kept with a failure: about 600 frames.
 pub const STACK_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of an error message that its signature looks at. What tells two causes apart stands near the beginning.
+pub const SCAN_BYTES_MAX: usize = 2 * 1024;
+/// Bytes of a signature's template. Less than is looked at, so that where the scan ends rarely shows in it.
+pub const TEMPLATE_BYTES_MAX: usize = 1024;
+/// Leaves of one store whose wording is compared. Each costs a few kilobytes of memory; beyond it failures of
+/// a new wording are filed under a leaf for the rest of their error type.
+pub const LEAVES_MAX: usize = 10_000;
+/// Leaves for the rest of an error type; beyond it there is one for all types.
+pub const REST_LEAVES_MAX: usize = 100;
+/// Leaves of one group. A line that belongs to a group with that many is filed under the group's oldest leaf:
+/// another thousand names of users teach nothing.
+pub const GROUP_LEAVES_MAX: usize = 200;
+/// Signatures without a leaf of their own of which the tree remembers where they were filed.
+pub const FILED_MAX: usize = 100_000;
+/// Words a place that may vary collects: with that many it is known to vary or never will be.
+pub const SLOT_WORDS_MAX: usize = 64;
+/// Pairs of words of one line that are tried as varying together; long lines try neighbours only.
+pub const LINE_PAIRS_MAX: usize = 80;
+/// Places that may vary, of all lines: bounds the memory of the tree together with [`LEAVES_MAX`].
+pub const SLOTS_MAX: usize = 2_000_000;
+/// Patterns that follow from one new leaf: bounds the time to learn it.
+pub const TREE_STEPS_MAX: usize = 10_000;
+/// Signature rules of one store.
+pub const SIGNATURE_RULES_MAX: usize = 100;
+/// Bytes of a signature rule's pattern and of its fingerprint.
+pub const SIGNATURE_RULE_BYTES_MAX: usize = 1024;
+/// Bytes of a signature rule's compiled pattern: `\w{1000}{1000}` is refused, not compiled.
+pub const SIGNATURE_RULE_COMPILED_MAX: usize = 1024 * 1024;
+/// Nesting of a signature rule's pattern.
+pub const SIGNATURE_RULE_DEPTH_MAX: u32 = 50;
+/// Different values counted per varying place when a group is shown.
+pub const VARIABLE_VALUES_MAX: usize = 10_000;
 /// Entries of an error's context trail and of its artifacts.
 pub const TRAIL_ENTRIES_MAX: usize = 32;
 /// Whole failures kept from the start of a message's history, and as many from its end.
@@ -71,6 +103,8 @@ pub const BREAKERS_MAX: usize = 10_000;
 pub const INDICATORS_MAX: usize = 8;
 /// Failing messages remembered per group to tell one bad message from a cause that hits many.
 pub const WITNESSES_MAX: usize = 16;
+/// Groups merged by one act.
+pub const MERGE_MAX: usize = 100;
 /// Queues of one store: each costs a few kilobytes of memory when it is served.
 pub const QUEUES_MAX: usize = 10_000;
 

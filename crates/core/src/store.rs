@@ -400,6 +400,9 @@ pub trait Letters: Send + Sync {
     /// One group.
     async fn group(&self, id: GroupId) -> Outcome<Group>;
 
+    /// Says that these groups have one cause; the oldest name stays, the others lead to it (**I48**).
+    async fn merge_groups(&self, groups: Vec<GroupId>, actor: Actor) -> Outcome<Group>;
+
     /// Files letters from an export. A letter whose id is here already is left alone and refused by entry.
     async fn import(&self, batch: Vec<DeadLetter>, actor: Actor) -> Outcome<Each<MessageId>>;
 

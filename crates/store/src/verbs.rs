@@ -2,6 +2,7 @@
 //! Backends that run an engine supply [`Access`] and get the traits; the verbs are spelled out once.
 
 use crate::engine::enqueue::check_batch;
+use crate::engine::groups::check_merge;
 use crate::engine::lease::{check_wait, deliver};
 use crate::engine::letters::check_import;
 use crate::engine::tables::{Incoming, Reads, Tables, unless_damaged};
@@ -227,6 +228,13 @@ impl<A: Access> Letters for EngineStore<A> {
 
     async fn group(&self, id: GroupId) -> Outcome<Group> {
         self.0.read(move |tables, _| reads::group(tables, id)).await
+    }
+
+    async fn merge_groups(&self, groups: Vec<GroupId>, actor: Actor) -> Outcome<Group> {
+        check_merge(&groups)?;
+        let merged =
+            self.0.write(false, move |engine, now| engine.merge_groups(&groups, &actor, now)).await?;
+        self.group(merged).await
     }
 
     async fn import(&self, batch: Vec<DeadLetter>, actor: Actor) -> Outcome<Each<MessageId>> {

@@ -23,6 +23,7 @@ use redrive_core::operation::{Member, Operation};
 use redrive_core::poison::{Isolation, Standing};
 use redrive_core::policy::{QueuePolicy, overdue, too_late};
 use redrive_core::scheduler::{Head, Heads, PickReason, Scheduler};
+use redrive_core::signature::Tree;
 use redrive_core::store::{Enqueued, KvEntry, LeaseRequest, Reaped, Settle, Settled, Settlement};
 use redrive_core::time::{Clock, Time};
 use std::collections::{BTreeMap, BTreeSet};
@@ -67,6 +68,7 @@ struct Books {
     histories: BTreeMap<MessageId, Vec<(u32, Failure)>>,
     keys: BTreeMap<(QueueName, String), Key>,
     leaves: Vec<Leaf>,
+    tree: Tree,
     tallies: BTreeMap<LeafKey, LeafCount>,
     drawers: BTreeSet<QueueName>,
     operations: Vec<(Operation, Vec<Member>)>,

@@ -14,6 +14,7 @@ pub(crate) mod lease;
 pub(crate) mod message;
 pub(crate) mod queue;
 pub(crate) mod settle;
+pub(crate) mod signature;
 
 use crate::args::{Command, Global, PageArgs};
 use crate::config::Config;
@@ -48,6 +49,7 @@ pub(crate) fn surroundings(global: Global, command: &Command) -> Result<App, Cli
         | Command::Backup(_)
         | Command::Restore(_)
         | Command::Doctor(_)
+        | Command::Signature(_)
         | Command::Bench(_) => App::load(global),
     }
 }
@@ -70,6 +72,7 @@ pub(crate) async fn run(app: &App, command: Command) -> Done {
         Command::Restore(args) => backup::restore(app, args).await,
         Command::Doctor(args) => doctor::run(app, args).await,
         Command::Bench(args) => bench::run(app, args).await,
+        Command::Signature(args) => signature::run(app, &args),
         Command::Init => init::run(app),
         Command::Completions(args) => completions::run(app, &args),
     }

@@ -3,37 +3,85 @@
 
 use super::Engine;
 use super::tables::{Kept, Letter, Tables};
+use redrive_core::audit::AuditEntry;
 use redrive_core::classify::Lessons;
+use redrive_core::dead_letter::Actor;
+use redrive_core::error::{Outcome, Refusal, StoreError, StoreErrorKind};
 use redrive_core::failure::{Analysed, ErrorInfo};
 use redrive_core::group::Leaf;
 use redrive_core::ids::{GroupId, LeafId};
-use redrive_core::signature::Signature;
+use redrive_core::limits;
+use redrive_core::poison::Standing;
+use redrive_core::signature::{Signature, Tree};
+use redrive_core::time::Time;
+
+/// Refuses a merge of nothing, or of absurdly much.
+pub(crate) fn check_merge(groups: &[GroupId]) -> Result<(), Refusal> {
+    if groups.len() < 2 || groups.len() > limits::MERGE_MAX {
+        return Err(Refusal::invalid("groups", format!("name 2 to {} groups", limits::MERGE_MAX)));
+    }
+    Ok(())
+}
 
 impl<T: Tables> Engine<T> {
+    /// The tree of all leaves, read once.
+    fn tree(&mut self) -> Kept<&mut Tree> {
+        if self.tree.is_none() {
+            let mut tree = Tree::new();
+            for leaf in self.tables.leaves()? {
+                tree.restore(&leaf);
+            }
+            self.tree = Some(tree);
+        }
+        Ok(self.tree.get_or_insert_default())
+    }
+
     /// Finds the leaf and the group of a failure, making them if they are new.
     pub(super) fn place(&mut self, failure: &mut Analysed) -> Kept<GroupId> {
-        let sign = &failure.signature;
-        if let Some(leaf) = self.tables.leaf(sign.leaf)? {
-            return Ok(leaf.group);
+        let placed = self.tree()?.learn(&failure.signature);
+        if let Some(leaf) = &placed.new {
+            self.tables.put_leaf(leaf)?;
         }
-        let leaf = Leaf {
-            id: sign.leaf,
-            group: sign.leaf,
-            template: sign.template.clone(),
-            error_type: failure.report.error.error_type.clone(),
-            code: sign.code.clone(),
-            frame: sign.frame.clone(),
-            version: 1,
-            n: 0,
-            pinned: None,
-        };
-        self.tables.put_leaf(&leaf)?;
-        Ok(leaf.group)
+        self.regroup(placed.moved, None)?;
+        failure.signature.leaf = placed.leaf;
+        Ok(self.group_of(placed.leaf)?.unwrap_or(placed.leaf))
+    }
+
+    /// Writes down where leaves are now, and what is known of groups that have become one.
+    fn regroup(&mut self, moved: Vec<(LeafId, GroupId)>, pinned: Option<GroupId>) -> Kept<()> {
+        for (id, group) in moved {
+            let missing = || StoreError::new(StoreErrorKind::Damaged, format!("leaf {id} is missing"));
+            let leaf = self.tables.leaf(id)?.ok_or_else(missing)?;
+            if leaf.group != group {
+                let old = self.standing(leaf.group)?.clone();
+                self.cache.standings.insert(leaf.group, Standing::default());
+                self.cache.standings_changed.insert(leaf.group);
+                self.teach(group, |standing| *standing = std::mem::take(standing).joined(old))?;
+            }
+            self.tables.put_leaf(&Leaf { group, pinned: pinned.or(leaf.pinned), ..leaf })?;
+        }
+        Ok(())
     }
 
     /// The group a leaf is in now.
     pub(super) fn group_of(&mut self, leaf: LeafId) -> Kept<Option<GroupId>> {
-        Ok(self.tables.leaf(leaf)?.map(|leaf| leaf.group))
+        Ok(self.tree()?.group_of(leaf))
+    }
+
+    /// An operator says that these groups have one cause. It lasts: what is pinned is never parted.
+    pub(crate) fn merge_groups(&mut self, groups: &[GroupId], actor: &Actor, now: Time) -> Outcome<GroupId> {
+        actor.check()?;
+        for id in groups {
+            self.group_of(*id)?.ok_or(Refusal::NoSuchGroup { group: *id })?;
+        }
+        let moved = self.tree()?.merge(groups);
+        let group = groups.first().copied().unwrap_or(LeafId::new(0));
+        let name = self.group_of(group)?.unwrap_or(group);
+        let names: Vec<String> = groups.iter().map(ToString::to_string).collect();
+        let count = moved.len() as u64;
+        self.regroup(moved, Some(name))?;
+        self.record(AuditEntry::new(now, actor, "merge groups", name, count).with_detail(names.join(" ")))?;
+        Ok(name)
     }
 
     /// What an outcome teaches about the group of a letter.
@@ -44,21 +92,19 @@ impl<T: Tables> Engine<T> {
 
     /// Takes in a leaf that was filed elsewhere, under the name it has there.
     pub(super) fn adopt(&mut self, id: LeafId, template: &str, error: &ErrorInfo) -> Kept<()> {
-        if self.tables.leaf(id)?.is_some() {
-            return Ok(());
-        }
         let sign = Signature::of(error);
-        let leaf = Leaf {
-            id,
-            group: id,
-            template: template.into(),
-            error_type: error.error_type.clone(),
-            code: sign.code,
-            frame: sign.frame,
-            version: 0,
-            n: 0,
-            pinned: None,
-        };
-        self.tables.put_leaf(&leaf)
+        if sign.leaf == id {
+            let placed = self.tree()?.learn(&sign);
+            if let Some(leaf) = &placed.new {
+                self.tables.put_leaf(leaf)?;
+            }
+            return self.regroup(placed.moved, None);
+        }
+        if self.group_of(id)?.is_none() {
+            let leaf = Leaf::alone(id, template.to_owned(), error.error_type.clone());
+            self.tree()?.restore(&leaf);
+            self.tables.put_leaf(&leaf)?;
+        }
+        Ok(())
     }
 }

@@ -3,7 +3,7 @@
 //! It decides nothing that the core decides.
 
 mod breakers;
-mod groups;
+pub(crate) mod groups;
 pub(crate) mod hot;
 mod lines;
 pub(crate) mod tables;
@@ -28,6 +28,7 @@ use redrive_core::ids::{GroupId, QueueName};
 use redrive_core::limits;
 use redrive_core::poison::{Isolation, Standing};
 use redrive_core::scheduler::Scheduler;
+use redrive_core::signature::Tree;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use tables::{DrawerCounts, Heads, Kept, QueueRow, Tables};
@@ -43,6 +44,8 @@ pub(crate) struct Engine<T> {
     /// What was read from the tables once and is written back when it changed.
     cache: Cache,
     breakers: Breakers,
+    /// The leaves and their groups, once they are needed.
+    tree: Option<Tree>,
     /// Suspects run alone.
     isolation: Isolation,
     /// Whether this commit may have made work leasable.
@@ -80,6 +83,7 @@ impl<T: Tables> Engine<T> {
             schedulers: HashMap::new(),
             cache: Cache::default(),
             breakers: Breakers::default(),
+            tree: None,
             isolation: Isolation::default(),
             woke: false,
             late_audit: Vec::new(),
@@ -120,7 +124,8 @@ impl<T: Tables> Engine<T> {
         }
         for group in std::mem::take(&mut cache.standings_changed) {
             if let Some(standing) = cache.standings.get(&group) {
-                self.tables.put_standing(group, Some(standing))?;
+                let known = Some(standing).filter(|standing| **standing != Standing::default());
+                self.tables.put_standing(group, known)?;
             }
         }
         if cache.standings.len() > LEAF_CACHE_MAX {
@@ -142,6 +147,7 @@ impl<T: Tables> Engine<T> {
         self.hot = None;
         self.cache = Cache::default();
         self.breakers = Breakers::default();
+        self.tree = None;
         self.tables.forget();
         self.woke = false;
     }

@@ -225,6 +225,9 @@ impl Letters for RemoteStore {
     async fn group(&self, id: GroupId) -> Outcome<Group> {
         self.call(Call::Group(id)).await
     }
+    async fn merge_groups(&self, groups: Vec<GroupId>, actor: Actor) -> Outcome<Group> {
+        self.call(Call::MergeGroups(groups, actor)).await
+    }
     async fn import(&self, batch: Vec<DeadLetter>, actor: Actor) -> Outcome<Each<MessageId>> {
         self.call(Call::Import(batch, actor)).await
     }

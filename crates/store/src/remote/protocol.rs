@@ -53,6 +53,7 @@ pub(super) enum Call {
     Act(Vec<ActRequest>),
     Groups(PageRequest),
     Group(GroupId),
+    MergeGroups(Vec<GroupId>, Actor),
     Import(Vec<DeadLetter>, Actor),
     Preview(Filter, usize),
     Start(Box<OperationSpec>),

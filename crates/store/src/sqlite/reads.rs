@@ -249,12 +249,12 @@ impl Reads for SqlTables {
     }
 
     fn leaf(&self, id: LeafId) -> Kept<Option<Leaf>> {
-        let sql = "SELECT id, group_id, template, error_type, code, frame, version, n, pinned FROM leaves WHERE id = ?1";
+        let sql = "SELECT id, group_id, template, error_type, code, frame, version, n, pinned, fixed FROM leaves WHERE id = ?1";
         self.one(sql, &[&rows::leaf(id)], leaf)
     }
 
     fn leaves(&self) -> Kept<Vec<Leaf>> {
-        let sql = "SELECT id, group_id, template, error_type, code, frame, version, n, pinned FROM leaves ORDER BY n, id";
+        let sql = "SELECT id, group_id, template, error_type, code, frame, version, n, pinned, fixed FROM leaves ORDER BY n, id";
         self.all(sql, &[], leaf)
     }
 
@@ -349,6 +349,7 @@ fn leaf(row: &Row<'_>) -> rusqlite::Result<Leaf> {
         version: row.get(6)?,
         n: row.get(7)?,
         pinned: row.get::<_, Option<Cell<LeafId>>>(8)?.map(|cell| cell.0),
+        fixed: row.get(9)?,
     })
 }
 

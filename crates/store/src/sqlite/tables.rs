@@ -339,8 +339,8 @@ impl Tables for SqlTables {
     }
 
     fn put_leaf(&mut self, leaf: &Leaf) -> Kept<()> {
-        let sql = "INSERT OR REPLACE INTO leaves(id, group_id, template, error_type, code, frame, version, n, pinned) \
-                   VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+        let sql = "INSERT OR REPLACE INTO leaves(id, group_id, template, error_type, code, frame, version, n, pinned, fixed) \
+                   VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
         let params: &[&dyn ToSql] = &[
             &rows::leaf(leaf.id),
             &rows::leaf(leaf.group),
@@ -351,6 +351,7 @@ impl Tables for SqlTables {
             &leaf.version,
             &int(leaf.n),
             &leaf.pinned.map(rows::leaf),
+            &leaf.fixed,
         ];
         self.run_one("a leaf", sql, params)
     }

@@ -5,7 +5,7 @@ use redrive_core::breaker::Signal;
 use redrive_core::dead_letter::File;
 use redrive_core::error::Refusal;
 use redrive_core::failure::{Analysed, Reason, displaced_by};
-use redrive_core::group::{Leaf, LeafKey};
+use redrive_core::group::LeafKey;
 use redrive_core::ids::LeafId;
 use redrive_core::lifecycle::{Command, Effect, Final, Life, Phase, State, transition};
 use redrive_core::message::{Envelope, Record};
@@ -45,7 +45,8 @@ impl Books {
         let id = envelope.id;
         let step = transition(id, &life, command, now)?;
         let (mut next, effect) = (step.next, step.effect);
-        let (failure, indicators) = filing.map_or((None, None), |f| (Some(f.failure), f.indicators));
+        let (mut failure, indicators) = filing.map_or((None, None), |f| (Some(f.failure), f.indicators));
+        let reviewed = indicators.is_some();
         next.indicators = indicators.unwrap_or(next.indicators);
         if next.lease().is_none() {
             let signal = match (command, &failure) {
@@ -56,7 +57,8 @@ impl Books {
             self.signal(&record, signal, now);
         }
         let failed = matches!(command, Command::Fail { .. } | Command::LoseLease { .. });
-        let failure = failure.filter(|_| failed || matches!(effect, Effect::Died(_)));
+        failure = failure.filter(|_| failed || matches!(effect, Effect::Died(_)));
+        failure = failure.map(|failure| if reviewed { failure } else { self.place(failure) });
         if let Some(failure) = &failure {
             next.failed = life.failed + 1;
             let worker = life.lease().map(|l| l.worker.clone());
@@ -64,7 +66,7 @@ impl Books {
             history.retain(|(ordinal, _)| displaced_by(life.failed) != Some(*ordinal));
             history.push((life.failed, failure.clone().file(life.generation, life.attempts, now, worker)));
             let sign = &failure.signature;
-            self.tally(&envelope, sign.leaf, [0, 0, 1], now, &sign.template, &sign.error_type);
+            self.tally(&envelope, sign.leaf, [0, 0, 1], now);
         }
         let letter = self.letter_at(id);
         // A redriven message that is done is a closed letter, and closed letters are counted as dead.
@@ -109,39 +111,22 @@ impl Books {
         let file = File::of_death(&record, &record.life, policy, failure, reason, before.as_ref(), now);
         let sign = &failure.signature;
         if let Some(before) = before {
-            self.tally(&record.envelope, before.leaf, [-1, 0, 0], now, "", "");
+            self.tally(&record.envelope, before.leaf, [-1, 0, 0], now);
         }
-        self.tally(&record.envelope, sign.leaf, [1, 1, 0], now, &sign.template, &sign.error_type);
+        self.tally(&record.envelope, sign.leaf, [1, 1, 0], now);
         self.deaths += 1;
         self.drawers.insert(file.dlq.clone());
         self.letters.push(Letter { record, file, death: self.deaths, secret: None });
     }
 
-    /// Counts open letters, deaths and failures of a leaf, which is made when it is new.
+    /// Counts open letters, deaths and failures of a leaf.
     pub(super) fn tally(
         &mut self,
         envelope: &Envelope,
         leaf: LeafId,
         [open, total, failures]: [i64; 3],
         now: Time,
-        template: &str,
-        error_type: &str,
     ) {
-        if !self.leaves.iter().any(|l| l.id == leaf) {
-            let (template, error_type) = (template.to_owned(), error_type.to_owned());
-            let (code, frame, version, n, pinned) = (None, None, 0, 0, None);
-            self.leaves.push(Leaf {
-                id: leaf,
-                group: leaf,
-                template,
-                error_type,
-                code,
-                frame,
-                version,
-                n,
-                pinned,
-            });
-        }
         let key = LeafKey { leaf, queue: envelope.queue.clone(), kind: envelope.kind.clone() };
         self.tallies.entry(key).or_default().add(open, total, failures, now);
     }

@@ -23,7 +23,7 @@ impl Books {
         let Letter { record, file: before, .. } = self.letters[at].clone();
         let opened = i64::from(before.status.is_closed()) - i64::from(file.status.is_closed());
         if opened != 0 {
-            self.tally(&record.envelope, file.leaf, [opened, 0, 0], now, "", "");
+            self.tally(&record.envelope, file.leaf, [opened, 0, 0], now);
         }
         self.letters[at].file = file;
     }
@@ -32,7 +32,7 @@ impl Books {
     fn remove_letter(&mut self, at: usize, now: Time) {
         let Letter { record, file, .. } = self.letters.remove(at);
         if !file.status.is_closed() {
-            self.tally(&record.envelope, file.leaf, [-1, 0, 0], now, "", "");
+            self.tally(&record.envelope, file.leaf, [-1, 0, 0], now);
         }
         let counts = self.counts(&record.envelope.queue);
         counts.leave(&Phase::Dead, 0);
@@ -238,11 +238,13 @@ impl Books {
         envelope.seq = self.seq;
         let mut leaves: Vec<LeafId> = Vec::new();
         for f in &message.failures {
-            self.tally(&envelope, f.leaf, [0, 0, 1], now, &f.signature, &f.error.error_type);
+            self.adopt(f.leaf, &f.signature, &f.error);
+            self.tally(&envelope, f.leaf, [0, 0, 1], now);
             leaves.push(f.leaf);
         }
         let open = i64::from(!file.status.is_closed());
-        self.tally(&envelope, file.leaf, [open, 1, 0], now, &signature, &error.error_type);
+        self.adopt(file.leaf, &signature, &error);
+        self.tally(&envelope, file.leaf, [open, 1, 0], now);
         // The kept history is the first and the last ten of `failed`: number it so that it goes on right.
         let kept = u32::try_from(message.failures.len()).expect("bounded");
         let failed = message.failed.max(kept);

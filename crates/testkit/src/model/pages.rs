@@ -393,6 +393,15 @@ impl Letters for Model {
         Ok(found.ok_or(Refusal::NoSuchGroup { group: id })?)
     }
 
+    async fn merge_groups(&self, groups: Vec<GroupId>, actor: Actor) -> Outcome<Group> {
+        actor.check()?;
+        if groups.len() < 2 || groups.len() > limits::MERGE_MAX {
+            return Err(Refusal::invalid("groups", "too few or too many").into());
+        }
+        let name = self.at(|b, now| b.merge_groups(&groups, &actor, now))?;
+        self.group(name).await
+    }
+
     async fn import(&self, batch: Vec<DeadLetter>, actor: Actor) -> Outcome<Each<MessageId>> {
         actor.check()?;
         self.at(|b, now| Ok(batch.into_iter().map(|letter| b.import(letter, &actor, now)).collect()))

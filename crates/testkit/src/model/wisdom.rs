@@ -5,13 +5,15 @@ use super::{Books, Letter};
 use redrive_core::breaker::{Breaker, BreakerPolicy, BreakerView, Signal, Stance};
 use redrive_core::dead_letter::Actor;
 use redrive_core::error::Refusal;
-use redrive_core::failure::Analysed;
+use redrive_core::failure::{Analysed, ErrorInfo, Report};
+use redrive_core::group::Leaf;
 use redrive_core::ids::{GroupId, LeafId, MessageId, QueueName};
 use redrive_core::limits;
 use redrive_core::message::{Record, Slip};
 use redrive_core::poison::{Admission, Hands};
 use redrive_core::policy::Override;
 use redrive_core::review::{Failed, Review, review};
+use redrive_core::signature::Placed;
 use redrive_core::store::LeaseRequest;
 use redrive_core::time::Time;
 use std::collections::BTreeSet;
@@ -108,6 +110,55 @@ impl Books {
         self.leaves.iter().find(|l| l.id == leaf).map_or(leaf, |l| l.group)
     }
 
+    /// The failure under the leaf it belongs to; leaves that turn out to be one group are.
+    pub(super) fn place(&mut self, mut failure: Analysed) -> Analysed {
+        let Placed { leaf, new, moved } = self.tree.learn(&failure.signature);
+        self.leaves.extend(new);
+        self.regroup(moved);
+        failure.signature.leaf = leaf;
+        failure
+    }
+
+    fn regroup(&mut self, moved: Vec<(LeafId, GroupId)>) {
+        for (leaf, group) in moved {
+            let known = self.leaves.iter_mut().find(|l| l.id == leaf).expect("only known leaves move");
+            let old = std::mem::replace(&mut known.group, group);
+            if let Some(standing) = self.standings.remove(&old).filter(|_| old != group) {
+                let both = self.standings.remove(&group).unwrap_or_default().joined(standing);
+                self.standings.insert(group, both);
+            }
+        }
+    }
+
+    pub(super) fn merge_groups(
+        &mut self,
+        groups: &[GroupId],
+        actor: &Actor,
+        now: Time,
+    ) -> Result<GroupId, Refusal> {
+        for group in groups {
+            self.tree.group_of(*group).ok_or(Refusal::NoSuchGroup { group: *group })?;
+        }
+        let moved = self.tree.merge(groups);
+        let (name, count) = (self.tree.group_of(groups[0]).expect("just found"), moved.len() as u64);
+        self.regroup(moved);
+        self.log(now, actor, "merge groups", name, count);
+        Ok(name)
+    }
+
+    /// Takes in a leaf that was filed elsewhere.
+    pub(super) fn adopt(&mut self, leaf: LeafId, template: &str, error: &ErrorInfo) {
+        let report = Report { error: error.clone(), ..Report::default() };
+        let failure = report.analyse();
+        if failure.signature.leaf == leaf {
+            self.place(failure);
+        } else if !self.leaves.iter().any(|l| l.id == leaf) {
+            let alone = Leaf::alone(leaf, template.into(), error.error_type.clone());
+            self.tree.restore(&alone);
+            self.leaves.push(alone);
+        }
+    }
+
     /// Looks at a failed delivery in the light of all that is known.
     pub(super) fn review(
         &mut self,
@@ -117,6 +168,7 @@ impl Books {
         now: Time,
     ) -> Review {
         let record = self.live[at].clone();
+        let failure = self.place(failure);
         let group = self.group_of(failure.signature.leaf);
         let last = record.life.indicators.leaf;
         let standing = &self.standings.get(&group).cloned().unwrap_or_default();

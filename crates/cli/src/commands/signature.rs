@@ -1,0 +1,314 @@
+//! `signature`: error lines from stdin, and for each the group it would be filed under once all of them have
+//! been seen. It needs no data directory and changes nothing.
+
+use crate::connect::App;
+use crate::exit_code::{CliError, Done, ExitCode};
+use crate::output::{Column, Format, Look, Show};
+use clap::Args;
+use redrive::core::failure::ErrorInfo;
+use redrive::core::ids::{GroupId, LeafId};
+use redrive::core::limits;
+use redrive::core::signature::{
+    Signature, SignatureRule, SignatureRules, Tree, Variable, explain, variables,
+};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::io::{self, BufRead, BufReader, Read as _};
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  redrive signature < errors.log
+  redrive signature --error-type PaymentError -o ndjson < errors.log
+  redrive signature --explain 3 17 < errors.log
+  redrive signature --top 5 < errors.log";
+
+/// Messages of a group that are looked at for its variables.
+const SAMPLE_MAX: usize = 1_000;
+/// Bytes of output that are gathered before they are written.
+const CHUNK: usize = 64 * 1024;
+
+/// The flags of `signature`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct SignatureArgs {
+    /// The error type of all lines
+    #[arg(long, value_name = "TYPE", default_value = "")]
+    error_type: String,
+    /// A TOML file with [[rules]], each with `match` and `fingerprint`
+    #[arg(long, value_name = "FILE")]
+    rules: Option<PathBuf>,
+    /// Say why two lines are together or apart, by their numbers from 1
+    #[arg(long, num_args = 2, value_names = ["A", "B"])]
+    explain: Option<Vec<usize>>,
+    /// Show each group with the N most frequent values of each variable
+    #[arg(long, value_name = "N", conflicts_with = "explain")]
+    top: Option<usize>,
+}
+
+/// Rules as they stand in a file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RulesFile {
+    #[serde(default)]
+    rules: Vec<SignatureRule>,
+}
+
+/// A line's group.
+#[derive(Debug, Serialize)]
+struct Filed {
+    line: usize,
+    group: GroupId,
+    leaf: LeafId,
+    template: String,
+}
+
+impl Show for Filed {
+    const COLUMNS: &'static [Column] =
+        &[Column::whole("line"), Column::whole("group"), Column::whole("leaf"), Column::text("template")];
+
+    fn cells(&self, _look: &Look) -> Vec<String> {
+        vec![self.line.to_string(), self.group.to_string(), self.leaf.to_string(), self.template.clone()]
+    }
+}
+
+/// Why two lines are together or apart.
+#[derive(Debug, Serialize)]
+struct Why {
+    together: bool,
+    reasons: Vec<String>,
+}
+
+impl Show for Why {
+    const COLUMNS: &'static [Column] = &[Column::whole("together"), Column::text("reasons")];
+
+    fn cells(&self, _look: &Look) -> Vec<String> {
+        vec![self.together.to_string(), self.reasons.join("; ")]
+    }
+}
+
+/// A group with what varies in it.
+#[derive(Debug, Serialize)]
+struct Summary {
+    group: GroupId,
+    lines: usize,
+    template: String,
+    variables: Vec<Variable>,
+}
+
+impl Show for Summary {
+    const COLUMNS: &'static [Column] = &[
+        Column::whole("group"),
+        Column::whole("lines"),
+        Column::text("template"),
+        Column::text("variables"),
+    ];
+
+    fn cells(&self, _look: &Look) -> Vec<String> {
+        let value = |(value, n): &(String, u64)| format!("{value} ({n})");
+        let one = |v: &Variable| {
+            let top: Vec<String> = v.top.iter().map(value).collect();
+            format!("{}={}", v.place, top.join(", "))
+        };
+        let variables: Vec<String> = self.variables.iter().map(one).collect();
+        vec![self.group.to_string(), self.lines.to_string(), self.template.clone(), variables.join("; ")]
+    }
+}
+
+/// Everything that was read.
+struct Seen {
+    tree: Tree,
+    leaves: Vec<LeafId>,
+    /// Texts of each leaf, for the variables; nothing when nobody asks for them.
+    samples: HashMap<LeafId, Vec<String>>,
+    /// The two lines to explain.
+    asked: Vec<Option<Signature>>,
+}
+
+/// Runs it.
+pub(crate) fn run(app: &App, args: &SignatureArgs) -> Done {
+    let rules = rules(args)?;
+    let asked = args.explain.clone().unwrap_or_default();
+    if asked.contains(&0) {
+        return Err(CliError::usage("--explain: lines are counted from 1"));
+    }
+    let seen = read(BufReader::new(io::stdin().lock()), args, &rules, &asked)?;
+    if args.explain.is_some() {
+        return why(app, &seen, &asked);
+    }
+    let templates = templates(&seen);
+    match args.top {
+        Some(top) => summaries(app, &seen, &templates, top),
+        None => lines(app, &seen, &templates),
+    }
+}
+
+fn rules(args: &SignatureArgs) -> Result<SignatureRules, CliError> {
+    let Some(path) = &args.rules else { return Ok(SignatureRules::default()) };
+    let shown = path.display();
+    let text = std::fs::read_to_string(path).map_err(|e| CliError::io(format!("read {shown}"), &e))?;
+    let file: RulesFile = toml::from_str(&text).map_err(|e| CliError::usage(format!("{shown}: {e}")))?;
+    SignatureRules::compile(&file.rules).map_err(|e| CliError::usage(format!("{shown}: {e}")))
+}
+
+/// Reads all lines and learns them.
+fn read(
+    mut source: impl BufRead,
+    args: &SignatureArgs,
+    rules: &SignatureRules,
+    asked: &[usize],
+) -> Result<Seen, CliError> {
+    let mut seen = Seen {
+        tree: Tree::new(),
+        leaves: Vec::new(),
+        samples: HashMap::new(),
+        asked: vec![None; asked.len()],
+    };
+    let mut error = ErrorInfo { error_type: args.error_type.clone(), ..ErrorInfo::default() };
+    let mut bytes = Vec::new();
+    while next_line(&mut source, &mut bytes).map_err(|e| CliError::io("read stdin", &e))? {
+        error.message.clear();
+        error.message.push_str(&String::from_utf8_lossy(&bytes));
+        let signature = Signature::of_with(&error, rules);
+        let leaf = seen.tree.learn(&signature).leaf;
+        seen.leaves.push(leaf);
+        for (line, place) in asked.iter().zip(&mut seen.asked) {
+            if *line == seen.leaves.len() {
+                *place = Some(signature.clone());
+            }
+        }
+        if args.top.is_some() {
+            let sample = seen.samples.entry(leaf).or_default();
+            if sample.len() < SAMPLE_MAX {
+                sample.push(error.message.clone());
+            }
+        }
+    }
+    Ok(seen)
+}
+
+/// Reads a line without its end, keeping no more of it than is looked at. Says whether there was one.
+fn next_line(source: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
+    line.clear();
+    let keep = limits::ERROR_MESSAGE_BYTES_MAX as u64;
+    if source.by_ref().take(keep).read_until(b'\n', line)? == 0 {
+        return Ok(false);
+    }
+    if line.last() == Some(&b'\n') {
+        line.pop();
+        if line.last() == Some(&b'\r') {
+            line.pop();
+        }
+    } else if line.len() as u64 == keep {
+        source.skip_until(b'\n')?;
+    }
+    Ok(true)
+}
+
+/// The template of each group.
+fn templates(seen: &Seen) -> HashMap<LeafId, (GroupId, String)> {
+    let mut of_group: HashMap<GroupId, String> = HashMap::new();
+    let mut templates = HashMap::new();
+    for leaf in &seen.leaves {
+        templates.entry(*leaf).or_insert_with(|| {
+            let group = seen.tree.group_of(*leaf).unwrap_or(*leaf);
+            let template = || seen.tree.template_of(group).unwrap_or_default();
+            (group, of_group.entry(group).or_insert_with(template).clone())
+        });
+    }
+    templates
+}
+
+fn lines(app: &App, seen: &Seen, templates: &HashMap<LeafId, (GroupId, String)>) -> Done {
+    let found = |leaf: &LeafId| templates.get(leaf).cloned().unwrap_or((*leaf, String::new()));
+    if app.out.format == Format::Table {
+        let mut text = String::new();
+        for leaf in &seen.leaves {
+            let (group, template) = found(leaf);
+            text.push_str(&format!("{group}\t{template}\n"));
+            if text.len() >= CHUNK {
+                app.out.raw(text.as_bytes())?;
+                text.clear();
+            }
+        }
+        app.out.raw(text.as_bytes())?;
+        return Ok(ExitCode::Ok);
+    }
+    let mut list = app.out.list();
+    for (page, leaves) in seen.leaves.chunks(limits::PAGE_ITEMS_MAX).enumerate() {
+        let filed = |(at, leaf): (usize, &LeafId)| {
+            let (group, template) = found(leaf);
+            Filed { line: page * limits::PAGE_ITEMS_MAX + at + 1, group, leaf: *leaf, template }
+        };
+        list.add(&leaves.iter().enumerate().map(filed).collect::<Vec<_>>())?;
+    }
+    list.end(None)?;
+    Ok(ExitCode::Ok)
+}
+
+fn why(app: &App, seen: &Seen, asked: &[usize]) -> Done {
+    let mut found = Vec::new();
+    for (line, signature) in asked.iter().zip(&seen.asked) {
+        let none =
+            || CliError::usage(format!("--explain: there is no line {line}, only {}", seen.leaves.len()));
+        found.push(signature.as_ref().ok_or_else(none)?);
+    }
+    let [a, b] = found.as_slice() else { return Err(CliError::usage("--explain: name two lines")) };
+    let why = explain(a, b, &seen.tree);
+    if app.out.format == Format::Table {
+        let mut text = String::from(if why.together { "together:\n" } else { "apart:\n" });
+        for reason in &why.reasons {
+            text.push_str(&format!("  {reason}\n"));
+        }
+        app.out.raw(text.as_bytes())?;
+    } else {
+        app.out.one(&Why { together: why.together, reasons: why.reasons })?;
+    }
+    Ok(ExitCode::Ok)
+}
+
+fn summaries(app: &App, seen: &Seen, templates: &HashMap<LeafId, (GroupId, String)>, top: usize) -> Done {
+    let mut order: Vec<GroupId> = Vec::new();
+    let mut counts: HashMap<GroupId, usize> = HashMap::new();
+    let mut members: HashMap<GroupId, Vec<LeafId>> = HashMap::new();
+    for (leaf, (group, _)) in seen.leaves.iter().filter_map(|leaf| Some((leaf, templates.get(leaf)?))) {
+        let count = counts.entry(*group).or_default();
+        if *count == 0 {
+            order.push(*group);
+        }
+        *count += 1;
+        let members = members.entry(*group).or_default();
+        if !members.contains(leaf) {
+            members.push(*leaf);
+        }
+    }
+    let summary = |group: GroupId| {
+        let template = templates.get(&group).map_or_else(String::new, |(_, template)| template.clone());
+        let leaves = members.get(&group).map(Vec::as_slice).unwrap_or_default();
+        let texts = leaves.iter().filter_map(|leaf| seen.samples.get(leaf)).flatten().map(String::as_str);
+        let variables = variables(&template, texts.take(SAMPLE_MAX), top);
+        Summary { group, lines: counts.get(&group).copied().unwrap_or(0), template, variables }
+    };
+    let mut all: Vec<Summary> = order.into_iter().map(summary).collect();
+    all.sort_by_key(|summary| std::cmp::Reverse(summary.lines));
+    app.out.all(&all)?;
+    Ok(ExitCode::Ok)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_read_whatever_they_hold() {
+        let long = "x".repeat(limits::ERROR_MESSAGE_BYTES_MAX);
+        let text = format!("a\r\n\n\u{0}b\n{long}yyy\n{long}\nlast");
+        let mut source = io::Cursor::new(text.into_bytes());
+        let mut lines = Vec::new();
+        let mut line = Vec::new();
+        while next_line(&mut source, &mut line).unwrap() {
+            lines.push(String::from_utf8_lossy(&line).into_owned());
+        }
+        assert_eq!(lines, ["a", "", "\u{0}b", &long, &long, "last"]);
+    }
+}

@@ -1,0 +1,393 @@
+//! The scanner: one pass over a message that keeps its constant parts and replaces its varying parts by
+//! `<kind>`. Most words are plain and are copied whole; only a word with something unusual in it is looked at
+//! part by part, with the recognisers of `kinds`.
+//!
+//! It must not panic on any input, look at more than [`limits::SCAN_BYTES_MAX`] of it, or depend on anything
+//! but the text.
+
+use super::head;
+use super::kinds::{
+    base64, brackets, calendar, compound, digits, email, hex, host, id, ip, mac, number, path, quoted, run,
+    skip, time, url, uuid, value,
+};
+use crate::limits;
+
+/// What a byte says about the word it stands in.
+const DIGIT: u8 = 1;
+/// A dot: a host name perhaps.
+const DOT: u8 = 2;
+/// Anything else that a varying part may begin with or hold.
+const ODD: u8 = 4;
+/// White space or a control character: the word ends.
+const SPACE: u8 = 8;
+
+/// What each byte says.
+const CLASS: [u8; 256] = classes();
+
+/// What each byte says, worked out by the compiler.
+#[expect(
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    reason = "worked out by the compiler, which checks it; there are 256 bytes"
+)]
+const fn classes() -> [u8; 256] {
+    let mut table = [0_u8; 256];
+    let mut byte = 0_usize;
+    while byte < 256 {
+        table[byte] = match byte as u8 {
+            0..=b' ' | 0x7f => SPACE,
+            b'0'..=b'9' => DIGIT,
+            b'.' => DOT,
+            b'"'
+            | b'\''
+            | b'`'
+            | b'='
+            | b'/'
+            | b'\\'
+            | b'@'
+            | b'('
+            | b'{'
+            | b'}'
+            | b'<'
+            | b'['
+            | b'~'
+            | 0x80..=0xff => ODD,
+            _ => 0,
+        };
+        byte += 1;
+    }
+    table
+}
+
+/// The template of a message: its constant parts as they are, its varying parts replaced by `<kind>`, runs
+/// of white space and control characters by one space.
+#[must_use]
+pub fn mask(text: &str) -> String {
+    let mut scan = Scan::new(text, None);
+    scan.run();
+    scan.template
+}
+
+/// The part of a message that is looked at: whole words, unless there is only one.
+fn seen(text: &str) -> &str {
+    let seen = head(text, limits::SCAN_BYTES_MAX);
+    if seen.len() == text.len() {
+        seen
+    } else {
+        seen.rsplit_once(char::is_whitespace).map_or(seen, |(seen, _)| seen)
+    }
+}
+
+/// The words of a template, each with the text it was made from.
+pub(super) fn words_and_sources(text: &str) -> Vec<(String, String)> {
+    let mut starts = Vec::new();
+    let mut scan = Scan::new(text, Some(&mut starts));
+    scan.run();
+    let template = core::mem::take(&mut scan.template);
+    let seen = seen(text);
+    let ends = starts.iter().skip(1).copied().chain([seen.len()]);
+    let source = |(start, end): (usize, usize)| seen.get(start..end).unwrap_or_default().trim().to_owned();
+    template.split(' ').map(str::to_owned).zip(starts.iter().copied().zip(ends).map(source)).collect()
+}
+
+/// A message being masked.
+struct Scan<'a, 'b> {
+    /// The part of it that is looked at.
+    text: &'a str,
+    /// How far it has been.
+    at: usize,
+    /// The last character of what has been.
+    before: char,
+    /// How many JSON objects are open here.
+    json: usize,
+    /// What has been made of it.
+    template: String,
+    /// Where in the text each word of the template begins, if somebody wants to know.
+    starts: Option<&'b mut Vec<usize>>,
+}
+
+impl<'a, 'b> Scan<'a, 'b> {
+    fn new(text: &'a str, starts: Option<&'b mut Vec<usize>>) -> Self {
+        let text = seen(text);
+        let template = String::with_capacity(text.len().min(limits::TEMPLATE_BYTES_MAX) + 16);
+        Self { text, at: 0, before: ' ', json: 0, template, starts }
+    }
+
+    /// Goes through the text word by word.
+    fn run(&mut self) {
+        while self.template.len() < limits::TEMPLATE_BYTES_MAX {
+            self.gap();
+            if self.rest().is_empty() {
+                break;
+            }
+            if !self.plain_word() && !self.odd_word() {
+                break;
+            }
+        }
+        self.template.truncate(head(&self.template, limits::TEMPLATE_BYTES_MAX).trim_end().len());
+    }
+
+    fn rest(&self) -> &'a str {
+        skip(self.text, self.at)
+    }
+
+    /// Passes over white space and control characters; they become one space.
+    fn gap(&mut self) {
+        let rest = self.rest();
+        let gap = run(rest, |c| c.is_whitespace() || c.is_control());
+        if gap > 0 || self.at == 0 {
+            self.at += gap;
+            self.before = ' ';
+            if !self.template.is_empty() && gap < rest.len() {
+                self.template.push(' ');
+            }
+            if let Some(starts) = self.starts.as_deref_mut().filter(|_| gap < rest.len()) {
+                starts.push(self.at);
+            }
+        }
+    }
+
+    /// Copies the word that begins here if nothing in it can vary.
+    fn plain_word(&mut self) -> bool {
+        let rest = self.rest();
+        let mut seen = 0;
+        let mut len = 0;
+        for byte in rest.bytes() {
+            let class = CLASS.get(usize::from(byte)).copied().unwrap_or(ODD);
+            if class >= ODD {
+                seen |= class;
+                break;
+            }
+            seen |= class;
+            len += 1;
+        }
+        if seen & (ODD | DIGIT) != 0 || self.json > 0 || !self.before.is_whitespace() {
+            return false;
+        }
+        let word = head(rest, len);
+        let dated = len <= 4 && word.as_bytes().first().is_some_and(u8::is_ascii_uppercase);
+        if dated && calendar(rest).is_some() {
+            return false;
+        }
+        if seen & DOT != 0 && host(word).is_some() {
+            return false;
+        }
+        self.literal(len);
+        true
+    }
+
+    /// Goes through a word part by part, to its end. Says whether there is room for more.
+    fn odd_word(&mut self) -> bool {
+        while let Some(first) = self.rest().chars().next().filter(|c| !c.is_whitespace() && !c.is_control()) {
+            let (len, mark) = self.step(first);
+            let len = len.max(first.len_utf8());
+            if self.template.len() >= limits::TEMPLATE_BYTES_MAX {
+                return false;
+            }
+            match mark {
+                Some(mark) if self.template.len() + mark.len() > limits::TEMPLATE_BYTES_MAX => return false,
+                Some(mark) => {
+                    self.template.push_str(mark);
+                    if let Some(starts) = self.starts.as_deref_mut() {
+                        starts.extend(mark.matches(' ').map(|_| self.at));
+                    }
+                    self.pass(len);
+                }
+                None => self.literal(len),
+            }
+        }
+        true
+    }
+
+    /// Keeps a piece as it is.
+    fn literal(&mut self, len: usize) {
+        let piece = head(self.rest(), len);
+        self.template.push_str(piece);
+        self.pass(len);
+    }
+
+    /// Goes on after a piece.
+    fn pass(&mut self, len: usize) {
+        self.before = head(self.rest(), len).chars().next_back().unwrap_or(self.before);
+        self.at += len;
+    }
+
+    /// The length of the next piece, and its mark if it varies.
+    fn step(&mut self, first: char) -> (usize, Option<&'static str>) {
+        let rest = self.rest();
+        match first {
+            '"' if self.json > 0 || rest.starts_with("\"") => {
+                if let Some(found) = self.double_quoted(rest) {
+                    return found;
+                }
+            }
+            '{' => {
+                if rest.starts_with("{\"") || rest.starts_with("{ \"") {
+                    self.json += 1;
+                } else if self.before.is_alphanumeric()
+                    && let Some(len) = brackets(rest).filter(|len| *len > 2 && head(rest, *len) != "{<str>}")
+                {
+                    return (len, Some("{<str>}"));
+                }
+            }
+            '}' => self.json = self.json.saturating_sub(1),
+            '(' => {
+                let len = brackets(rest).unwrap_or(0);
+                let inside = head(rest, len);
+                if inside.contains("(/") || inside.contains(" /") && !inside.contains(" / ") {
+                    return (len, Some("(<path>)"));
+                }
+            }
+            '<' => {
+                let after = skip(rest, 1);
+                if let Some(len) = number(after, '<').filter(|len| !skip(after, *len).starts_with('>')) {
+                    return (len + 1, Some("<num>"));
+                }
+                if let Some(mark) = super::MARKS.iter().find(|mark| rest.starts_with(**mark)) {
+                    return (mark.len(), None);
+                }
+            }
+            _ => {}
+        }
+        let figures = digits(rest);
+        if self.before.is_alphabetic() && figures > 0 {
+            // Only a word with a number at its end is left in the middle, see below: the word has been kept.
+            return (number(rest, self.before).unwrap_or(figures), Some("<num>"));
+        }
+        if !self.before.is_alphanumeric()
+            && let Some(found) = self.varying(rest, first)
+        {
+            return found;
+        }
+        let word = run(rest, char::is_alphanumeric);
+        let letters = run(rest, char::is_alphabetic);
+        let numbered = letters > 0 && letters + digits(skip(rest, letters)) == word;
+        (if numbered { letters } else { word }, None)
+    }
+
+    /// The varying part that begins here, if one does.
+    fn varying(&self, rest: &str, first: char) -> Option<(usize, Option<&'static str>)> {
+        // A value is masked as a whole, whatever it begins with; its key has been kept already.
+        let value = if self.before == '=' { value(rest) } else { 0 };
+        let whole = |len: Option<usize>, mark: &'static str| {
+            len.filter(|len| *len >= value).map(|len| (len, Some(mark)))
+        };
+        let before = self.before;
+        let found = match first {
+            '0'..='9' => self.figure(rest, whole),
+            c if c.is_alphabetic() => {
+                if self.json > 0 && (before == ':' || before == ' ') {
+                    let word = head(rest, run(rest, |c| c.is_ascii_alphabetic()));
+                    if matches!(word, "true" | "false" | "null") {
+                        return Some((word.len(), Some("<str>")));
+                    }
+                }
+                named(rest, before, whole)
+            }
+            '\'' | '"' | '`' | '‘' | '“' => whole(quoted(rest, before), "<str>"),
+            '/' | '.' | '~' | '\\' => {
+                whole(path(rest, before), "<path>").or_else(|| whole(number(rest, before), "<num>"))
+            }
+            '[' | ':' => whole(ip(rest, before), "<ip>"),
+            '-' | '+' => {
+                let dashed = before == '-' || before == '+';
+                let number = if dashed { None } else { number(rest, before) };
+                whole(number, "<num>")
+            }
+            _ => None,
+        };
+        if found.is_none()
+            && value == 0
+            && first.is_ascii_alphanumeric()
+            && let Some((kept, len)) = compound(rest)
+        {
+            return Some(if kept > 0 { (kept, None) } else { (len, Some("<id>")) });
+        }
+        found.or((value > 0).then_some((value, Some("<str>"))))
+    }
+
+    /// What begins with a digit.
+    fn figure(
+        &self,
+        rest: &str,
+        whole: impl Fn(Option<usize>, &'static str) -> Option<(usize, Option<&'static str>)>,
+    ) -> Option<(usize, Option<&'static str>)> {
+        let before = self.before;
+        let alone = digits(rest);
+        // The most common of all is a number and nothing else.
+        if matches!(rest.as_bytes().get(alone), None | Some(b',' | b')' | b']' | b';'))
+            && rest.as_bytes().get(alone + 1).is_none_or(|b| !b.is_ascii_digit())
+        {
+            return whole(Some(alone), "<num>");
+        }
+        let compound = || compound(rest).filter(|(kept, _)| *kept == 0).map(|(_, len)| len);
+        whole(uuid(rest, before), "<uuid>")
+            .or_else(|| whole(time(rest, before), "<time>"))
+            .or_else(|| whole(mac(rest), "<mac>"))
+            .or_else(|| whole(host(rest), "<host>"))
+            .or_else(|| whole(ip(rest, before), "<ip>"))
+            .or_else(|| whole(email(rest, before), "<email>"))
+            .or_else(|| whole(compound(), "<id>"))
+            .or_else(|| whole(sized(rest, before), "<num> bytes"))
+            .or_else(|| whole(number(rest, before), "<num>"))
+            .or_else(|| whole(hex(rest, before), "<hex>"))
+            .or_else(|| whole(base64(rest), "<base64>"))
+            .or_else(|| whole(id(rest, before), "<id>"))
+    }
+
+    /// A text in double quotes: a key of JSON and the method of a request are kept, the rest is not.
+    fn double_quoted(&self, rest: &str) -> Option<(usize, Option<&'static str>)> {
+        if self.before.is_alphanumeric() {
+            return None;
+        }
+        let request = REQUESTS.iter().find(|(start, _)| rest.starts_with(start));
+        if let Some((_, mark)) = request {
+            return quoted(rest, self.before).map(|len| (len, Some(*mark)));
+        }
+        if self.json > 0 {
+            let len = quoted(rest, self.before)?;
+            let key = skip(rest, len).trim_start_matches(' ').starts_with(':');
+            let short = len <= 66 && !head(rest, len).contains(char::is_control);
+            return Some(if key && short { (len, None) } else { (len, Some("<str>")) });
+        }
+        None
+    }
+}
+
+/// How the first line of a request begins, and what stands for one.
+const REQUESTS: [(&str, &str); 7] = [
+    ("\"GET ", "\"GET <path>\""),
+    ("\"POST ", "\"POST <path>\""),
+    ("\"PUT ", "\"PUT <path>\""),
+    ("\"DELETE ", "\"DELETE <path>\""),
+    ("\"HEAD ", "\"HEAD <path>\""),
+    ("\"PATCH ", "\"PATCH <path>\""),
+    ("\"OPTIONS ", "\"OPTIONS <path>\""),
+];
+
+/// `1190 bytes (1.16 KB)`: a size and the same again for people.
+fn sized(rest: &str, before: char) -> Option<usize> {
+    let len = digits(rest);
+    let inside = skip(rest, len).strip_prefix(" bytes (")?;
+    let again = number(inside, before)?;
+    skip(inside, again).starts_with(')').then_some(len + " bytes (".len() + again + 1)
+}
+
+/// What begins with a letter.
+fn named(
+    rest: &str,
+    before: char,
+    whole: impl Fn(Option<usize>, &'static str) -> Option<(usize, Option<&'static str>)>,
+) -> Option<(usize, Option<&'static str>)> {
+    whole(calendar(rest), "<time>")
+        .or_else(|| whole(url(rest, before), "<url>"))
+        .or_else(|| whole(email(rest, before), "<email>"))
+        .or_else(|| whole(uuid(rest, before), "<uuid>"))
+        .or_else(|| whole(mac(rest), "<mac>"))
+        .or_else(|| whole(ip(rest, before), "<ip>"))
+        .or_else(|| whole(host(rest), "<host>"))
+        .or_else(|| whole(base64(rest), "<base64>"))
+        .or_else(|| whole(path(rest, before), "<path>"))
+        .or_else(|| whole(hex(rest, before), "<hex>"))
+        .or_else(|| whole(id(rest, before), "<id>"))
+}
