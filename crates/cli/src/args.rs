@@ -2,7 +2,8 @@
 //! command's own flags stand with the command.
 
 use crate::commands::{
-    audit, backup, bench, completions, dlq, doctor, enqueue, group, lease, message, queue, settle, signature,
+    audit, backup, bench, breaker, completions, dlq, doctor, enqueue, group, lease, message, queue, settle,
+    signature,
 };
 use crate::output::{Format, TimeStyle, complain, escape};
 use clap::builder::TypedValueParser as _;
@@ -99,6 +100,9 @@ pub(crate) enum Command {
     /// Groups of failures with one cause
     #[command(subcommand)]
     Group(group::GroupCommand),
+    /// Circuit breakers: what is taken for down, and what waits
+    #[command(subcommand)]
+    Breaker(breaker::BreakerCommand),
     /// Who did what
     #[command(subcommand)]
     Audit(audit::AuditCommand),

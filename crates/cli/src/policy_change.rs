@@ -5,9 +5,12 @@
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use redrive::core::backoff::{Backoff, Growth, Jitter};
+use redrive::core::breaker::{BreakerKey, BreakerPolicy};
 use redrive::core::failure::Route;
+use redrive::core::handling::{Handling, Strategy as RetryBy};
 use redrive::core::ids::QueueName;
 use redrive::core::message::Priority;
+use redrive::core::poison::Release;
 use redrive::core::policy::{ErrorMatch, OnDead, OnExpire, QueuePolicy};
 use redrive::core::time::Span;
 use serde::de::DeserializeOwned;
@@ -46,6 +49,12 @@ where
 fn route(text: &str) -> Result<(Route, Maybe<QueueName>), String> {
     let (route, drawer) = text.split_once('=').ok_or("write ROUTE=DRAWER, such as network=payments-net")?;
     Ok((route.parse()?, drawer.parse().map_err(|e: redrive::core::ids::IdError| e.to_string())?))
+}
+
+/// One `ROUTE=HANDLING`; `ROUTE=none` is the usual again.
+fn handling(text: &str) -> Result<(Route, Maybe<Handling>), String> {
+    let (route, handling) = text.split_once('=').ok_or("write ROUTE=HANDLING, such as timeout=fast_retry")?;
+    Ok((route.parse()?, handling.parse()?))
 }
 
 /// The settings to change; what is not said stays.
@@ -110,6 +119,102 @@ pub(crate) struct PolicyChange {
     routes: Option<BTreeMap<Route, QueueName>>,
     #[command(flatten)]
     backoff: BackoffChange,
+    /// Whether failures are retried by the queue's backoff or by their category
+    #[arg(long, value_name = "WHOSE", value_parser = word::<RetryBy>(&["queue", "by_category"]))]
+    strategy: Option<RetryBy>,
+    /// What is done about failures of a route; repeatable, ROUTE=none is the usual
+    #[arg(long = "handling", value_name = "ROUTE=HANDLING", value_parser = handling)]
+    #[serde(skip)]
+    handle: Vec<(Route, Maybe<Handling>)>,
+    #[arg(skip)]
+    handling: Option<BTreeMap<Route, Handling>>,
+    #[command(flatten)]
+    breaker: BreakerChange,
+    #[command(flatten)]
+    poison: PoisonChange,
+}
+
+/// The part of the settings that says when work is held because what it needs is down.
+#[derive(Args, Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct BreakerChange {
+    /// What messages share a breaker: queue, kind, header:NAME or payload.PATH; `none` for no breaker
+    #[arg(id = "breaker_key", long = "breaker", value_name = "KEY")]
+    key: Option<Maybe<BreakerKey>>,
+    /// Failures in a row that open it
+    #[arg(id = "breaker_failures", long = "breaker-failures", value_name = "N")]
+    failures: Option<u32>,
+    /// Results in its window
+    #[arg(id = "breaker_window", long = "breaker-window", value_name = "N")]
+    window: Option<u32>,
+    /// Results older than this do not count
+    #[arg(id = "breaker_within", long = "breaker-within", value_name = "DURATION")]
+    #[serde(alias = "within_ms")]
+    within: Option<Span>,
+    /// Results the window needs before its share of failures counts
+    #[arg(id = "breaker_sample", long = "breaker-sample", value_name = "N")]
+    sample: Option<u32>,
+    /// The share of failures in the window above which it opens
+    #[arg(id = "breaker_ratio", long = "breaker-ratio", value_name = "SHARE")]
+    ratio: Option<f64>,
+    /// How long it is open the first time; each reopening doubles it
+    #[arg(id = "breaker_open_for", long = "breaker-open-for", value_name = "DURATION")]
+    #[serde(alias = "open_for_ms")]
+    open_for: Option<Span>,
+    /// How long it is open at most
+    #[arg(id = "breaker_open_max", long = "breaker-open-max", value_name = "DURATION")]
+    #[serde(alias = "open_max_ms")]
+    open_max: Option<Span>,
+    /// Deliveries let through while half open, over all workers
+    #[arg(id = "breaker_probes", long = "breaker-probes", value_name = "N")]
+    probes: Option<u32>,
+}
+
+impl BreakerChange {
+    fn apply(&self, old: Option<BreakerPolicy>) -> Result<Option<BreakerPolicy>, String> {
+        let mut rules = match (&self.key, old) {
+            (Some(Maybe(None)), _) => return Ok(None),
+            (Some(Maybe(Some(key))), Some(old)) => BreakerPolicy { key: key.clone(), ..old },
+            (Some(Maybe(Some(key))), None) => BreakerPolicy::new(key.clone()),
+            (None, Some(old)) => old,
+            (None, None) if self.says_numbers() => {
+                return Err("a breaker needs a key: queue, kind, header:NAME or payload.PATH".into());
+            }
+            (None, None) => return Ok(None),
+        };
+        set(&mut rules.failures, self.failures.as_ref());
+        set(&mut rules.window, self.window.as_ref());
+        set(&mut rules.within, self.within.as_ref());
+        set(&mut rules.sample, self.sample.as_ref());
+        set(&mut rules.ratio, self.ratio.as_ref());
+        set(&mut rules.open_for, self.open_for.as_ref());
+        set(&mut rules.open_max, self.open_max.as_ref());
+        set(&mut rules.probes, self.probes.as_ref());
+        Ok(Some(rules))
+    }
+
+    fn says_numbers(&self) -> bool {
+        let counts = [self.failures, self.window, self.sample, self.probes];
+        let spans = [self.within, self.open_for, self.open_max];
+        counts.iter().any(Option::is_some) || spans.iter().any(Option::is_some) || self.ratio.is_some()
+    }
+}
+
+/// The part of the settings that says what is done about messages that break whoever touches them.
+#[derive(Args, Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct PoisonChange {
+    /// Whether poison messages are looked for
+    #[arg(id = "poison_detect", long = "poison", value_name = "true|false")]
+    detect: Option<bool>,
+    /// How long a poison message is set aside
+    #[arg(id = "poison_quarantine", long = "quarantine", value_name = "DURATION")]
+    #[serde(alias = "quarantine_ms")]
+    quarantine: Option<Span>,
+    /// Where it goes when that time is over
+    #[arg(id = "poison_release", long = "release", value_name = "WHERE",
+        value_parser = word::<Release>(&["review", "queue"]))]
+    release: Option<Release>,
 }
 
 /// How the delay grows; the names of [`Growth`].
@@ -214,6 +319,28 @@ impl PolicyChange {
             };
         }
         policy.backoff = self.backoff.apply(policy.backoff)?;
+        if let Some(strategy) = self.strategy {
+            // Nobody who only asks for strategies by category means the default count as their ceiling.
+            let unsaid = self.max_attempts.is_none() && self.max_retries.is_none();
+            if strategy != policy.strategy && unsaid {
+                policy.max_attempts = match strategy {
+                    RetryBy::ByCategory => QueuePolicy::by_category().max_attempts,
+                    RetryBy::Queue => QueuePolicy::default().max_attempts,
+                };
+            }
+            policy.strategy = strategy;
+        }
+        set(&mut policy.handling, self.handling.as_ref());
+        for (route, Maybe(handling)) in &self.handle {
+            match handling {
+                Some(handling) => policy.handling.insert(*route, *handling),
+                None => policy.handling.remove(route),
+            };
+        }
+        policy.breaker = self.breaker.apply(policy.breaker)?;
+        set(&mut policy.poison.detect, self.poison.detect.as_ref());
+        set(&mut policy.poison.quarantine, self.poison.quarantine.as_ref());
+        set(&mut policy.poison.release, self.poison.release.as_ref());
         Ok(policy)
     }
 }
@@ -289,6 +416,34 @@ mod tests {
     fn retries_are_attempts_less_one() {
         assert_eq!(applied("--max-retries 2", QueuePolicy::default()).unwrap().max_attempts, 3);
         assert!(applied("--max-retries 2 --max-attempts 3", QueuePolicy::default()).is_err());
+    }
+
+    #[test]
+    fn by_category_has_no_ceiling_unless_one_is_said() {
+        let policy = applied("--strategy by_category", QueuePolicy::default()).unwrap();
+        assert_eq!(policy, QueuePolicy::by_category());
+        assert_eq!(
+            applied("--strategy by_category --max-attempts 4", QueuePolicy::default()).unwrap().max_attempts,
+            4
+        );
+        assert_eq!(applied("--strategy queue", policy).unwrap(), QueuePolicy::default());
+    }
+
+    #[test]
+    fn a_breaker_is_named_by_its_key_and_changed_in_part() {
+        let policy = applied("--breaker header:region --breaker-failures 3", QueuePolicy::default()).unwrap();
+        let rules = policy.breaker.clone().unwrap();
+        assert_eq!((rules.key.to_string().as_str(), rules.failures, rules.probes), ("header:region", 3, 3));
+        let policy = applied("--breaker-open-for 5s", policy).unwrap();
+        let rules = policy.breaker.clone().unwrap();
+        assert_eq!((rules.failures, rules.open_for), (3, Span::from_secs(5)));
+        assert_eq!(applied("--breaker none", policy).unwrap().breaker, None);
+        assert!(applied("--breaker-failures 3", QueuePolicy::default()).unwrap_err().contains("needs a key"));
+        assert!(applied("--breaker host", QueuePolicy::default()).is_err());
+        let policy =
+            applied("--handling timeout=fast_retry --poison false --release queue", QueuePolicy::default());
+        let policy = applied("--handling timeout=none", policy.unwrap()).unwrap();
+        assert!(policy.handling.is_empty() && !policy.poison.detect);
     }
 
     #[test]

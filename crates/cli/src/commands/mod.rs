@@ -4,6 +4,7 @@
 pub(crate) mod audit;
 pub(crate) mod backup;
 pub(crate) mod bench;
+pub(crate) mod breaker;
 pub(crate) mod completions;
 pub(crate) mod dlq;
 pub(crate) mod doctor;
@@ -45,6 +46,7 @@ pub(crate) fn surroundings(global: Global, command: &Command) -> Result<App, Cli
         | Command::Queue(_)
         | Command::Dlq(_)
         | Command::Group(_)
+        | Command::Breaker(_)
         | Command::Audit(_)
         | Command::Backup(_)
         | Command::Restore(_)
@@ -67,6 +69,7 @@ pub(crate) async fn run(app: &App, command: Command) -> Done {
         Command::Queue(command) => queue::run(app, command).await,
         Command::Dlq(command) => dlq::run(app, command).await,
         Command::Group(command) => group::run(app, command).await,
+        Command::Breaker(command) => breaker::run(app, command).await,
         Command::Audit(command) => audit::run(app, command).await,
         Command::Backup(args) => backup::backup(app, args).await,
         Command::Restore(args) => backup::restore(app, args).await,

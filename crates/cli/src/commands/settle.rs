@@ -57,6 +57,9 @@ pub(crate) struct FailArgs {
     /// Trying again is useless: a dead letter at once
     #[arg(long)]
     permanent: bool,
+    /// The process that worked on it died: killed, aborted, panicked. Three of these are poison
+    #[arg(long)]
+    crashed: bool,
     /// The other side said to come back after this long
     #[arg(long, value_name = "DURATION", conflicts_with_all = ["permanent", "dead_letter"])]
     retry_after: Option<Span>,
@@ -126,6 +129,7 @@ pub(crate) async fn fail(app: &App, args: FailArgs) -> Done {
         },
         step: args.step,
         permanent: args.permanent,
+        crashed: args.crashed,
         retry_after: args.retry_after,
         ..Report::default()
     };
