@@ -2,7 +2,7 @@
 //! command's own flags stand with the command.
 
 use crate::commands::{
-    audit, backup, bench, completions, dlq, doctor, enqueue, group, lease, message, queue, settle,
+    audit, backup, bench, classify, completions, dlq, doctor, enqueue, group, lease, message, queue, settle,
 };
 use crate::output::{Format, TimeStyle, complain, escape};
 use clap::builder::TypedValueParser as _;
@@ -108,6 +108,8 @@ pub(crate) enum Command {
     Restore(backup::RestoreArgs),
     /// Recount everything and compare with what is shown
     Doctor(doctor::DoctorArgs),
+    /// Say what kind of failure errors are: NDJSON in, NDJSON out
+    Classify(classify::ClassifyArgs),
     /// Measure this machine
     Bench(bench::BenchArgs),
     /// Write a commented redrive.toml

@@ -4,6 +4,7 @@
 use crate::exit_code::CliError;
 use crate::output::{Format, TimeStyle};
 use crate::policy_change::PolicyChange;
+use redrive::core::classify::{PatternSpec, Patterns};
 use redrive::core::ids::QueueName;
 use redrive::core::policy::QueuePolicy;
 use serde::Deserialize;
@@ -28,6 +29,8 @@ pub(crate) struct Config {
     pub time: Option<TimeStyle>,
     /// The policies it proposes.
     pub queues: BTreeMap<QueueName, QueuePolicy>,
+    /// The user's own patterns for classifying errors.
+    pub patterns: Patterns,
 }
 
 /// The file as it is written.
@@ -39,6 +42,14 @@ struct Written {
     output: Option<Format>,
     time: Option<TimeStyle>,
     queues: BTreeMap<String, PolicyChange>,
+    classify: WrittenClassify,
+}
+
+/// Its section about classifying.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct WrittenClassify {
+    pattern: Vec<PatternSpec>,
 }
 
 /// Reads the file that was named, or the usual one if it is there.
@@ -78,8 +89,9 @@ pub(crate) fn parse(text: &str) -> Result<Config, String> {
         policy.check(&queue).map_err(|refusal| of_queue(refusal.to_string()))?;
         queues.insert(queue, policy);
     }
+    let patterns = Patterns::compile(&written.classify.pattern).map_err(|refusal| refusal.to_string())?;
     let Written { data, actor, output, time, .. } = written;
-    Ok(Config { data, actor, output, time, queues })
+    Ok(Config { data, actor, output, time, queues, patterns })
 }
 
 fn line_of(text: &str, at: usize) -> String {

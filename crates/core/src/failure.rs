@@ -1,7 +1,7 @@
 //! A failed delivery: what the worker reports ([`Report`]), what analysis makes of it ([`Analysed`]) and what
 //! is kept ([`Failure`]). Analysis runs in the caller, before the store is asked; the store only files it.
 
-use crate::classify;
+use crate::classify::{Patterns, classify};
 use crate::ids::LeafId;
 use crate::limits;
 use crate::signature::Signature;
@@ -213,9 +213,16 @@ impl Report {
     /// Bounds every text (I49), then finds signature, category and route. Nothing is refused: a failure
     /// report that is too long is cut and says so, because losing it would be worse.
     #[must_use]
-    pub fn analyse(mut self) -> Analysed {
+    pub fn analyse(self) -> Analysed {
+        self.analyse_with(&Patterns::default())
+    }
+
+    /// The same with patterns of the user's own, which may call the failure permanent.
+    #[must_use]
+    pub fn analyse_with(mut self, patterns: &Patterns) -> Analysed {
         let signature = Signature::of(&self.error);
-        let class = classify::classify(&self.error);
+        let class = classify(&self.error, patterns);
+        self.permanent |= class.permanent;
         cut(&mut self.error.message, limits::ERROR_MESSAGE_BYTES_MAX);
         cut(&mut self.error.error_type, limits::LABEL_BYTES_MAX);
         for (text, max) in [
@@ -243,6 +250,8 @@ impl Report {
             route: class.route,
             severity: class.severity,
             recoverability: class.recoverability,
+            confidence: class.confidence,
+            reasons: class.reasons,
             signature,
         }
     }
@@ -261,6 +270,12 @@ pub struct Analysed {
     pub severity: Severity,
     /// What it takes.
     pub recoverability: Recoverability,
+    /// How sure that is, 0 to 1.
+    #[serde(default)]
+    pub confidence: f32,
+    /// Why, for people.
+    #[serde(default)]
+    pub reasons: Vec<String>,
     /// Its stable form.
     pub signature: Signature,
 }

@@ -4,6 +4,7 @@
 pub(crate) mod audit;
 pub(crate) mod backup;
 pub(crate) mod bench;
+pub(crate) mod classify;
 pub(crate) mod completions;
 pub(crate) mod dlq;
 pub(crate) mod doctor;
@@ -48,6 +49,7 @@ pub(crate) fn surroundings(global: Global, command: &Command) -> Result<App, Cli
         | Command::Backup(_)
         | Command::Restore(_)
         | Command::Doctor(_)
+        | Command::Classify(_)
         | Command::Bench(_) => App::load(global),
     }
 }
@@ -69,6 +71,7 @@ pub(crate) async fn run(app: &App, command: Command) -> Done {
         Command::Backup(args) => backup::backup(app, args).await,
         Command::Restore(args) => backup::restore(app, args).await,
         Command::Doctor(args) => doctor::run(app, args).await,
+        Command::Classify(args) => classify::run(app, args).await,
         Command::Bench(args) => bench::run(app, args).await,
         Command::Init => init::run(app),
         Command::Completions(args) => completions::run(app, &args),
