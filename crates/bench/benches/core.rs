@@ -5,7 +5,7 @@
 
 use divan::{Bencher, black_box};
 use redrive::core::backoff::Roll;
-use redrive::core::classify::classify;
+use redrive::core::classify::{Patterns, classify};
 use redrive::core::failure::{Analysed, ErrorInfo, Report};
 use redrive::core::filter::Filter;
 use redrive::core::ids::MessageId;
@@ -60,7 +60,7 @@ fn signature(bencher: Bencher<'_, '_>) {
 #[divan::bench]
 fn class(bencher: Bencher<'_, '_>) {
     let error = error();
-    bencher.bench(|| classify(black_box(&error)));
+    bencher.bench(|| classify(black_box(&error), &Patterns::default()));
 }
 
 #[divan::bench]

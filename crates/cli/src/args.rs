@@ -2,8 +2,8 @@
 //! command's own flags stand with the command.
 
 use crate::commands::{
-    audit, backup, bench, breaker, completions, dlq, doctor, enqueue, group, lease, message, queue, settle,
-    signature,
+    audit, backup, bench, breaker, classify, completions, dlq, doctor, enqueue, group, lease, message, queue,
+    settle, signature,
 };
 use crate::output::{Format, TimeStyle, complain, escape};
 use clap::builder::TypedValueParser as _;
@@ -114,6 +114,8 @@ pub(crate) enum Command {
     Doctor(doctor::DoctorArgs),
     /// Say how error lines on stdin would be grouped
     Signature(signature::SignatureArgs),
+    /// Say what kind of failure errors are: NDJSON in, NDJSON out
+    Classify(classify::ClassifyArgs),
     /// Measure this machine
     Bench(bench::BenchArgs),
     /// Write a commented redrive.toml

@@ -4,8 +4,11 @@
 use crate::exit_code::CliError;
 use crate::output::{Format, TimeStyle};
 use crate::policy_change::PolicyChange;
+use redrive::core::classify::{PatternSpec, Patterns};
+use redrive::core::failure::Knowledge;
 use redrive::core::ids::QueueName;
 use redrive::core::policy::QueuePolicy;
+use redrive::core::signature::{SignatureRule, SignatureRules};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,6 +31,8 @@ pub(crate) struct Config {
     pub time: Option<TimeStyle>,
     /// The policies it proposes.
     pub queues: BTreeMap<QueueName, QueuePolicy>,
+    /// The user's own rules for grouping and patterns for classifying errors.
+    pub known: Knowledge,
 }
 
 /// The file as it is written.
@@ -39,6 +44,22 @@ struct Written {
     output: Option<Format>,
     time: Option<TimeStyle>,
     queues: BTreeMap<String, PolicyChange>,
+    classify: WrittenClassify,
+    signature: WrittenSignature,
+}
+
+/// Its section about classifying.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct WrittenClassify {
+    pattern: Vec<PatternSpec>,
+}
+
+/// Its section about grouping.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct WrittenSignature {
+    rule: Vec<SignatureRule>,
 }
 
 /// Reads the file that was named, or the usual one if it is there.
@@ -78,8 +99,12 @@ pub(crate) fn parse(text: &str) -> Result<Config, String> {
         policy.check(&queue).map_err(|refusal| of_queue(refusal.to_string()))?;
         queues.insert(queue, policy);
     }
+    let known = Knowledge {
+        rules: SignatureRules::compile(&written.signature.rule).map_err(|error| error.to_string())?,
+        patterns: Patterns::compile(&written.classify.pattern).map_err(|refusal| refusal.to_string())?,
+    };
     let Written { data, actor, output, time, .. } = written;
-    Ok(Config { data, actor, output, time, queues })
+    Ok(Config { data, actor, output, time, queues, known })
 }
 
 fn line_of(text: &str, at: usize) -> String {

@@ -238,7 +238,7 @@ pub(crate) enum Strategy {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct BackoffChange {
     /// How the delay before a retry grows
-    #[arg(long = "backoff", value_name = "STRATEGY")]
+    #[arg(id = "backoff_strategy", long = "backoff", value_name = "STRATEGY")]
     strategy: Option<Strategy>,
     /// The delay before the first retry
     #[arg(long, value_name = "DURATION")]

@@ -1,10 +1,10 @@
 //! A failed delivery: what the worker reports ([`Report`]), what analysis makes of it ([`Analysed`]) and what
 //! is kept ([`Failure`]). Analysis runs in the caller, before the store is asked; the store only files it.
 
-use crate::classify;
+use crate::classify::{Class, Patterns, classify};
 use crate::ids::LeafId;
 use crate::limits;
-use crate::signature::Signature;
+use crate::signature::{Signature, SignatureRules};
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -216,9 +216,16 @@ impl Report {
     /// Bounds every text (I49), then finds signature, category and route. Nothing is refused: a failure
     /// report that is too long is cut and says so, because losing it would be worse.
     #[must_use]
-    pub fn analyse(mut self) -> Analysed {
-        let signature = Signature::of(&self.error);
-        let class = classify::classify(&self.error);
+    pub fn analyse(self) -> Analysed {
+        self.analyse_with(&Knowledge::default())
+    }
+
+    /// The same with what the user knows better.
+    #[must_use]
+    pub fn analyse_with(mut self, known: &Knowledge) -> Analysed {
+        let signature = Signature::of_with(&self.error, &known.rules);
+        let class = classify(&self.error, &known.patterns);
+        self.permanent |= class.permanent;
         cut(&mut self.error.message, limits::ERROR_MESSAGE_BYTES_MAX);
         cut(&mut self.error.error_type, limits::LABEL_BYTES_MAX);
         for (text, max) in [
@@ -246,6 +253,8 @@ impl Report {
             route: class.route,
             severity: class.severity,
             recoverability: class.recoverability,
+            confidence: class.confidence,
+            reasons: class.reasons,
             signature,
         }
     }
@@ -253,6 +262,15 @@ impl Report {
 
 /// The error type of a delivery whose worker never came back.
 pub const LEASE_EXPIRED: &str = "LeaseExpired";
+
+/// What the user knows better than the built-in tables.
+#[derive(Clone, Debug, Default)]
+pub struct Knowledge {
+    /// Which failures are the same.
+    pub rules: SignatureRules,
+    /// What kind they are; a pattern may call a failure permanent.
+    pub patterns: Patterns,
+}
 
 /// A report with what analysis found; what `settle` is given.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -267,6 +285,12 @@ pub struct Analysed {
     pub severity: Severity,
     /// What it takes.
     pub recoverability: Recoverability,
+    /// How sure that is, 0 to 1.
+    #[serde(default)]
+    pub confidence: f32,
+    /// Why, for people.
+    #[serde(default)]
+    pub reasons: Vec<String>,
     /// Its stable form.
     pub signature: Signature,
 }
@@ -278,15 +302,32 @@ impl Analysed {
         self.report.crashed || self.report.error.error_type == LEASE_EXPIRED
     }
 
-    /// The failure again, of a category that only shows in more than one failure.
+    /// What is thought of it.
     #[must_use]
-    pub fn seen_as(mut self, category: Category) -> Self {
-        let class = classify::Class::new(category, self.route);
-        self.category = category;
-        self.route = if category == Category::Poison { Route::Poison } else { self.route };
-        self.severity = class.severity;
-        self.recoverability = class.recoverability;
-        self
+    pub fn class(&self) -> Class {
+        Class {
+            category: self.category,
+            route: self.route,
+            severity: self.severity,
+            recoverability: self.recoverability,
+            confidence: self.confidence,
+            reasons: self.reasons.clone(),
+            permanent: self.report.permanent,
+        }
+    }
+
+    /// The failure with another opinion of it.
+    #[must_use]
+    pub fn seen_as(self, class: Class) -> Self {
+        Self {
+            category: class.category,
+            route: class.route,
+            severity: class.severity,
+            recoverability: class.recoverability,
+            confidence: class.confidence,
+            reasons: class.reasons,
+            ..self
+        }
     }
 
     /// The failure of a delivery whose worker never came back: crash, OOM and lease loss count alike.
@@ -348,6 +389,8 @@ impl Analysed {
             route: self.route,
             severity: self.severity,
             recoverability: self.recoverability,
+            confidence: self.confidence,
+            reasons: self.reasons,
             signature: self.signature.template,
             leaf: self.signature.leaf,
             cpu: r.cpu,
@@ -392,6 +435,12 @@ pub struct Failure {
     pub severity: Severity,
     /// What it takes.
     pub recoverability: Recoverability,
+    /// How sure category and route are, 0 to 1.
+    #[serde(default)]
+    pub confidence: f32,
+    /// Why, for people.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reasons: Vec<String>,
     /// The template of its signature.
     pub signature: String,
     /// The leaf it was filed under.

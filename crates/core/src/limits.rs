@@ -105,6 +105,16 @@ pub const INDICATORS_MAX: usize = 8;
 pub const WITNESSES_MAX: usize = 16;
 /// Groups merged by one act.
 pub const MERGE_MAX: usize = 100;
+/// Patterns of the user's own for classifying errors: each is tried on every failure.
+pub const PATTERNS_MAX: usize = 200;
+/// Bytes of one such pattern.
+pub const PATTERN_BYTES_MAX: usize = 4 * 1024;
+/// Bytes a pattern's regular expression may take when compiled.
+pub const PATTERN_SIZE_MAX: usize = 512 * 1024;
+/// Reasons kept for one verdict on an error: a person reads no more.
+pub const REASONS_MAX: usize = 8;
+/// Bytes of one such reason.
+pub const REASON_BYTES_MAX: usize = 200;
 /// Queues of one store: each costs a few kilobytes of memory when it is served.
 pub const QUEUES_MAX: usize = 10_000;
 

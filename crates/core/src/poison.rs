@@ -279,6 +279,14 @@ impl Standing {
         count(&marks)
     }
 
+    /// The share of this time over which its failures are spread: a burst is near 0.
+    #[must_use]
+    pub fn spread(&self, within: Span, now: Time) -> f64 {
+        let mut lately = self.witnesses.iter().map(|w| w.at).filter(|at| now.since(*at) <= within);
+        let Some(first) = lately.next() else { return 0.0 };
+        now.since(first).to_std().as_secs_f64() / within.to_std().as_secs_f64().max(0.001)
+    }
+
     /// The standing of two groups that turned out to be one.
     #[must_use]
     pub fn joined(mut self, other: Self) -> Self {
@@ -291,7 +299,7 @@ impl Standing {
         while self.witnesses.len() > limits::WITNESSES_MAX {
             self.witnesses.pop_front();
         }
-        self.lessons = self.lessons.joined(&other.lessons);
+        self.lessons = self.lessons.and(other.lessons);
         self
     }
 }

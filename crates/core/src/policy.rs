@@ -60,7 +60,7 @@ impl ErrorMatch {
 }
 
 /// `*` stands for any run of characters. Linear: each star is matched at its first possible place.
-fn glob_matches(glob: &str, text: &str) -> bool {
+pub(crate) fn glob_matches(glob: &str, text: &str) -> bool {
     let mut parts = glob.split('*');
     let first = parts.next().unwrap_or("");
     let Some(mut rest) = text.strip_prefix(first) else { return false };

@@ -1,14 +1,18 @@
-//! Everything that follows from a failed delivery before anything is written: the message's indicators, what the
-//! group's standing makes of the failure, and the verdict. A store calls this inside its commit, for a
+//! Everything that follows from a failed delivery before anything is written: the message's indicators, what its
+//! and its group's history make of the failure, and the verdict. A store calls this inside its commit, for a
 //! worker's report and for a lost lease alike, and applies what it says. Pure.
 
 use crate::backoff::Roll;
-use crate::failure::{Analysed, Category};
+use crate::classify::{Class, History, with_history};
+use crate::failure::{Analysed, Category, Reason, Route};
 use crate::lifecycle::Life;
 use crate::message::Slip;
 use crate::poison::{Finding, Indicators, OTHERS_WITHIN, Standing, assess};
 use crate::policy::{Case, Override, QueuePolicy, Verdict, judge};
-use crate::time::Time;
+use crate::time::{Span, Time};
+
+/// "At once": other messages of a group that failed within this time tell of a systematic cause.
+const AT_ONCE: Span = Span::from_secs(600);
 
 /// A failed delivery as a store sees it.
 #[derive(Clone, Copy, Debug)]
@@ -46,19 +50,47 @@ pub fn review(failed: &Failed<'_>, failure: Analysed) -> Review {
     let Failed { slip, life, policy, standing, same, said, now } = *failed;
     let worker = life.lease().map(|lease| lease.worker.as_str());
     let indicators = life.indicators.after(&failure, same, worker, now);
-    let finding = assess(&indicators, standing.others(slip.id, OTHERS_WITHIN, now));
-    let mut failure = failure;
-    if finding == Finding::Systematic {
-        failure = failure.seen_as(Category::Systematic);
+    let others = standing.others(slip.id, OTHERS_WITHIN, now);
+    let finding = if policy.poison.detect { assess(&indicators, others) } else { Finding::Continue };
+    let mut class = with_history(&failure.class(), &history(failed, &indicators));
+    if finding == Finding::Systematic && class.category != Category::Systematic {
+        class = Class { reasons: class.reasons, ..Class::new(Category::Systematic, class.route, 0.9) };
     }
+    // Only a verdict makes a failure poison: what it was called before that, it stays.
+    let judged = if class.category == Category::Poison { failure } else { failure.seen_as(class) };
     let roll = Roll::of(slip.id, life.deliveries);
-    let case =
-        Case { policy, terms: slip.terms, life, failure: &failure, finding: &finding, said, now, roll };
+    let case = Case { policy, terms: slip.terms, life, failure: &judged, finding: &finding, said, now, roll };
     let verdict = judge(&case);
-    if let (Verdict::Dead { reason: crate::failure::Reason::Poison }, Finding::Quarantine { .. }) =
-        (verdict, &finding)
-    {
-        failure = failure.seen_as(Category::Poison);
-    }
+    let failure = match (verdict, finding) {
+        (Verdict::Dead { reason: Reason::Poison }, Finding::Quarantine { why, .. }) => condemned(judged, why),
+        (_, _) => judged,
+    };
     Review { failure, indicators, verdict }
+}
+
+/// The failure that showed a message to be poison.
+fn condemned(failure: Analysed, why: String) -> Analysed {
+    let mut class = Class::new(Category::Poison, Route::Poison, 0.95);
+    class.reasons = failure.reasons.clone();
+    class.reasons.truncate(4);
+    class.reasons.push(why);
+    failure.seen_as(class)
+}
+
+/// The numbers that a class is judged by.
+fn history(failed: &Failed<'_>, seen: &Indicators) -> History {
+    let Failed { slip, life, policy, standing, now, .. } = *failed;
+    let own = if policy.poison.detect { seen.same } else { seen.same.min(4) };
+    History {
+        same_in_a_row: own,
+        attempts: life.attempts,
+        distinct_leaves: seen.distinct_kinds(),
+        distinct_workers: seen.distinct_workers(),
+        crashes: seen.crashes,
+        group_messages: standing.others(slip.id, AT_ONCE, now),
+        group_workers: standing.workers(AT_ONCE, now),
+        window: AT_ONCE,
+        spread: standing.spread(AT_ONCE, now),
+        lessons: standing.lessons,
+    }
 }

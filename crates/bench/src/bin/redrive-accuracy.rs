@@ -1,16 +1,20 @@
-//! The command line of the accuracy measurements. Exit code 0: measured; 2: a file could not be read.
+//! The command line of the accuracy measurements. Exit code 0: measured; 2: it could not be measured.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "it is a command line")]
 
-use redrive_bench::accuracy::grouping;
+use redrive_bench::accuracy::{classes, grouping};
 use std::process::ExitCode;
 
 const USAGE: &str = "\
 redrive-accuracy grouping FILE.csv… [--wrong N]
+redrive-accuracy classes FILE.jsonl [--table off] [--leave-one-out]
 
 grouping: how well error lines are grouped. Each file has the columns `content` and `group` (the true one). GA is the
 share of lines whose group holds exactly the right lines, GT the share of true groups found exactly. --wrong N shows
-for each file the N largest true groups that were not found.";
+for each file the N largest true groups that were not found.
+
+classes: how often category and route of errors are right. Each line of the file has error_type, code, message,
+category and route.";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -20,6 +24,7 @@ fn main() -> ExitCode {
     };
     let report = match command.as_str() {
         "grouping" => grouping::run(rest),
+        "classes" => measure_classes(rest),
         _ => Err(USAGE.into()),
     };
     match report {
@@ -32,4 +37,27 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+fn measure_classes(words: &[String]) -> Result<String, Box<dyn std::error::Error>> {
+    let mut plan = classes::Plan { table: true, leave_one_out: false };
+    let mut file = None;
+    let mut words = words.iter().map(String::as_str);
+    while let Some(word) = words.next() {
+        match word {
+            "--table" => {
+                plan.table = match words.next() {
+                    Some("on") => true,
+                    Some("off") => false,
+                    _ => return Err("--table is on or off".into()),
+                }
+            }
+            "--leave-one-out" => plan.leave_one_out = true,
+            path if file.is_none() && !path.starts_with('-') => file = Some(path),
+            _ => return Err(USAGE.into()),
+        }
+    }
+    let path = file.ok_or(USAGE)?;
+    let text = std::fs::read_to_string(path).map_err(|error| format!("failed to read {path}: {error}"))?;
+    Ok(format!("{}\n", classes::measure(&classes::read(&text)?, plan)?))
 }

@@ -5,6 +5,7 @@ pub(crate) mod audit;
 pub(crate) mod backup;
 pub(crate) mod bench;
 pub(crate) mod breaker;
+pub(crate) mod classify;
 pub(crate) mod completions;
 pub(crate) mod dlq;
 pub(crate) mod doctor;
@@ -52,6 +53,7 @@ pub(crate) fn surroundings(global: Global, command: &Command) -> Result<App, Cli
         | Command::Restore(_)
         | Command::Doctor(_)
         | Command::Signature(_)
+        | Command::Classify(_)
         | Command::Bench(_) => App::load(global),
     }
 }
@@ -74,6 +76,7 @@ pub(crate) async fn run(app: &App, command: Command) -> Done {
         Command::Backup(args) => backup::backup(app, args).await,
         Command::Restore(args) => backup::restore(app, args).await,
         Command::Doctor(args) => doctor::run(app, args).await,
+        Command::Classify(args) => classify::run(app, args).await,
         Command::Bench(args) => bench::run(app, args).await,
         Command::Signature(args) => signature::run(app, &args),
         Command::Init => init::run(app),

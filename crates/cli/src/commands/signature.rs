@@ -35,7 +35,7 @@ pub(crate) struct SignatureArgs {
     /// The error type of all lines
     #[arg(long, value_name = "TYPE", default_value = "")]
     error_type: String,
-    /// A TOML file with [[rules]], each with `match` and `fingerprint`
+    /// A TOML file with [[rules]], each with `match` and `fingerprint` [default: those of the configuration]
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
     /// Say why two lines are together or apart, by their numbers from 1
@@ -127,7 +127,7 @@ struct Seen {
 
 /// Runs it.
 pub(crate) fn run(app: &App, args: &SignatureArgs) -> Done {
-    let rules = rules(args)?;
+    let rules = rules(app, args)?;
     let asked = args.explain.clone().unwrap_or_default();
     if asked.contains(&0) {
         return Err(CliError::usage("--explain: lines are counted from 1"));
@@ -143,8 +143,8 @@ pub(crate) fn run(app: &App, args: &SignatureArgs) -> Done {
     }
 }
 
-fn rules(args: &SignatureArgs) -> Result<SignatureRules, CliError> {
-    let Some(path) = &args.rules else { return Ok(SignatureRules::default()) };
+fn rules(app: &App, args: &SignatureArgs) -> Result<SignatureRules, CliError> {
+    let Some(path) = &args.rules else { return Ok(app.config.known.rules.clone()) };
     let shown = path.display();
     let text = std::fs::read_to_string(path).map_err(|e| CliError::io(format!("read {shown}"), &e))?;
     let file: RulesFile = toml::from_str(&text).map_err(|e| CliError::usage(format!("{shown}: {e}")))?;

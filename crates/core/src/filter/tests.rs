@@ -42,6 +42,8 @@ fn failure() -> Failure {
         route: Route::Timeout,
         severity: Severity::High,
         recoverability: Recoverability::Automatic,
+        confidence: 0.5,
+        reasons: Vec::new(),
         signature: "Upstream <*> timed out after <*>".into(),
         leaf: LeafId::new(0xfedc_ba98_7654_3210),
         cpu: None,

@@ -94,7 +94,7 @@ pub(crate) fn head(text: &str, bytes_max: usize) -> &str {
 }
 
 /// The longest ending of a text that fits, starting between two characters.
-fn tail(text: &str, bytes_max: usize) -> &str {
+pub(crate) fn tail(text: &str, bytes_max: usize) -> &str {
     (text.len().saturating_sub(bytes_max)..=text.len()).find_map(|at| text.get(at..)).unwrap_or_default()
 }
 

@@ -1,0 +1,149 @@
+//! How often the classifier is right on a set of labelled errors: with or without its table, with the model of
+//! the program or with one that has also learnt the other rows of the set.
+
+use crate::training::{self, Row};
+use redrive::core::classify::model::Model;
+use redrive::core::classify::{Class, Parts, Patterns, classify_by};
+use redrive::core::failure::{Category, ErrorInfo, Route};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::fmt::{self, Display};
+use std::time::Instant;
+
+/// What to measure.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Whether the table takes part.
+    pub table: bool,
+    /// Whether the model is trained again for each row, with all other rows of the set added to its text.
+    pub leave_one_out: bool,
+}
+
+/// A line of the set.
+#[derive(Deserialize)]
+struct Line {
+    #[serde(default)]
+    error_type: String,
+    #[serde(default)]
+    code: String,
+    #[serde(default)]
+    message: String,
+    category: Category,
+    route: Route,
+}
+
+/// Reads a set: one JSON object per line.
+///
+/// # Errors
+/// Names the line and what is wrong with it.
+pub fn read(text: &str) -> Result<Vec<Row>, String> {
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let rows = lines.map(|(at, line)| {
+        let line: Line = serde_json::from_str(line).map_err(|error| format!("line {}: {error}", at + 1))?;
+        let Line { error_type, code, message, category, route } = line;
+        let code = Some(code).filter(|code| !code.is_empty());
+        Ok(Row { error: ErrorInfo { error_type, message, code, ..ErrorInfo::default() }, category, route })
+    });
+    rows.collect()
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Rows looked at.
+    pub rows: usize,
+    /// Rows with the right category.
+    pub categories: usize,
+    /// Rows with the right route.
+    pub routes: usize,
+    /// Rows with both.
+    pub both: usize,
+    /// Microseconds for one row.
+    pub micros: f64,
+    confusion: BTreeMap<(String, String), usize>,
+    wrong: Vec<String>,
+}
+
+/// Judges every row and counts.
+///
+/// # Errors
+/// When the training text cannot be read.
+pub fn measure(rows: &[Row], plan: Plan) -> Result<Report, String> {
+    let text = training::read(training::TEXT)?;
+    let mut report = Report { rows: rows.len(), ..Report::default() };
+    for (at, row) in rows.iter().enumerate() {
+        let trained;
+        let model = if plan.leave_one_out {
+            let others =
+                rows.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, row)| row.clone());
+            trained = training::train(&text.iter().cloned().chain(others).collect::<Vec<_>>());
+            &trained
+        } else {
+            Model::built_in()
+        };
+        let class = classify_by(&row.error, &Patterns::default(), Parts { table: plan.table, model });
+        report.add(row, &class);
+    }
+    report.micros = time(rows, plan.table);
+    Ok(report)
+}
+
+/// Microseconds per row, over enough rounds to be measurable.
+fn time(rows: &[Row], table: bool) -> f64 {
+    const ROUNDS: u32 = 20;
+    let (patterns, parts) = (Patterns::default(), Parts { table, ..Parts::default() });
+    let began = Instant::now();
+    for row in (0..ROUNDS).flat_map(|_| rows) {
+        std::hint::black_box(classify_by(&row.error, &patterns, parts));
+    }
+    let judged = u32::try_from(rows.len().max(1)).unwrap_or(u32::MAX);
+    began.elapsed().as_secs_f64() * 1e6 / f64::from(judged) / f64::from(ROUNDS)
+}
+
+impl Report {
+    fn add(&mut self, row: &Row, class: &Class) {
+        let (category, route) = (row.category == class.category, row.route == class.route);
+        self.categories += usize::from(category);
+        self.routes += usize::from(route);
+        self.both += usize::from(category && route);
+        let mut confuse = |wanted: &dyn Display, given: &dyn Display| {
+            *self.confusion.entry((wanted.to_string(), given.to_string())).or_default() += 1;
+        };
+        confuse(&row.category, &class.category);
+        confuse(&row.route, &class.route);
+        if !(category && route) {
+            let code = row.error.code.as_deref().unwrap_or_default();
+            let message: String = row.error.message.chars().take(120).collect();
+            let (wanted, given) =
+                (format!("{}/{}", row.category, row.route), format!("{}/{}", class.category, class.route));
+            let (of, why) = (&row.error.error_type, class.reasons.join("; "));
+            let sure = class.confidence;
+            self.wrong.push(format!(
+                "wanted {wanted}, given {given} ({sure:.2}): {of} | {code} | {message}\n      {why}"
+            ));
+        }
+    }
+}
+
+impl Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for wrong in &self.wrong {
+            writeln!(f, "  {wrong}")?;
+        }
+        for ((wanted, given), count) in self.confusion.iter().filter(|((wanted, given), _)| wanted != given) {
+            writeln!(f, "  {wanted} taken for {given}: {count}")?;
+        }
+        let percent = |right: usize| {
+            let number = |n: usize| f64::from(u32::try_from(n).unwrap_or(u32::MAX));
+            100.0 * number(right) / number(self.rows.max(1))
+        };
+        let Self { rows, categories, routes, both, micros, .. } = self;
+        write!(
+            f,
+            "classes: rows={rows} category={categories} ({:.1} %) route={routes} ({:.1} %) both={both} ({:.1} %) micros={micros:.1}",
+            percent(*categories),
+            percent(*routes),
+            percent(*both),
+        )
+    }
+}

@@ -1,0 +1,125 @@
+//! `classify`: what kind of failure each error on stdin is, one JSON object per line in and out. It needs no
+//! data directory; patterns of the configuration count.
+
+use crate::connect::App;
+use crate::exit_code::{CliError, Done};
+use crate::ndjson;
+use clap::Args;
+use redrive::core::classify::{Class, classify};
+use redrive::core::failure::{Category, ErrorInfo, Recoverability, Route, Severity};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  echo '{\"error_type\":\"HttpError\",\"code\":\"429\",\"message\":\"slow down\"}' | redrive classify
+  redrive classify errors.ndjson | jq -r .category | sort | uniq -c";
+
+/// The flags of `classify`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ClassifyArgs {
+    /// Errors, one JSON object per line: error_type, code, message, and if known stack and cause; `-` is stdin
+    #[arg(value_name = "FILE", default_value = "-")]
+    file: PathBuf,
+    /// Skip bad lines, report them, and exit with 4 if there were any
+    #[arg(long)]
+    keep_going: bool,
+}
+
+/// A line of the input. Other keys are left alone: the line may be a record with more in it.
+#[derive(Deserialize)]
+struct Line {
+    #[serde(default)]
+    error_type: Option<String>,
+    /// Its name in a dead letter.
+    #[serde(default, rename = "type")]
+    of_letter: Option<String>,
+    #[serde(default)]
+    code: Option<Value>,
+    #[serde(default)]
+    message: Option<String>,
+    #[serde(default)]
+    stack: Option<String>,
+    #[serde(default)]
+    cause: Option<String>,
+}
+
+impl Line {
+    fn error(self) -> Result<ErrorInfo, String> {
+        if self.error_type.is_none()
+            && self.of_letter.is_none()
+            && self.message.is_none()
+            && self.code.is_none()
+        {
+            return Err("has none of error_type, code and message".into());
+        }
+        let code = match self.code {
+            None | Some(Value::Null) => None,
+            Some(Value::String(code)) => Some(code),
+            Some(Value::Number(code)) => Some(code.to_string()),
+            Some(Value::Bool(_) | Value::Array(_) | Value::Object(_)) => {
+                return Err("code is neither a text nor a number".into());
+            }
+        };
+        Ok(ErrorInfo {
+            error_type: self.error_type.or(self.of_letter).unwrap_or_default(),
+            message: self.message.unwrap_or_default(),
+            code: code.filter(|code| !code.is_empty()),
+            stack: self.stack,
+            cause: self.cause,
+            ..ErrorInfo::default()
+        })
+    }
+}
+
+/// A line of the output.
+#[derive(Serialize)]
+struct Judged<'a> {
+    category: Category,
+    route: Route,
+    severity: Severity,
+    recoverability: Recoverability,
+    confidence: f64,
+    reasons: &'a [String],
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    permanent: bool,
+}
+
+impl<'a> Judged<'a> {
+    fn of(class: &'a Class) -> Self {
+        let Class { category, route, severity, recoverability, confidence, reasons, permanent } = class;
+        Self {
+            category: *category,
+            route: *route,
+            severity: *severity,
+            recoverability: *recoverability,
+            confidence: (f64::from(*confidence) * 1_000.0).round() / 1_000.0,
+            reasons,
+            permanent: *permanent,
+        }
+    }
+}
+
+/// Runs it.
+pub(crate) async fn run(app: &App, args: ClassifyArgs) -> Done {
+    let lines = ndjson::open(&args.file)?;
+    let parse = |bytes: &[u8]| {
+        let line: Line = ndjson::json(bytes).map_err(CliError::usage)?;
+        line.error().map_err(CliError::usage)
+    };
+    let tally = ndjson::feed(app, lines, args.keep_going, parse, async |errors: Vec<ErrorInfo>| {
+        let mut text = Vec::new();
+        for error in &errors {
+            let class = classify(error, &app.config.known.patterns);
+            serde_json::to_writer(&mut text, &Judged::of(&class))
+                .map_err(|error| CliError::io("write a verdict", &error.into()))?;
+            text.push(b'\n');
+        }
+        app.out.raw(&text)?;
+        Ok(errors.iter().map(|_| Ok(())).collect())
+    })
+    .await?;
+    Ok(tally.code())
+}
