@@ -296,10 +296,12 @@ impl<'a, 'b> Scan<'a, 'b> {
             }
             _ => None,
         };
-        if found.is_none() && value == 0 && first.is_ascii_alphanumeric() {
-            if let Some((kept, len)) = compound(rest) {
-                return Some(if kept > 0 { (kept, None) } else { (len, Some("<id>")) });
-            }
+        if found.is_none()
+            && value == 0
+            && first.is_ascii_alphabetic()
+            && let Some((kept, len)) = compound(rest)
+        {
+            return Some(if kept > 0 { (kept, None) } else { (len, Some("<id>")) });
         }
         found.or((value > 0).then_some((value, Some("<str>"))))
     }
@@ -319,13 +321,15 @@ impl<'a, 'b> Scan<'a, 'b> {
             return whole(Some(alone), "<num>");
         }
         let compound = || compound(rest).filter(|(kept, _)| *kept == 0).map(|(_, len)| len);
-        whole(uuid(rest, before), "<uuid>")
-            .or_else(|| whole(time(rest, before), "<time>"))
-            .or_else(|| whole(mac(rest), "<mac>"))
-            .or_else(|| whole(host(rest), "<host>"))
-            .or_else(|| whole(ip(rest, before), "<ip>"))
-            .or_else(|| whole(email(rest, before), "<email>"))
-            .or_else(|| whole(compound(), "<id>"))
+        let holds = signs(rest);
+        let when = |sign: u8, find: &dyn Fn() -> Option<usize>| if holds & sign == 0 { None } else { find() };
+        whole(when(JOINT, &|| uuid(rest, before)), "<uuid>")
+            .or_else(|| whole(when(COLON | JOINT | SLASH | POINT, &|| time(rest, before)), "<time>"))
+            .or_else(|| whole(when(COLON | JOINT, &|| mac(rest)), "<mac>"))
+            .or_else(|| whole(when(POINT, &|| host(rest)), "<host>"))
+            .or_else(|| whole(when(COLON | POINT, &|| ip(rest, before)), "<ip>"))
+            .or_else(|| whole(when(AT, &|| email(rest, before)), "<email>"))
+            .or_else(|| whole(when(JOINT, &compound), "<id>"))
             .or_else(|| whole(sized(rest, before), "<num> bytes"))
             .or_else(|| whole(number(rest, before), "<num>"))
             .or_else(|| whole(hex(rest, before), "<hex>"))
@@ -350,6 +354,37 @@ impl<'a, 'b> Scan<'a, 'b> {
         }
         None
     }
+}
+
+/// Signs that some kinds cannot do without, as bits.
+const SLASH: u8 = 1;
+const AT: u8 = 2;
+const FIGURE: u8 = 4;
+const POINT: u8 = 8;
+const COLON: u8 = 16;
+const JOINT: u8 = 32;
+/// How far the signs of a word are looked for; a longer word may hold any.
+const SIGNS_BYTES_MAX: usize = 128;
+
+/// Which signs stand in the word that begins here.
+fn signs(rest: &str) -> u8 {
+    let mut found = 0;
+    for (at, byte) in rest.bytes().enumerate() {
+        if at >= SIGNS_BYTES_MAX {
+            return u8::MAX;
+        }
+        found |= match byte {
+            b' ' | b'\t' | b'\n' | b'\r' => return found,
+            b'/' | b'\\' => SLASH,
+            b'@' => AT,
+            b'0'..=b'9' => FIGURE,
+            b'.' => POINT,
+            b':' => COLON,
+            b'-' | b'_' => JOINT,
+            _ => 0,
+        };
+    }
+    found
 }
 
 /// How the first line of a request begins, and what stands for one.
@@ -377,15 +412,17 @@ fn named(
     before: char,
     whole: impl Fn(Option<usize>, &'static str) -> Option<(usize, Option<&'static str>)>,
 ) -> Option<(usize, Option<&'static str>)> {
+    let holds = signs(rest);
+    let when = |sign: u8, find: &dyn Fn() -> Option<usize>| if holds & sign == 0 { None } else { find() };
     whole(calendar(rest), "<time>")
-        .or_else(|| whole(url(rest, before), "<url>"))
-        .or_else(|| whole(email(rest, before), "<email>"))
-        .or_else(|| whole(uuid(rest, before), "<uuid>"))
-        .or_else(|| whole(mac(rest), "<mac>"))
-        .or_else(|| whole(ip(rest, before), "<ip>"))
-        .or_else(|| whole(host(rest), "<host>"))
-        .or_else(|| whole(base64(rest), "<base64>"))
-        .or_else(|| whole(path(rest, before), "<path>"))
+        .or_else(|| whole(when(SLASH, &|| url(rest, before)), "<url>"))
+        .or_else(|| whole(when(AT, &|| email(rest, before)), "<email>"))
+        .or_else(|| whole(when(JOINT, &|| uuid(rest, before)), "<uuid>"))
+        .or_else(|| whole(when(COLON | JOINT, &|| mac(rest)), "<mac>"))
+        .or_else(|| whole(when(COLON, &|| ip(rest, before)), "<ip>"))
+        .or_else(|| whole(when(POINT, &|| host(rest)), "<host>"))
+        .or_else(|| whole(when(FIGURE, &|| base64(rest)), "<base64>"))
+        .or_else(|| whole(when(SLASH, &|| path(rest, before)), "<path>"))
         .or_else(|| whole(hex(rest, before), "<hex>"))
-        .or_else(|| whole(id(rest, before), "<id>"))
+        .or_else(|| whole(when(FIGURE, &|| id(rest, before)), "<id>"))
 }
