@@ -124,7 +124,11 @@ impl<'a, 'b> Scan<'a, 'b> {
                 break;
             }
         }
-        self.template.truncate(head(&self.template, limits::TEMPLATE_BYTES_MAX).trim_end().len());
+        let full = self.template.len() > limits::TEMPLATE_BYTES_MAX || !self.rest().trim_end().is_empty();
+        let kept = head(&self.template, limits::TEMPLATE_BYTES_MAX);
+        // Where there was no room for all of it, the last word may be a part of one.
+        let kept = if full { kept.rsplit_once(' ').map_or(kept, |(kept, _)| kept) } else { kept };
+        self.template.truncate(kept.trim_end().len());
     }
 
     fn rest(&self) -> &'a str {
@@ -189,7 +193,8 @@ impl<'a, 'b> Scan<'a, 'b> {
                 Some(mark) => {
                     self.template.push_str(mark);
                     if let Some(starts) = self.starts.as_deref_mut() {
-                        starts.extend(mark.matches(' ').map(|_| self.at));
+                        // A mark of two words was made from one piece: the first word has it.
+                        starts.extend(mark.matches(' ').map(|_| self.at + len));
                     }
                     self.pass(len);
                 }
@@ -425,4 +430,58 @@ fn named(
         .or_else(|| whole(when(SLASH, &|| path(rest, before)), "<path>"))
         .or_else(|| whole(hex(rest, before), "<hex>"))
         .or_else(|| whole(when(FIGURE, &|| id(rest, before)), "<id>"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_kinds_have_their_marks() {
+        for (text, wanted) in [
+            ("on Sat Jun 18 02:08:10 2005 and Jun 8 12:00:01 ok", "on <time> and <time> ok"),
+            ("May I go on Mon", "May I go on Mon"),
+            ("03/04/2013 17:26 GMT, 18/Jun/2005:02:08:10 +0000, 00:12", "<time>, <time>, <time>"),
+            ("via 5c:50:15:36:bc:03 on eth0", "via <mac> on eth<num>"),
+            ("at mx1.example.org:25 or java.io or main.rs or a.b", "at <host> or java.io or main.rs or a.b"),
+            ("R62-M0-L0-U22 attempt_2017_0024_m_03_1 rdd_2_0", "<id> attempt_<id> rdd_<num>_<num>"),
+            ("key QWxhZGRpbjpvcGVuIHNlc2FtZTEyMw== end", "key <base64> end"),
+            (
+                r#"{"error":"late","n":5, "ok":true, "x": null} y"#,
+                r#"{"error":<str>,"n":<num>, "ok":<str>, "x": <str>} y"#,
+            ),
+            (r#"a "GET /x?y=1 HTTP/1.1" b"#, r#"a "GET <path>" b"#),
+            ("sent 12 bytes (1.2 KB), <1 sec, 3 bytes", "sent <num> bytes, <num>, <num> bytes"),
+            ("Token{7f of Rec{x y}} left", "Token{<str>} left"),
+            ("b=Rect(0, 0 - 1, 2), ws=null p=<a b> q=[1, 2]", "b=<str>, ws=<str> p=<str> q=<str>"),
+            ("(root) CMD (run-parts /etc/cron.d)", "(root) CMD (<path>)"),
+            ("x=<num> <ip> <*>", "x=<num> <ip> <*>"),
+            ("{\"open", "{\"open"),
+        ] {
+            assert_eq!(mask(text), wanted, "{text}");
+        }
+    }
+
+    #[test]
+    fn each_word_knows_what_it_was_made_from() {
+        let found = words_and_sources("  sent 5 bytes (1 KB) to\t10.0.0.1  'a b' ");
+        let sources: Vec<(&str, &str)> =
+            found.iter().map(|(word, source)| (word.as_str(), source.as_str())).collect();
+        let wanted = [
+            ("sent", "sent"),
+            ("<num>", "5 bytes (1 KB)"),
+            ("bytes", ""),
+            ("to", "to"),
+            ("<ip>", "10.0.0.1"),
+            ("<str>", "'a b'"),
+        ];
+        assert_eq!(sources, wanted);
+    }
+
+    #[test]
+    fn a_long_message_is_cut_between_words() {
+        let list = |n: usize| mask(&format!("drop {}", "part_1234567 ".repeat(n)));
+        assert!(list(1_000).ends_with("part_<num>"), "{}", list(1_000));
+        assert!(mask(&"x".repeat(1 << 20)).len() <= limits::TEMPLATE_BYTES_MAX);
+    }
 }
