@@ -3,7 +3,7 @@
 
 use crate::connect::App;
 use crate::exit_code::{CliError, Done, ExitCode};
-use crate::output::{Column, Format, Look, Show};
+use crate::output::{Column, Format, Look, Show, escape};
 use clap::Args;
 use redrive::core::failure::ErrorInfo;
 use redrive::core::ids::{GroupId, LeafId};
@@ -225,7 +225,7 @@ fn lines(app: &App, seen: &Seen, templates: &HashMap<LeafId, (GroupId, String)>)
         let mut text = String::new();
         for leaf in &seen.leaves {
             let (group, template) = found(leaf);
-            text.push_str(&format!("{group}\t{template}\n"));
+            text.push_str(&format!("{group}\t{}\n", escape::line(&template)));
             if text.len() >= CHUNK {
                 app.out.raw(text.as_bytes())?;
                 text.clear();
@@ -258,7 +258,7 @@ fn why(app: &App, seen: &Seen, asked: &[usize]) -> Done {
     if app.out.format == Format::Table {
         let mut text = String::from(if why.together { "together:\n" } else { "apart:\n" });
         for reason in &why.reasons {
-            text.push_str(&format!("  {reason}\n"));
+            text.push_str(&format!("  {}\n", escape::line(reason)));
         }
         app.out.raw(text.as_bytes())?;
     } else {

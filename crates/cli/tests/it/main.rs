@@ -13,6 +13,7 @@ mod bad_input;
 mod bulk;
 mod config;
 mod outputs;
+mod signature;
 mod story;
 mod support;
 mod together;

@@ -211,7 +211,7 @@ pub(super) fn base64(text: &str) -> Option<usize> {
     let lower = all.iter().filter(|b| b.is_ascii_lowercase()).count();
     let figures = all.iter().filter(|b| b.is_ascii_digit()).count();
     let joints = len - upper - lower - figures;
-    let mixed = upper * 8 >= len && lower * 8 >= len && figures > 1 && joints * 16 <= len;
+    let mixed = upper * 8 >= len && lower * 8 >= len && (figures > 1 || padding > 0) && joints * 16 <= len;
     (len >= 20 && mixed).then_some(len + padding).and_then(|len| ends(text, len))
 }
 

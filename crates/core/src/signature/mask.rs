@@ -124,7 +124,11 @@ impl<'a, 'b> Scan<'a, 'b> {
                 break;
             }
         }
-        self.template.truncate(head(&self.template, limits::TEMPLATE_BYTES_MAX).trim_end().len());
+        let full = self.template.len() > limits::TEMPLATE_BYTES_MAX || !self.rest().trim_end().is_empty();
+        let kept = head(&self.template, limits::TEMPLATE_BYTES_MAX);
+        // Where there was no room for all of it, the last word may be a part of one.
+        let kept = if full { kept.rsplit_once(' ').map_or(kept, |(kept, _)| kept) } else { kept };
+        self.template.truncate(kept.trim_end().len());
     }
 
     fn rest(&self) -> &'a str {
@@ -189,7 +193,8 @@ impl<'a, 'b> Scan<'a, 'b> {
                 Some(mark) => {
                     self.template.push_str(mark);
                     if let Some(starts) = self.starts.as_deref_mut() {
-                        starts.extend(mark.matches(' ').map(|_| self.at));
+                        // A mark of two words was made from one piece: the first word has it.
+                        starts.extend(mark.matches(' ').map(|_| self.at + len));
                     }
                     self.pass(len);
                 }
@@ -298,7 +303,7 @@ impl<'a, 'b> Scan<'a, 'b> {
         };
         if found.is_none()
             && value == 0
-            && first.is_ascii_alphanumeric()
+            && first.is_ascii_alphabetic()
             && let Some((kept, len)) = compound(rest)
         {
             return Some(if kept > 0 { (kept, None) } else { (len, Some("<id>")) });
@@ -321,13 +326,15 @@ impl<'a, 'b> Scan<'a, 'b> {
             return whole(Some(alone), "<num>");
         }
         let compound = || compound(rest).filter(|(kept, _)| *kept == 0).map(|(_, len)| len);
-        whole(uuid(rest, before), "<uuid>")
-            .or_else(|| whole(time(rest, before), "<time>"))
-            .or_else(|| whole(mac(rest), "<mac>"))
-            .or_else(|| whole(host(rest), "<host>"))
-            .or_else(|| whole(ip(rest, before), "<ip>"))
-            .or_else(|| whole(email(rest, before), "<email>"))
-            .or_else(|| whole(compound(), "<id>"))
+        let holds = signs(rest);
+        let when = |sign: u8, find: &dyn Fn() -> Option<usize>| if holds & sign == 0 { None } else { find() };
+        whole(when(JOINT, &|| uuid(rest, before)), "<uuid>")
+            .or_else(|| whole(when(COLON | JOINT | SLASH | POINT, &|| time(rest, before)), "<time>"))
+            .or_else(|| whole(when(COLON | JOINT, &|| mac(rest)), "<mac>"))
+            .or_else(|| whole(when(POINT, &|| host(rest)), "<host>"))
+            .or_else(|| whole(when(COLON | POINT, &|| ip(rest, before)), "<ip>"))
+            .or_else(|| whole(when(AT, &|| email(rest, before)), "<email>"))
+            .or_else(|| whole(when(JOINT, &compound), "<id>"))
             .or_else(|| whole(sized(rest, before), "<num> bytes"))
             .or_else(|| whole(number(rest, before), "<num>"))
             .or_else(|| whole(hex(rest, before), "<hex>"))
@@ -352,6 +359,37 @@ impl<'a, 'b> Scan<'a, 'b> {
         }
         None
     }
+}
+
+/// Signs that some kinds cannot do without, as bits.
+const SLASH: u8 = 1;
+const AT: u8 = 2;
+const FIGURE: u8 = 4;
+const POINT: u8 = 8;
+const COLON: u8 = 16;
+const JOINT: u8 = 32;
+/// How far the signs of a word are looked for; a longer word may hold any.
+const SIGNS_BYTES_MAX: usize = 128;
+
+/// Which signs stand in the word that begins here.
+fn signs(rest: &str) -> u8 {
+    let mut found = 0;
+    for (at, byte) in rest.bytes().enumerate() {
+        if at >= SIGNS_BYTES_MAX {
+            return u8::MAX;
+        }
+        found |= match byte {
+            b' ' | b'\t' | b'\n' | b'\r' => return found,
+            b'/' | b'\\' => SLASH,
+            b'@' => AT,
+            b'0'..=b'9' => FIGURE,
+            b'.' => POINT,
+            b':' => COLON,
+            b'-' | b'_' => JOINT,
+            _ => 0,
+        };
+    }
+    found
 }
 
 /// How the first line of a request begins, and what stands for one.
@@ -379,15 +417,71 @@ fn named(
     before: char,
     whole: impl Fn(Option<usize>, &'static str) -> Option<(usize, Option<&'static str>)>,
 ) -> Option<(usize, Option<&'static str>)> {
+    let holds = signs(rest);
+    let when = |sign: u8, find: &dyn Fn() -> Option<usize>| if holds & sign == 0 { None } else { find() };
     whole(calendar(rest), "<time>")
-        .or_else(|| whole(url(rest, before), "<url>"))
-        .or_else(|| whole(email(rest, before), "<email>"))
-        .or_else(|| whole(uuid(rest, before), "<uuid>"))
-        .or_else(|| whole(mac(rest), "<mac>"))
-        .or_else(|| whole(ip(rest, before), "<ip>"))
-        .or_else(|| whole(host(rest), "<host>"))
-        .or_else(|| whole(base64(rest), "<base64>"))
-        .or_else(|| whole(path(rest, before), "<path>"))
+        .or_else(|| whole(when(SLASH, &|| url(rest, before)), "<url>"))
+        .or_else(|| whole(when(AT, &|| email(rest, before)), "<email>"))
+        .or_else(|| whole(when(JOINT, &|| uuid(rest, before)), "<uuid>"))
+        .or_else(|| whole(when(COLON | JOINT, &|| mac(rest)), "<mac>"))
+        .or_else(|| whole(when(COLON, &|| ip(rest, before)), "<ip>"))
+        .or_else(|| whole(when(POINT, &|| host(rest)), "<host>"))
+        .or_else(|| whole(when(FIGURE, &|| base64(rest)), "<base64>"))
+        .or_else(|| whole(when(SLASH, &|| path(rest, before)), "<path>"))
         .or_else(|| whole(hex(rest, before), "<hex>"))
-        .or_else(|| whole(id(rest, before), "<id>"))
+        .or_else(|| whole(when(FIGURE, &|| id(rest, before)), "<id>"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_kinds_have_their_marks() {
+        for (text, wanted) in [
+            ("on Sat Jun 18 02:08:10 2005 and Jun 8 12:00:01 ok", "on <time> and <time> ok"),
+            ("May I go on Mon", "May I go on Mon"),
+            ("03/04/2013 17:26 GMT, 18/Jun/2005:02:08:10 +0000, 00:12", "<time>, <time>, <time>"),
+            ("via 5c:50:15:36:bc:03 on eth0", "via <mac> on eth<num>"),
+            ("at mx1.example.org:25 or java.io or main.rs or a.b", "at <host> or java.io or main.rs or a.b"),
+            ("R62-M0-L0-U22 attempt_2017_0024_m_03_1 rdd_2_0", "<id> attempt_<id> rdd_<num>_<num>"),
+            ("key QWxhZGRpbjpvcGVuIHNlc2FtZTEyMw== end", "key <base64> end"),
+            (
+                r#"{"error":"late","n":5, "ok":true, "x": null} y"#,
+                r#"{"error":<str>,"n":<num>, "ok":<str>, "x": <str>} y"#,
+            ),
+            (r#"a "GET /x?y=1 HTTP/1.1" b"#, r#"a "GET <path>" b"#),
+            ("sent 12 bytes (1.2 KB), <1 sec, 3 bytes", "sent <num> bytes, <num>, <num> bytes"),
+            ("Token{7f of Rec{x y}} left", "Token{<str>} left"),
+            ("b=Rect(0, 0 - 1, 2), ws=null p=<a b> q=[1, 2]", "b=<str>, ws=<str> p=<str> q=<str>"),
+            ("(root) CMD (run-parts /etc/cron.d)", "(root) CMD (<path>)"),
+            ("x=<num> <ip> <*>", "x=<num> <ip> <*>"),
+            ("{\"open", "{\"open"),
+        ] {
+            assert_eq!(mask(text), wanted, "{text}");
+        }
+    }
+
+    #[test]
+    fn each_word_knows_what_it_was_made_from() {
+        let found = words_and_sources("  sent 5 bytes (1 KB) to\t10.0.0.1  'a b' ");
+        let sources: Vec<(&str, &str)> =
+            found.iter().map(|(word, source)| (word.as_str(), source.as_str())).collect();
+        let wanted = [
+            ("sent", "sent"),
+            ("<num>", "5 bytes (1 KB)"),
+            ("bytes", ""),
+            ("to", "to"),
+            ("<ip>", "10.0.0.1"),
+            ("<str>", "'a b'"),
+        ];
+        assert_eq!(sources, wanted);
+    }
+
+    #[test]
+    fn a_long_message_is_cut_between_words() {
+        let list = |n: usize| mask(&format!("drop {}", "part_1234567 ".repeat(n)));
+        assert!(list(1_000).ends_with("part_<num>"), "{}", list(1_000));
+        assert!(mask(&"x".repeat(1 << 20)).len() <= limits::TEMPLATE_BYTES_MAX);
+    }
 }

@@ -578,14 +578,14 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(200))]
+        #![proptest_config(ProptestConfig::with_cases(64))]
 
         /// Any order, and a restart in between, give the same groups.
         #[test]
         fn groups_do_not_depend_on_the_order(
-            lines in prop::collection::vec(line(), 1..120),
+            lines in prop::collection::vec(line(), 1..80),
             seed in any::<u64>(),
-            restart in 0_usize..120,
+            restart in 0_usize..80,
         ) {
             let (tree, filed) = learned(&lines);
             let expected = partition(&tree, &filed);
