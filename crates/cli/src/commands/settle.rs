@@ -130,7 +130,12 @@ pub(crate) async fn fail(app: &App, args: FailArgs) -> Done {
         ..Report::default()
     };
     let said = args.dead_letter.then_some(Override::DeadLetter);
-    settle(app, args.token, Settle::Fail { failure: Box::new(report.analyse_with(&app.config.patterns)), said }).await
+    settle(
+        app,
+        args.token,
+        Settle::Fail { failure: Box::new(report.analyse_with(&app.config.patterns)), said },
+    )
+    .await
 }
 
 /// Runs `extend`.
