@@ -58,8 +58,13 @@ pub struct Report {
     pub routes: usize,
     /// Rows with both.
     pub both: usize,
+    /// Rows whose message the training text does not have as well, and of these those with the right category
+    /// and with the right route.
+    pub unseen: [usize; 3],
     /// Microseconds for one row.
     pub micros: f64,
+    /// Rows and rows with both right, by tenths of confidence.
+    sure: BTreeMap<u8, (usize, usize)>,
     confusion: BTreeMap<(String, String), usize>,
     wrong: Vec<String>,
 }
@@ -82,7 +87,7 @@ pub fn measure(rows: &[Row], plan: Plan) -> Result<Report, String> {
             Model::built_in()
         };
         let class = classify_by(&row.error, &Patterns::default(), Parts { table: plan.table, model });
-        report.add(row, &class);
+        report.add(row, &class, text.iter().any(|known| known.error.message == row.error.message));
     }
     report.micros = time(rows, plan.table);
     Ok(report)
@@ -101,11 +106,18 @@ fn time(rows: &[Row], table: bool) -> f64 {
 }
 
 impl Report {
-    fn add(&mut self, row: &Row, class: &Class) {
+    fn add(&mut self, row: &Row, class: &Class, seen: bool) {
         let (category, route) = (row.category == class.category, row.route == class.route);
         self.categories += usize::from(category);
         self.routes += usize::from(route);
         self.both += usize::from(category && route);
+        let unseen = [!seen, !seen && category, !seen && route];
+        for (count, counts) in self.unseen.iter_mut().zip(unseen) {
+            *count += usize::from(counts);
+        }
+        let tenth = (0..=9_u8).rev().find(|tenth| class.confidence * 10.0 >= f32::from(*tenth)).unwrap_or(0);
+        let counts = self.sure.entry(tenth).or_default();
+        *counts = (counts.0 + 1, counts.1 + usize::from(category && route));
         let mut confuse = |wanted: &dyn Display, given: &dyn Display| {
             *self.confusion.entry((wanted.to_string(), given.to_string())).or_default() += 1;
         };
@@ -133,17 +145,52 @@ impl Display for Report {
         for ((wanted, given), count) in self.confusion.iter().filter(|((wanted, given), _)| wanted != given) {
             writeln!(f, "  {wanted} taken for {given}: {count}")?;
         }
-        let percent = |right: usize| {
+        for (tenth, (rows, right)) in &self.sure {
+            writeln!(f, "  confidence from 0.{tenth}: {right} of {rows} right")?;
+        }
+        let share = |right: usize, all: usize| {
             let number = |n: usize| f64::from(u32::try_from(n).unwrap_or(u32::MAX));
-            100.0 * number(right) / number(self.rows.max(1))
+            100.0 * number(right) / number(all.max(1))
         };
+        let [rows, categories, routes] = self.unseen;
+        writeln!(
+            f,
+            "not in the training text: rows={rows} category={categories} ({:.1} %) route={routes} ({:.1} %)",
+            share(categories, rows),
+            share(routes, rows),
+        )?;
         let Self { rows, categories, routes, both, micros, .. } = self;
+        let percent = |right: &usize| share(*right, *rows);
         write!(
             f,
             "classes: rows={rows} category={categories} ({:.1} %) route={routes} ({:.1} %) both={both} ({:.1} %) micros={micros:.1}",
-            percent(*categories),
-            percent(*routes),
-            percent(*both),
+            percent(categories),
+            percent(routes),
+            percent(both),
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SET: &str = include_str!("../../data/errors-independent.jsonl");
+
+    /// What is promised is 90 % and 85 % on any set; this one has been looked at, so more is asked of it.
+    #[test]
+    fn the_independent_set_is_judged_as_well_as_recorded() {
+        let report = measure(&read(SET).unwrap(), Plan { table: true, leave_one_out: false }).unwrap();
+        assert!(report.rows >= 300);
+        assert!(report.categories * 100 >= report.rows * 96, "{report}");
+        assert!(report.routes * 100 >= report.rows * 95, "{report}");
+    }
+
+    #[test]
+    fn a_bad_line_is_named() {
+        let good = r#"{"message":"m","category":"transient","route":"network"}"#;
+        assert_eq!(read(good).unwrap().len(), 1);
+        let error = read(&format!("{good}\n\n{{\"message\":1}}")).unwrap_err();
+        assert!(error.starts_with("line 3: "), "{error}");
     }
 }

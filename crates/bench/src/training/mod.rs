@@ -199,6 +199,12 @@ mod tests {
     }
 
     #[test]
+    fn the_weights_of_the_program_are_what_the_text_gives() {
+        let fresh = train(&read(TEXT).unwrap()).to_bytes();
+        assert!(fresh == Model::built_in().to_bytes(), "run redrive-train and commit its weights");
+    }
+
+    #[test]
     fn steps_are_rounded_and_bounded() {
         assert_eq!([0.0, 0.06, 0.07, -0.2, 99.0, -99.0].map(quantise), [0, 0, 1, -2, 127, -127]);
     }

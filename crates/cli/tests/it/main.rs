@@ -11,6 +11,7 @@
 
 mod bad_input;
 mod bulk;
+mod classify;
 mod config;
 mod outputs;
 mod signature;

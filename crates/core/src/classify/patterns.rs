@@ -109,13 +109,12 @@ impl Pattern {
                 .size_limit(limits::PATTERN_SIZE_MAX)
                 .dfa_size_limit(limits::PATTERN_SIZE_MAX)
                 .nest_limit(32);
-            builder.build().map_err(|error| match error {
-                regex::Error::CompiledTooBig(_) => {
-                    wrong("match is too large when compiled; use smaller counts".into())
+            builder.build().map_err(|error| {
+                if matches!(error, regex::Error::CompiledTooBig(_)) {
+                    return wrong("match is too large when compiled; use smaller counts".into());
                 }
-                error @ (regex::Error::Syntax(_) | _) => {
-                    wrong(format!("match: {}", error.to_string().lines().last().unwrap_or_default().trim()))
-                }
+                let text = error.to_string();
+                wrong(format!("match: {}", text.lines().last().unwrap_or_default().trim()))
             })
         };
         let expression = spec.matches.as_ref().map(compile).transpose()?;

@@ -205,9 +205,12 @@ const PATH: u64 = hash("(path)");
 
 /// FNV-1a: short texts, no dependency, the same on every machine.
 pub(super) const fn hash(text: &str) -> u64 {
-    let bytes = text.as_bytes();
-    let mut rest = bytes;
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    hash_on(0xcbf2_9ce4_8422_2325, text)
+}
+
+/// The hash of a text that goes on with this one.
+pub(super) const fn hash_on(mut hash: u64, text: &str) -> u64 {
+    let mut rest = text.as_bytes();
     while let [first, after @ ..] = rest {
         hash = (hash ^ *first as u64).wrapping_mul(0x0100_0000_01b3);
         rest = after;

@@ -161,7 +161,7 @@ const SQL_SERVER: &[Code] = &[
 const MONGO: &[Code] = &[
     (Sure, T, System, "others worked on the same data", &["112", "251", "24", "117", "225", "244", "246"]), (Sure, T, Timeout, "a time limit passed", &["50", "262", "202", "64", "290"]),
     (Sure, T, System, "the replica set is electing or stopping", &["189", "91", "10107", "13435", "13436", "11600", "11602", "133", "134", "10058", "13388", "63", "150", "356", "234"]), (Sure, T, Network, "the connection failed", &["6", "7", "89", "9001", "317", "6600"]),
-    (Sure, P, System, "the data breaks a rule of the database", &["11000", "11001", "66"]), (Sure, P, System, "not permitted", &["13", "18", "8000", "11", "33"]),
+    (Sure, P, System, "the data breaks a rule of the database", &["11000", "11001", "66"]), (Sure, P, System, "not permitted", &["13", "18", "11", "33"]),
     (Sure, P, Corruption, "the document does not pass validation", &["121", "22", "14", "10334", "17280", "17419", "2T"]), (Sure, R, System, "no room left", &["14031", "292", "146", "16819", "96R", "12501", "8001"]),
     (Likely, P, System, "the command is wrong, or names what is not there", &["2", "9", "26", "27", "59", "73", "43", "48", "85", "86", "40", "168", "17007", "40324", "72", "67", "20", "51"]),
 ];
@@ -215,12 +215,11 @@ pub(in super::super) fn coded(error: &ErrorInfo, words: &Words) -> Vec<Hit> {
 }
 
 fn look_up(scheme: Scheme, code: &str, doubt: f32) -> Option<Hit> {
-    let fits = |entry: &&str| match entry.strip_suffix('*') {
+    let fits = |entry: &str| match entry.strip_suffix('*') {
         Some(start) => code.get(..start.len()).is_some_and(|begins| begins.eq_ignore_ascii_case(start)),
         None => entry.eq_ignore_ascii_case(code),
     };
-    let (strength, category, route, means, _) =
-        scheme.codes().iter().find(|row| row.4.iter().any(&fits))?;
+    let (strength, category, route, means, _) = scheme.codes().iter().find(|row| row.4.iter().any(&fits))?;
     let reason = Reason::Coded(scheme.name(), code.to_owned(), means);
     Some(Hit {
         category: Some(*category),
@@ -319,6 +318,8 @@ fn in_text(words: &Words, hits: &mut Vec<Hit>) {
             (_, "error" | "code" | "returned" | "received" | "got" | "responded" | "with") => {
                 Some((Scheme::Http, 0.4))
             }
+            // Python's drivers for MySQL begin a message with the number.
+            (_, "") if text.len() == 4 => Some((Scheme::MySql, 0.0)),
             (_, "") => Some((Scheme::Http, 0.3)),
             ("1" | "0", "1" | "2") if before(3) == "http" => Some((Scheme::Http, 0.0)),
             _ => None,

@@ -1,6 +1,6 @@
 //! The table, part three: what databases, caches, search engines and brokers say.
 
-use super::Strength::{Hint, Likely, Sure};
+use super::Strength::{Certain, Hint, Likely, Sure};
 use super::{Rule, lean, rule};
 use crate::failure::Category::{Persistent as P, Resource as R, Transient as T};
 use crate::failure::Route::{Corruption, System, Timeout};
@@ -41,12 +41,12 @@ pub(super) const RULES: &[Rule] = &[
         "not enough replicas", "not enough in sync replicas", "cannot achieve consistency level",
         "unavailable exception", "unavailable shards", "no shard available", "all shards failed",
         "search phase execution", "primary shard is not active", "master not discovered", "no master block",
-        "service unavailable state not recovered", "cluster state", "replica set", "replication lag",
+        "service unavailable state not recovered", "cluster state", "replication lag",
         "moved permanently slot", "unknown member id", "illegal generation", "member id required",
         "fenced leader epoch", "not controller", "kafka storage error", "database is not currently available",
         "is not accepting connections", "script is busy", "busy redis", "connection to master",
         "server is not ready", "is starting up", "not yet ready", "not ready yet", "no quorum", "lost quorum",
-        "quorum", "unavailable replicas", "region not serving", "region is not online", "store is not ready",
+        "unavailable replicas", "region not serving", "region is not online", "store is not ready",
         "server is starting", "server is in startup"]),
     rule(Sure, R, System, "all connections of the pool or server are in use", &[
         "too many connections", "too many clients", "remaining connection slots",
@@ -71,7 +71,7 @@ pub(super) const RULES: &[Rule] = &[
         "too many channels", "channel max", "no buffer space", "enobufs", "no ports available",
         "too many cursors", "maximum open cursors", "too many prepared statements", "max prepared",
         "resource temporarily exhausted", "resources exhausted", "resource limit", "resource exhausted",
-        "resource exhaustion", "exhausted", "type:resource exhausted", "insufficient resources",
+        "resource exhaustion", "insufficient resources",
         "not enough resources"]),
     rule(Sure, R, System, "the database has no room left", &[
         "disk is full", "database or disk is full", "sqlite full", "tablespace is full", "unable to extend",
@@ -116,9 +116,9 @@ pub(super) const RULES: &[Rule] = &[
         "resource locked cannot obtain exclusive", "unknown delivery tag", "not authorized on",
         "cluster authorization", "unsupported for message format", "cannot open database", "cursor not found",
         "no such savepoint", "current transaction is aborted", "in failed sql transaction",
-        "unrecognized pipeline stage", "unknown modifier", "no mapping found", "index closed",
-        "alias not found", "data source not found", "prepared statement does not exist", "migration",
-        "migrations", "pending migration", "relation already", "index does not exist"]),
+        "unrecognized pipeline stage", "unknown modifier", "no mapping found", 
+        "alias not found", "data source not found", "prepared statement does not exist", 
+        "pending migration", "relation already", "index does not exist"]),
     rule(Sure, P, Corruption, "a value does not fit the column", &[
         "invalid input syntax", "invalid text representation", "value too long", "data too long",
         "string or binary data would be truncated", "would be truncated", "out of range value",
@@ -129,7 +129,7 @@ pub(super) const RULES: &[Rule] = &[
         "value too large for column", "invalid number", "literal does not match format string",
         "invalid byte sequence for encoding", "date time field value out of range", "invalid datetime",
         "cannot cast", "mapper parsing exception", "failed to parse field", "document parsing exception",
-        "illegal argument exception mapper", "strict dynamic mapping", "mapping set to strict", "bson",
+        "illegal argument exception mapper", "strict dynamic mapping", "mapping set to strict", 
         "invalid bson", "document failed validation", "invalid record exception", "failed crc",
         "invalid page in block", "could not read block", "database disk image is malformed",
         "unsupported codec", "object too large", "document too large", "item size has exceeded",
@@ -137,13 +137,19 @@ pub(super) const RULES: &[Rule] = &[
     rule(Likely, T, Timeout, "the query was stopped for its time", &[
         "canceling statement due to", "query execution was interrupted", "query was cancelled",
         "canceled on user request", "query canceled", "query cancelled", "query execution time",
-        "user requested cancel of current", "server selection timeout", "server selection timed out"]),
+        "user requested cancel of current"]),
     rule(Likely, T, System, "the database failed in passing", &[
-        "operational error", "type:operational error", "sql transient", "transient connection exception",
+        "sql transient", "transient connection exception",
         "recoverable exception", "could not send data", "terminating connection"]),
     lean(Hint, None, Some(System), "a database or a broker says so", &[
         "psycopg", "psycopg2", "sqlalchemy", "mysql", "postgres", "postgresql", "sqlite", "oracle", "sqlstate",
         "sql", "mongo", "mongodb", "redis", "kafka", "cassandra", "elasticsearch", "opensearch", "rabbitmq",
         "database", "table", "column", "transaction", "index", "topic", "partition", "ora", "ldap",
         "hibernate", "prisma"]),
+    rule(Hint, T, System, "the database failed in passing", &["operational error"]),
+    rule(Likely, T, System, "the database is electing or short of members", &["quorum", "replica set"]),
+    rule(Likely, R, System, "something is used up", &["exhausted"]),
+    rule(Sure, T, System, "somebody else is at it", &["migration is in progress", "migration in progress", "lock held by", "lock is held", "held by another"]),
+    rule(Certain, T, Timeout, "a lock was not free in time", &["due to lock timeout"]),
+    rule(Sure, T, Timeout, "no server was found in time", &["server selection timeout", "server selection timed out"]),
 ];

@@ -1,6 +1,6 @@
 //! The table, part two: what languages and their libraries say of wrong code and of data that cannot be read.
 
-use super::Strength::{Hint, Likely, Sure};
+use super::Strength::{Certain, Hint, Likely, Sure};
 use super::{Rule, lean, rule};
 use crate::failure::Category::{Persistent as P, Resource as R, Transient as T};
 use crate::failure::Route::{Agent, Corruption, System};
@@ -56,8 +56,8 @@ pub(super) const RULES: &[Rule] = &[
         "has overflowed its stack", "not implemented", "unsupported operation", "unhandled exception",
         "unhandled rejection", "uncaught exception", "no module named", "cannot find module",
         "module not found", "class not found", "no such method", "cannot import name", "cannot load such file",
-        "must be of type", "argument must be", "must not be null", "invalid literal for",
-        "could not convert string to float", "nonetype", "nilclass", "unreachable code",
+        "must be of type", "argument must be", "must not be null", 
+        "nonetype", "nilclass", "unreachable code",
         "entered unreachable code", "no function clause matching", "no match of right hand side",
         "bad argument in", "segmentation fault", "sigsegv", "access violation", "core dumped", "core dump",
         "illegal instruction", "sigabrt", "sigill", "sigbus", "sigfpe", "double free",
@@ -107,16 +107,16 @@ pub(super) const RULES: &[Rule] = &[
         "root element is missing", "undefined entity", "invalid wire type", "wire format", "protocol message",
         "invalid tag", "contained an invalid tag", "message truncated", "truncated message",
         "invalid protocol buffer", "protobuf decode", "error parsing message", "invalid varint",
-        "unexpected wire", "avro", "schema mismatch", "incompatible schema", "schema not found",
+        "unexpected wire", "schema mismatch", "incompatible schema", "schema not found",
         "unknown magic byte", "unknown magic", "bad magic", "bad magic number", "magic number mismatch",
-        "invalid magic", "msgpack", "invalid msgpack", "unpack error", "cbor", "pickle data was truncated",
+        "invalid magic", "invalid msgpack", "unpack error", "pickle data was truncated",
         "unpickling error", "invalid load key", "wrong number of fields", "record on line",
         "bare in non quoted field", "error tokenizing data", "expected fields in line", "csv error",
-        "csv malformed", "line contains nul", "malformed csv", "invalid number of columns", "yaml",
+        "csv malformed", "line contains nul", "malformed csv", "invalid number of columns", 
         "yaml parse", "mapping values are not allowed", "could not find expected", "did not find expected",
         "duplicate key in mapping", "toml parse", "invalid toml", "checksum mismatch", "checksum error",
         "checksum failed", "checksum", "crc mismatch", "crc error", "crc32", "crc check failed",
-        "hash mismatch", "digest mismatch", "content md5", "bad digest", "sha256 mismatch",
+        "hash mismatch", "digest mismatch", "sha256 mismatch",
         "integrity check failed", "integrity check on", "corrupt", "corrupted", "corruption",
         "data corruption", "data loss", "code:data loss", "malformed", "garbled", "not a gzip file",
         "invalid gzip", "incorrect header check", "not in gzip format", "invalid stored block lengths",
@@ -126,7 +126,7 @@ pub(super) const RULES: &[Rule] = &[
         "broken data stream", "not a jpeg", "unsupported image format", "invalid image",
         "could not process image", "invalid pdf", "eof marker not found", "pdf read error",
         "invalid header signature", "bad header", "invalid frame header", "invalid frame", "frame too large",
-        "unexpected end of file", "unexpected end of input", "unexpected end of data", "unexpected eof",
+        "unexpected end of file", "unexpected end of input", "unexpected end of data", 
         "unexpected end of form", "unexpected end of archive", "truncated input", "invalid date",
         "invalid isoformat", "does not match format", "unparseable date", "text could not be parsed",
         "invalid date time", "date format", "invalid uuid", "badly formed hexadecimal", "invalid hex",
@@ -189,7 +189,7 @@ pub(super) const RULES: &[Rule] = &[
         "operation was cancelled", "operation canceled", "operation cancelled", "cancellation exception",
         "job was cancelled", "task was destroyed", "task cancelled", "type:cancelled error", "code:cancelled",
         "code:canceled", "server is shutting down", "shutting down", "draining", "pod was terminated",
-        "is draining", "node was drained", "no capacity workers"]),
+        "node was drained", "no capacity workers"]),
 
     // Memory of the language's own heap.
     rule(Sure, R, System, "memory is used up", &[
@@ -208,4 +208,11 @@ pub(super) const RULES: &[Rule] = &[
         "traceback", "fatal error", "type:error class"]),
     lean(Hint, None, Some(Corruption), "it is about the form of the data", &[
         "decode", "parse", "format", "schema", "payload", "encoding", "invalid", "syntax"]),
+    rule(Sure, P, Corruption, "a value is not of the kind it should be", &[
+        "could not convert string to float", "invalid literal for", "for input string", "invalid digit found in string"]),
+    rule(Hint, P, Corruption, "it is about a format of data", &["yaml", "avro", "cbor", "msgpack", "unexpected eof"]),
+    rule(Certain, T, Corruption, "a model's answer differs each time; the next may be right", &[
+        "could not parse llm output", "output parser exception", "model reply", "model output", "llm output", "reply from the model",
+        "model response", "model returned", "tool call arguments", "finish reason", "response from the model",
+        "completion is not valid", "structured output"]),
 ];

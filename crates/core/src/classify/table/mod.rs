@@ -12,7 +12,7 @@ mod languages;
 mod platforms;
 mod transport;
 
-use super::tokens::{Kind, Place, Word, Words, hash};
+use super::tokens::{Kind, Place, Word, Words, hash, hash_on};
 use crate::failure::{Category, Route};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -29,6 +29,8 @@ pub(super) enum Strength {
     Likely,
     /// It means that, whatever else is said.
     Sure,
+    /// The same, even if something sure is said besides: the more special case of it.
+    Certain,
 }
 
 impl Strength {
@@ -38,6 +40,7 @@ impl Strength {
             Self::Hint => 1.5,
             Self::Likely => 4.0,
             Self::Sure => 7.5,
+            Self::Certain => 12.5,
         }
     }
 }
@@ -212,7 +215,7 @@ impl Index {
             if letters.len() >= SPELT_FROM {
                 self.misspelt.insert(word.hash, word.hash);
                 for shorter in without_one_letter(letters) {
-                    self.misspelt.entry(hash(&shorter)).or_insert(word.hash);
+                    self.misspelt.entry(shorter).or_insert(word.hash);
                 }
             }
         }
@@ -227,7 +230,7 @@ impl Index {
     /// A word of the table that this one probably is: one letter too many, too few, or another.
     fn respelt(&self, letters: &str) -> Option<u64> {
         let fits = |hash: &u64| self.misspelt.get(hash).copied();
-        fits(&hash(letters)).or_else(|| without_one_letter(letters).find_map(|shorter| fits(&hash(&shorter))))
+        fits(&hash(letters)).or_else(|| without_one_letter(letters).find_map(|shorter| fits(&shorter)))
     }
 }
 
@@ -242,10 +245,11 @@ fn stripped(text: &'static str) -> (Option<Place>, &'static str) {
     }
 }
 
-fn without_one_letter(word: &str) -> impl Iterator<Item = String> {
+/// The hashes of a word with one of its letters left out.
+fn without_one_letter(word: &str) -> impl Iterator<Item = u64> {
     word.char_indices().map(|(at, c)| {
         let (before, after) = (word.get(..at), word.get(at + c.len_utf8()..));
-        [before.unwrap_or_default(), after.unwrap_or_default()].concat()
+        hash_on(hash(before.unwrap_or_default()), after.unwrap_or_default())
     })
 }
 
@@ -299,7 +303,7 @@ fn look_up(
 ) {
     let Some(place) = list.get(at).map(|word| word.place) else { return };
     if let Some(phrase) = index.glued.get(&hash).and_then(|number| index.phrases.get(*number)) {
-        hits.push(hit(phrase, Found::Exactly));
+        hits.push(hit(phrase, Found::Exactly, place));
     }
     let keyed = index.by_word.get(&hash).into_iter().flatten();
     for phrase in keyed.filter_map(|number| index.phrases.get(*number)) {
@@ -313,24 +317,30 @@ fn look_up(
         let from = at.checked_sub(phrase.key).filter(|from| same_place(*from, len));
         let exact = from.is_some_and(|from| hashes.get(from..from + len) == Some(phrase.words.as_slice()));
         if exact {
-            hits.push(hit(phrase, if respelt { Found::Similarly } else { Found::Exactly }));
+            hits.push(hit(phrase, if respelt { Found::Similarly } else { Found::Exactly }, place));
         } else if phrase.loose {
             let from = at.saturating_sub(len + SLACK - 1);
             let to = (at + len + SLACK).min(list.len());
             let near = hashes.get(from..to).unwrap_or_default();
             if same_place(from, to - from) && phrase.words.iter().all(|word| near.contains(word)) {
-                hits.push(hit(phrase, Found::Similarly));
+                hits.push(hit(phrase, Found::Similarly, place));
             }
         }
     }
 }
 
-fn hit(phrase: &Phrase, found: Found) -> Hit {
+fn hit(phrase: &Phrase, found: Found, place: Place) -> Hit {
+    let (in_code, certain) = (place == Place::Code, phrase.rule.strength == Strength::Certain);
     let rule = phrase.rule;
-    let longer = phrase.words.iter().skip(1).take(4).map(|_| 0.3_f32).sum::<f32>();
-    let weight = match found {
-        Found::Exactly => rule.strength.weight() + longer,
-        Found::Similarly => rule.strength.weight() * 0.6,
+    // One word alone says less than a phrase, unless it stands where only names and codes do.
+    let weight = match (found, phrase.words.len()) {
+        (Found::Exactly, 0 | 1) if phrase.place.is_none() && !in_code && !certain => {
+            rule.strength.weight() * 0.75
+        }
+        (Found::Exactly, 0..=2) => rule.strength.weight() + 0.3,
+        (Found::Exactly, 3) => rule.strength.weight() + 0.6,
+        (Found::Exactly, _) => rule.strength.weight() + 0.9,
+        (Found::Similarly, _) => rule.strength.weight() * 0.6,
     };
     let reason = Reason::Says(phrase.text, found, rule.means);
     Hit { category: rule.category, route: rule.route, weight, reason }

@@ -1,10 +1,10 @@
 //! The table, part four: operating systems, processes, containers, graphics processors, version control and
 //! build tools.
 
-use super::Strength::{Hint, Likely, Sure};
+use super::Strength::{Certain, Hint, Likely, Sure};
 use super::{Rule, lean, rule};
 use crate::failure::Category::{Persistent as P, Resource as R, Transient as T};
-use crate::failure::Route::{Agent, Network, System, Timeout};
+use crate::failure::Route::{Agent, Corruption, Network, System, Timeout};
 
 #[rustfmt::skip]
 pub(super) const RULES: &[Rule] = &[
@@ -14,13 +14,13 @@ pub(super) const RULES: &[Rule] = &[
         "edquot", "not enough space on the disk", "not enough space", "insufficient disk space",
         "insufficient space", "out of disk space", "not enough disk space", "there is not enough space",
         "disk space", "device full", "volume is full", "low disk space", "file too large", "efbig",
-        "no inodes", "inode"]),
+        "no inodes"]),
     rule(Sure, R, System, "too many files, processes or ports are in use", &[
         "too many open files", "emfile", "enfile", "file table overflow", "too many files open",
         "too many processes", "file descriptors", "file descriptor limit", "cannot fork", "fork retry",
         "fork resource temporarily unavailable", "cannot assign requested address", "eaddrnotavail",
         "no more processes", "process limit", "inotify watches", "system limit for number of file watchers",
-        "nproc", "open file limit", "ulimit", "handles", "paging file is too small",
+        "nproc", "open file limit", "paging file is too small",
         "insufficient system resources", "insufficient quota to complete"]),
     rule(Sure, T, System, "the host was busy for a moment", &[
         "resource temporarily unavailable", "device or resource busy", "resource busy", "text file busy",
@@ -32,7 +32,7 @@ pub(super) const RULES: &[Rule] = &[
         "permission denied", "permission error", "access denied", "access is denied", "access to the path",
         "eacces", "eperm", "operation not permitted", "unauthorized", "unauthorised", "unauthorized access",
         "forbidden", "not authorized", "not authorised", "insufficient permissions", "insufficient privileges",
-        "insufficient permission", "insufficient privilege", "insufficient scope", "permissions",
+        "insufficient permission", "insufficient privilege", "insufficient scope", 
         "authentication failed", "authentication failure", "authentication error", "authentication required",
         "authentication exception", "authorization failed", "authorization error", "auth failed",
         "login failed", "login incorrect", "logon failure", "invalid login", "not authenticated",
@@ -41,14 +41,14 @@ pub(super) const RULES: &[Rule] = &[
         "invalid api key", "incorrect api key", "invalid x api key", "api key not valid", "api key expired",
         "invalid token", "token expired", "token has expired", "expired token", "token is expired",
         "invalid access token", "token invalid", "security token", "invalid auth", "not allowed to",
-        "is not allowed", "access not allowed", "permission", "noauth", "wrongpass", "noperm",
+        "is not allowed", "access not allowed", "noauth", "wrongpass", "noperm",
         "account locked", "account is locked", "account suspended", "account disabled", "account has been",
         "user is not authorized", "jwt expired", "jwt malformed", "invalid jwt", "invalid signature",
         "signature expired", "signature does not match", "signature verification", "signature mismatch",
         "invalid grant", "invalid client", "unauthorized client", "invalid scope", "publickey",
         "could not read username", "requires authentication", "login required", "csrf",
         "permission was denied", "access refused", "code:permission denied", "code:unauthenticated",
-        "missing authentication token", "no basic auth credentials", "denied access", "policy violation",
+        "missing authentication token", "no basic auth credentials", "denied access", 
         "selinux", "account not activated", "token revoked", "token was revoked", "session expired",
         "invalid session", "session not found", "consent required", "access blocked",
         "subscription is disabled", "ip not allowed", "ip address not allowed"]),
@@ -69,7 +69,7 @@ pub(super) const RULES: &[Rule] = &[
         "cannot execute binary", "enosys", "function not implemented", "operation not supported", "eopnotsupp",
         "bad file descriptor", "ebadf", "cannot open shared object file", "shared object file",
         "shared libraries", "shared library", "library not loaded", "glibc", "unable to load dll",
-        "unsatisfied link error", "dll", "dlopen", "protocol not supported", "port is already allocated",
+        "unsatisfied link error", "dlopen", "protocol not supported", "port is already allocated",
         "spawn enoent", "einval", "invalid argument", "not supported", "unsupported platform",
         "driver version is insufficient", "no cuda capable device", "structure needs cleaning",
         "wrong fs type"]),
@@ -77,7 +77,7 @@ pub(super) const RULES: &[Rule] = &[
     // Processes and containers.
     rule(Sure, R, Agent, "the process was killed for its use of memory", &[
         "oomkilled", "oom killed", "sigkill", "signal 9", "killed signal 9", "exit code 137",
-        "exited with code 137", "exit status 137", "exited with 137", "oom killer",
+        "exited with code 137", "exit status 137", "exited with 137", 
         "out of memory killed process", "memory cgroup out of memory", "killed process", "signal killed",
         "container killed", "killed by the oom", "reason oomkilled", "exceeded memory limits killed",
         "running beyond physical memory limits", "running beyond virtual memory", "cgroup out of memory",
@@ -172,4 +172,9 @@ pub(super) const RULES: &[Rule] = &[
         "file", "directory", "device", "disk", "filesystem", "pod", "node", "container", "kubernetes",
         "kubectl", "docker", "volume", "config", "configuration", "credentials", "cluster", "role", "account",
         "policy", "bucket"]),
+    rule(Likely, P, System, "it is about permissions", &["permission", "permissions", "policy violation"]),
+    rule(Certain, R, Agent, "the process was killed for its use of memory", &["oom kill", "oom killer", "oom kill event", "oomkill"]),
+    rule(Certain, T, Corruption, "what was transferred broke on the way; the next transfer may be whole", &[
+        "downloaded archive", "partial file", "partial download", "re fetch", "bad digest", "content md5",
+        "redownload", "re download", "download is incomplete", "downloaded file is corrupt"]),
 ];

@@ -1,7 +1,7 @@
 //! The table, part one: connections, names, certificates, time limits, rate limits, the words of HTTP, gRPC
 //! and mail.
 
-use super::Strength::{Hint, Likely, Sure};
+use super::Strength::{Certain, Hint, Likely, Sure};
 use super::{Rule, lean, rule};
 use crate::failure::Category::{Persistent as P, Resource as R, Transient as T};
 use crate::failure::Route::{Corruption, Network, System, Timeout};
@@ -47,8 +47,8 @@ pub(super) const RULES: &[Rule] = &[
         "request error", "max retries exceeded", "err network", "couldnt connect", "connect exception",
         "socket error", "socket exception", "transport error", "transport exception", "http request exception",
         "protocol error", "error sending request", "connection exception", "upstream connect error",
-        "no connection could be made", "api connection error", "network request failed", "disconnected",
-        "not connected", "unable to reach", "could not reach", "endpoint unreachable", "unreachable",
+        "no connection could be made", "api connection error", "network request failed", 
+        "not connected", "unable to reach", "could not reach", "endpoint unreachable", 
         "no servers available", "no brokers available", "no node available", "no living connections",
         "no alive nodes", "all hosts tried for query failed", "no host available", "no hosts available",
         "broker not available", "no available brokers", "all brokers down", "all broker connections are down",
@@ -71,7 +71,7 @@ pub(super) const RULES: &[Rule] = &[
         "dns failure", "name does not resolve", "lookup address information", "unresolved address",
         "dns query", "resolution failed", "type:gaierror"]),
     rule(Sure, P, Network, "that name does not exist", &[
-        "nxdomain", "non existent domain", "err name invalid"]),
+        "non existent domain", "err name invalid"]),
 
     // Certificates and addresses.
     rule(Sure, P, Network, "the certificate or the protocol does not fit", &[
@@ -87,13 +87,12 @@ pub(super) const RULES: &[Rule] = &[
         "certificate validation", "certificate is valid for", "trust anchor", "unknown issuer", "cert invalid",
         "remote certificate is invalid", "certificate is not yet valid", "cert authority invalid", "x509",
         "host key verification failed", "dh key too small", "invalid peer certificate", "not valid for name",
-        "err cert", "depth zero self signed", "certificate", "ssl peer certificate",
+        "err cert", "depth zero self signed", "ssl peer certificate",
         "no alternative certificate", "tlsv1 alert", "no application protocol", "key usage",
         "remote host identification has changed"]),
     rule(Likely, T, Network, "the encrypted connection could not be set up", &[
         "handshake failed", "handshake failure", "ssl error", "tls handshake", "ssl handshake",
-        "ssl syscall error", "bad record mac", "decryption failed or bad record mac", "ssl connect error",
-        "handshake"]),
+        "ssl syscall error", "bad record mac", "decryption failed or bad record mac", "ssl connect error"]),
     rule(Likely, P, Network, "that address cannot be used", &[
         "invalid url", "unsupported url scheme", "no scheme supplied", "missing schema", "invalid schema",
         "no connection adapters", "unsupported scheme", "unsupported protocol scheme", "malformed url",
@@ -115,7 +114,7 @@ pub(super) const RULES: &[Rule] = &[
         "maximum execution time", "execution time exceeded", "statement timeout", "query timeout",
         "headers timeout", "body timeout", "idle timeout", "socket timeout", "max time ms expired",
         "exceeded time limit", "operation exceeded time limit", "active deadline", "timeout of",
-        "timed out after", "killed after", "exceeded maximum duration", "elapsed", "context deadline exceeded",
+        "timed out after", "killed after", "exceeded maximum duration", "context deadline exceeded",
         "was aborted due to timeout", "aborterror timeout", "start to close", "schedule to start",
         "heartbeat timeout", "not acknowledged within", "no heartbeat", "task canceled exception",
         "a task was canceled", "read operation timed out", "lambda timed out", "task timed out",
@@ -135,7 +134,7 @@ pub(super) const RULES: &[Rule] = &[
         "reduce your rate", "provisioned throughput", "throughput exceeded", "too many concurrent requests",
         "user rate limit exceeded", "calls per", "flood wait", "floodwait", "too many api calls",
         "secondary rate limit", "toomanyrequests", "server busy retry", "request rate is large",
-        "request rate too large", "bandwidth exceeded", "too fast", "sending rate", "maximum sending rate",
+        "request rate too large", "bandwidth exceeded", "sending rate", "maximum sending rate",
         "greylisted", "greylisting", "graylisted", "greylist", "too many login attempts", "too many messages",
         "rate limiter", "concurrency limit", "per second exceeded"]),
 
@@ -157,9 +156,9 @@ pub(super) const RULES: &[Rule] = &[
         "type:internal server error", "something went wrong on our end", "upstream error",
         "invalid response from upstream", "service failure", "unknown server error"]),
     rule(Likely, P, System, "that is not allowed or not there", &[
-        "method not allowed", "gone", "not implemented on server", "unsupported method", "code:unimplemented",
+        "method not allowed", "not implemented on server", "unsupported method", "code:unimplemented",
         "unknown service", "unknown method", "payment method", "proxy authentication required",
-        "upgrade required", "not acceptable", "unavailable for legal reasons", "precondition failed",
+        "upgrade required", "not acceptable", "unavailable for legal reasons", 
         "failed precondition", "code:precondition failed", "expectation failed", "upgrade your client"]),
     rule(Likely, P, Corruption, "the request itself is wrong", &[
         "bad request", "invalid argument value", "invalid request", "unprocessable entity",
@@ -185,7 +184,7 @@ pub(super) const RULES: &[Rule] = &[
     rule(Likely, T, Network, "the mail server asks to try later", &[
         "try again later 4", "temporary local problem", "temporarily rejected", "temporarily deferred",
         "service not available closing", "try later", "requested action aborted", "temporary lookup failure",
-        "deferred", "smtp server disconnected"]),
+        "smtp server disconnected"]),
     lean(Hint, Some(T), None, "it sounds temporary", &[
         "temporary failure", "temporarily", "try again", "please retry", "retry later", "transient",
         "retryable", "temporary", "retry your request", "momentarily", "retry the operation",
@@ -194,4 +193,12 @@ pub(super) const RULES: &[Rule] = &[
         "please try again", "try again later", "retry in", "try again in", "temporary error",
         "transient error", "retryable error", "temporarily unavailable", "type:transient", "type:retryable",
         "retriable exception"]),
+    rule(Certain, P, Network, "that name does not exist", &["nxdomain"]),
+    rule(Likely, P, Network, "it is about a certificate", &["certificate"]),
+    rule(Likely, T, Timeout, "somebody stopped waiting", &[
+        "still running after", "gave up waiting", "gave up after", "stopped waiting", "waited too long", "waited for",
+        "still pending after", "not ready after", "did not finish in", "no answer after", "aborting after", "no reply within"]),
+    rule(Hint, T, Network, "a connection was not kept", &["disconnected", "unreachable", "handshake", "deferred"]),
+    rule(Likely, P, System, "a condition was not met", &["precondition failed"]),
+    rule(Sure, T, Network, "the answer broke off", &["payload is not completed", "response is not completed", "body ended early", "connection broken"]),
 ];
