@@ -79,30 +79,23 @@ pub struct Decision {
     pub estimated_wait_picks: u32,
 }
 
-/// Chooses levels. One per set of queues that are served together.
+/// Says from the load whether there is an emergency. Apart from the [`Scheduler`] so that whoever reports the
+/// load need not wait for whoever picks.
 #[derive(Clone, Debug, Default)]
-pub struct Scheduler {
-    passes: [u64; 5],
-    now_pass: u64,
-    ordinary: u32,
+pub struct LoadWatch {
     emergency: bool,
     relieved_since: Option<Time>,
 }
 
-impl Scheduler {
-    /// A scheduler that has served nothing.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
+impl LoadWatch {
     /// Whether only critical and high are served.
     #[must_use]
     pub const fn in_emergency(&self) -> bool {
         self.emergency
     }
 
-    /// Takes note of the load; enters emergency at once, leaves it after lasting relief.
+    /// Takes note of the load; enters emergency at once, leaves it after lasting relief. A load that is not a
+    /// number is neither: it changes nothing but does not count as relief.
     pub fn observe(&mut self, load: Load, now: Time) {
         if load.memory > 0.9 || load.cpu > 0.95 {
             self.emergency = true;
@@ -116,14 +109,47 @@ impl Scheduler {
             self.relieved_since = None;
         }
     }
+}
+
+/// Chooses levels. One per set of queues that are served together.
+#[derive(Clone, Debug, Default)]
+pub struct Scheduler {
+    passes: [u64; 5],
+    now_pass: u64,
+    ordinary: u32,
+    watch: LoadWatch,
+}
+
+impl Scheduler {
+    /// A scheduler that has served nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether only critical and high are served.
+    #[must_use]
+    pub const fn in_emergency(&self) -> bool {
+        self.watch.in_emergency()
+    }
+
+    /// Takes note of the load; enters emergency at once, leaves it after lasting relief.
+    pub fn observe(&mut self, load: Load, now: Time) {
+        self.watch.observe(load, now);
+    }
 
     /// Picks the level to serve next, or nothing when there is nothing to serve.
     pub fn pick(&mut self, heads: &Heads, now: Time) -> Option<Decision> {
+        self.pick_when(heads, now, self.watch.in_emergency())
+    }
+
+    /// Picks as [`Self::pick`] does, for a caller that watches the load itself.
+    pub fn pick_when(&mut self, heads: &Heads, now: Time, emergency: bool) -> Option<Decision> {
         let mut levels = heads.levels;
-        if self.emergency {
+        if emergency {
             levels = [levels[0], levels[1], None, None, None];
         }
-        let (level, reason) = self.choose(&levels, heads.urgent, now)?;
+        let (level, reason) = self.choose(&levels, heads.urgent, now, emergency)?;
         let top = Priority::ALL.into_iter().find(|p| waits(&levels, *p).is_some());
         Some(Decision {
             level,
@@ -139,6 +165,7 @@ impl Scheduler {
         levels: &[Option<Head>; 5],
         urgent: Option<(Priority, Time)>,
         now: Time,
+        emergency: bool,
     ) -> Option<(Priority, PickReason)> {
         if let Some((level, deadline)) = urgent
             && deadline <= now.plus(URGENT_WITHIN)
@@ -165,7 +192,7 @@ impl Scheduler {
             *slot = pass + WEIGHTS[0] / weight;
         }
         self.ordinary = self.ordinary.saturating_add(1);
-        let reason = match (self.emergency, top == Some(level)) {
+        let reason = match (emergency, top == Some(level)) {
             (true, _) => PickReason::EmergencyMode,
             (false, true) => PickReason::PriorityOrder,
             (false, false) => PickReason::LoadBalancing,

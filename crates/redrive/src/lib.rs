@@ -21,4 +21,5 @@ mod directory;
 
 pub use directory::{OpenOptions, memory, new_id, open, restore};
 pub use redrive_core as core;
+pub use redrive_core::priority_queue::{Dequeued, PriorityQueue};
 pub use redrive_store as store;
