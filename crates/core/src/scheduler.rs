@@ -21,6 +21,14 @@ pub const URGENT_WITHIN: Span = Span::from_secs(5);
 /// Emergency ends when the load was below its lower thresholds for this long.
 pub const EMERGENCY_RELIEF: Span = Span::from_secs(10);
 
+/// How far a level's pass moves when it is served: 16 / weight.
+const STEPS: [u64; 5] = [1, 2, 4, 8, 16];
+/// Critical and high, as a set of levels.
+const TOP_TWO: u32 = 0b11;
+/// A level fits into this many bits.
+const LEVEL_BITS: u32 = 3;
+const LEVEL_MASK: u64 = (1 << LEVEL_BITS) - 1;
+
 /// The first message of a level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
@@ -145,77 +153,99 @@ impl Scheduler {
 
     /// Picks as [`Self::pick`] does, for a caller that watches the load itself.
     pub fn pick_when(&mut self, heads: &Heads, now: Time, emergency: bool) -> Option<Decision> {
-        let mut levels = heads.levels;
+        let mut waiting = heads.levels.iter().rev().fold(0, |bits, head| bits << 1 | u32::from(head.is_some()));
         if emergency {
-            levels = [levels[0], levels[1], None, None, None];
+            waiting &= TOP_TWO;
         }
-        let (level, reason) = self.choose(&levels, heads.urgent, now, emergency)?;
-        let top = Priority::ALL.into_iter().find(|p| waits(&levels, *p).is_some());
+        if waiting == 0 {
+            return None;
+        }
+        let top = Priority::from_level(waiting.trailing_zeros() as usize);
+        let since = oldest(heads, waiting);
+        let (level, reason) = self.choose(heads, waiting, since, now).unwrap_or_else(|| {
+            let level = self.serve_by_share(waiting);
+            let reason = match (emergency, top == level) {
+                (true, _) => PickReason::EmergencyMode,
+                (false, true) => PickReason::PriorityOrder,
+                (false, false) => PickReason::LoadBalancing,
+            };
+            (level, reason)
+        });
         Some(Decision {
             level,
             reason,
-            preempted: top.filter(|p| *p < level),
-            starvation_risk: starvation_risk(&levels, level, now),
-            estimated_wait_picks: if levels.iter().flatten().count() > 1 { 35 } else { 0 },
+            preempted: (top < level).then_some(top),
+            // When nobody waits longer than since now, the ones passed over do not either.
+            starvation_risk: if since < now { risk(heads, waiting & !bit(level), now) } else { 0.0 },
+            estimated_wait_picks: if waiting.is_power_of_two() { 0 } else { 35 },
         })
     }
 
+    /// A level that goes before all shares: for a near deadline, or for an aged head when one is due.
     fn choose(
         &mut self,
-        levels: &[Option<Head>; 5],
-        urgent: Option<(Priority, Time)>,
+        heads: &Heads,
+        waiting: u32,
+        since: Time,
         now: Time,
-        emergency: bool,
     ) -> Option<(Priority, PickReason)> {
-        if let Some((level, deadline)) = urgent
+        if let Some((level, deadline)) = heads.urgent
             && deadline <= now.plus(URGENT_WITHIN)
-            && waits(levels, level).is_some()
+            && waiting & bit(level) != 0
         {
             return Some((level, PickReason::DeadlineApproaching));
         }
-        let waiting = || Priority::ALL.into_iter().filter_map(|p| waits(levels, p).map(|h| (p, h)));
-        if self.ordinary >= ORDINARY_BETWEEN_AGED {
-            let oldest = waiting().min_by_key(|(p, h)| (h.ready_at, h.seq, *p));
-            if let Some((level, head)) = oldest
-                && now.since(head.ready_at) > AGED_AFTER
-            {
-                self.ordinary = 0;
-                return Some((level, PickReason::StarvationPrevention));
-            }
+        if self.ordinary < ORDINARY_BETWEEN_AGED || now.since(since) <= AGED_AFTER {
+            return None;
         }
-        let pass_of = |p: Priority| self.passes.get(p.level()).copied().unwrap_or(0).max(self.now_pass);
-        let (level, _) = waiting().min_by_key(|(p, _)| (pass_of(*p), *p))?;
-        let top = waiting().next().map(|(p, _)| p);
-        let pass = pass_of(level);
+        let levels = heads.levels.iter().zip(Priority::ALL).filter(|(_, p)| waiting & bit(*p) != 0);
+        let first = levels.filter_map(|(head, p)| head.map(|h| (h.ready_at, h.seq, p))).min();
+        let (_, _, level) = first?;
+        self.ordinary = 0;
+        Some((level, PickReason::StarvationPrevention))
+    }
+
+    /// Serves the waiting level with the lowest pass, the most urgent of several. There must be one.
+    fn serve_by_share(&mut self, waiting: u32) -> Priority {
+        // No branches in here: which level is next is what no processor can guess. A pass and its level are
+        // one number, and a level without work is the highest number there is.
+        let mut lowest = u64::MAX;
+        for (pass, level) in self.passes.iter().zip(0_u32..) {
+            let absent = u64::from(waiting >> level & 1).wrapping_sub(1);
+            lowest = lowest.min(((*pass).max(self.now_pass) << LEVEL_BITS | u64::from(level)) | absent);
+        }
+        let level = Priority::from_level((lowest & LEVEL_MASK) as usize);
+        let pass = lowest >> LEVEL_BITS;
         self.now_pass = pass;
-        if let (Some(slot), Some(weight)) = (self.passes.get_mut(level.level()), WEIGHTS.get(level.level())) {
-            *slot = pass + WEIGHTS[0] / weight;
+        if let (Some(slot), Some(step)) = (self.passes.get_mut(level.level()), STEPS.get(level.level())) {
+            *slot = pass + step;
         }
         self.ordinary = self.ordinary.saturating_add(1);
-        let reason = match (emergency, top == Some(level)) {
-            (true, _) => PickReason::EmergencyMode,
-            (false, true) => PickReason::PriorityOrder,
-            (false, false) => PickReason::LoadBalancing,
-        };
-        Some((level, reason))
+        level
     }
 }
 
-fn waits(levels: &[Option<Head>; 5], p: Priority) -> Option<Head> {
-    levels.get(p.level()).copied().flatten()
+/// The place of a level in a set of levels.
+const fn bit(level: Priority) -> u32 {
+    1 << level.level()
 }
 
-fn starvation_risk(levels: &[Option<Head>; 5], picked: Priority, now: Time) -> f32 {
-    let longest = Priority::ALL
-        .into_iter()
-        .filter(|p| *p != picked)
-        .filter_map(|p| waits(levels, p))
-        .map(|h| now.since(h.ready_at).min(AGED_AFTER).as_millis())
-        .max()
-        .unwrap_or(0);
-    #[expect(clippy::cast_precision_loss, reason = "at most 10,000")]
-    let risk = longest as f32 / AGED_AFTER.as_millis() as f32;
-    risk
+/// When the longest-waiting head of some levels began to wait.
+fn oldest(heads: &Heads, levels: u32) -> Time {
+    let mut oldest = Time::NEVER;
+    for (head, p) in heads.levels.iter().zip(Priority::ALL) {
+        let since = head.map_or(Time::NEVER, |h| h.ready_at);
+        oldest = oldest.min(if levels & bit(p) == 0 { Time::NEVER } else { since });
+    }
+    oldest
+}
+
+/// How close the longest-waiting head of some levels is to being aged.
+fn risk(heads: &Heads, levels: u32, now: Time) -> f32 {
+    let longest = now.since(oldest(heads, levels));
+    let full = AGED_AFTER.as_millis();
+    let part = u16::try_from(longest.as_millis().min(full)).unwrap_or(u16::MAX);
+    f32::from(part) / f32::from(u16::try_from(full).unwrap_or(u16::MAX))
 }
 
 #[cfg(test)]

@@ -4,10 +4,15 @@
 
 use super::Waiting;
 use super::lane::Lane;
-use super::level::Level;
+use super::level::{Exit, Level, Tally};
 use crate::priority::Priority;
 use crate::scheduler::{Decision, Head, Heads, PickReason, Scheduler};
 use crate::time::Time;
+use std::collections::VecDeque;
+
+/// Messages fetched from a ring at once when its last ones are used up: neighbours in a ring lie in the same
+/// cache lines, and to fetch a line from the producer's core costs more than a pick.
+const FETCH: usize = 16;
 
 /// What the desk gives out.
 pub(super) enum Given<T> {
@@ -20,30 +25,59 @@ pub(super) enum Given<T> {
 
 #[derive(Debug)]
 pub(super) struct Desk<T> {
-    /// The first undated message of each level. Rings cannot be looked into, so it is taken out.
-    heads: [Option<Waiting<T>>; 5],
+    /// The first messages of each ring: rings cannot be looked into, so they are taken out.
+    fronts: [VecDeque<Waiting<T>>; 5],
+    /// The first of each front, as the scheduler sees it.
+    heads: Heads,
+    /// Which rings were empty when last asked.
+    dry: [bool; 5],
     lanes: [Lane<T>; 5],
     /// Messages in all lanes.
     dated: usize,
     scheduler: Scheduler,
+    tallies: [Tally; 5],
+}
+
+/// A message as the scheduler sees it. All seqs are 0: numbers of different levels cannot be compared, so heads
+/// of one tick of the clock are of one age, and the more urgent level goes first.
+const fn head(ready_at: Time) -> Head {
+    Head { ready_at, seq: 0 }
 }
 
 impl<T> Desk<T> {
     pub(super) fn new() -> Self {
         Self {
-            heads: std::array::from_fn(|_| None),
+            fronts: std::array::from_fn(|_| VecDeque::with_capacity(FETCH)),
+            heads: Heads::default(),
+            dry: [true; 5],
             lanes: std::array::from_fn(|_| Lane::new()),
             dated: 0,
             scheduler: Scheduler::new(),
+            tallies: [Tally::default(); 5],
         }
     }
 
     /// Brings the heads up to date.
     pub(super) fn refill(&mut self, levels: &[Level<T>; 5]) {
-        for (head, level) in self.heads.iter_mut().zip(levels) {
-            if head.is_none() {
-                *head = level.pull();
+        let rest = self.fronts.iter_mut().zip(&mut self.dry).zip(levels);
+        for (seen, ((front, dry), level)) in self.heads.levels.iter_mut().zip(rest) {
+            if seen.is_some() {
+                continue;
             }
+            while front.len() < FETCH
+                && let Some(message) = level.pull(*dry || !front.is_empty())
+            {
+                front.push_back(message);
+            }
+            *seen = front.front().map(|first| head(first.ready_at));
+            *dry = front.is_empty();
+        }
+    }
+
+    /// Notes that a message left a level.
+    pub(super) fn release(&mut self, level: &Level<T>, priority: Priority, exit: Exit) {
+        if let Some(tally) = self.tallies.get_mut(priority.level()) {
+            level.release(exit, tally);
         }
     }
 
@@ -57,19 +91,18 @@ impl<T> Desk<T> {
 
     /// Gives out the next message.
     pub(super) fn give(&mut self, now: Time, emergency: bool) -> Given<T> {
-        let mut heads = Heads::default();
-        for (seen, head) in heads.levels.iter_mut().zip(&self.heads) {
-            // All seqs are 0: numbers of different levels cannot be compared, so heads of one tick of the
-            // clock are of one age, and the more urgent level goes first.
-            *seen = head.as_ref().map(|h| Head { ready_at: h.ready_at, seq: 0 });
-        }
-        if self.dated > 0 {
+        let decision = if self.dated > 0 {
+            let mut heads = self.heads;
             if let Some(given) = self.look_at_lanes(&mut heads, now, emergency) {
                 return given;
             }
-        }
-        let Some(decision) = self.scheduler.pick_when(&heads, now, emergency) else {
-            return if heads.levels.iter().all(Option::is_none) { Given::Empty } else { Given::Held };
+            self.scheduler.pick_when(&heads, now, emergency)
+        } else {
+            self.scheduler.pick_when(&self.heads, now, emergency)
+        };
+        let Some(decision) = decision else {
+            let empty = self.dated == 0 && self.heads.levels.iter().all(Option::is_none);
+            return if empty { Given::Empty } else { Given::Held };
         };
         match self.take(decision.level, decision.reason) {
             Some((message, deadline)) => Given::Picked(message, deadline, decision),
@@ -83,7 +116,7 @@ impl<T> Desk<T> {
         let served = |p: Priority| !emergency || p <= Priority::High;
         let mut overdue: Option<(Time, Priority)> = None;
         let mut urgent: Option<(Time, Priority)> = None;
-        let fronts = self.heads.iter().zip(&mut heads.levels);
+        let fronts = self.fronts.iter().zip(&mut heads.levels);
         for ((lane, (front, seen)), p) in self.lanes.iter_mut().zip(fronts).zip(Priority::ALL) {
             let Some(deadline) = lane.earliest() else { continue };
             let candidate = Some((deadline, p));
@@ -94,9 +127,9 @@ impl<T> Desk<T> {
                 urgent = candidate;
             }
             if let Some((ready_at, seq)) = lane.first()
-                && front.as_ref().is_none_or(|f| seq < f.seq)
+                && front.front().is_none_or(|first| seq < first.seq)
             {
-                *seen = Some(Head { ready_at, seq: 0 });
+                *seen = Some(head(ready_at));
             }
         }
         heads.urgent = urgent.map(|(deadline, p)| (p, deadline));
@@ -107,27 +140,26 @@ impl<T> Desk<T> {
     }
 
     fn take(&mut self, level: Priority, reason: PickReason) -> Option<(Waiting<T>, Option<Time>)> {
-        let (head, lane) = (self.heads.get_mut(level.level())?, self.lanes.get_mut(level.level())?);
+        let (front, lane) = (self.fronts.get_mut(level.level())?, self.lanes.get_mut(level.level())?);
         let from_lane = match reason {
             PickReason::DeadlineApproaching => lane.take_earliest(),
             PickReason::PriorityOrder
             | PickReason::StarvationPrevention
             | PickReason::LoadBalancing
-            | PickReason::EmergencyMode => {
-                if lane.is_empty() {
-                    return head.take().map(|message| (message, None));
-                }
-                match (lane.first(), &*head) {
-                    (Some((_, seq)), Some(front)) if front.seq < seq => None,
-                    (Some(_), _) => lane.take_first(),
-                    (None, _) => None,
-                }
-            }
+            | PickReason::EmergencyMode => match (lane.first(), front.front()) {
+                (Some((_, seq)), Some(first)) if first.seq < seq => None,
+                (Some(_), _) => lane.take_first(),
+                (None, _) => None,
+            },
         };
         if let Some((message, deadline)) = from_lane {
             self.dated -= 1;
             return Some((message, Some(deadline)));
         }
-        head.take().map(|message| (message, None))
+        let taken = front.pop_front()?;
+        if let Some(seen) = self.heads.levels.get_mut(level.level()) {
+            *seen = front.front().map(|first| head(first.ready_at));
+        }
+        Some((taken, None))
     }
 }

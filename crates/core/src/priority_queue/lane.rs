@@ -50,10 +50,6 @@ impl<T> Lane<T> {
         }
     }
 
-    pub(super) const fn is_empty(&self) -> bool {
-        self.live == 0
-    }
-
     /// Takes a message in.
     pub(super) fn put(&mut self, message: Waiting<T>, deadline: Time) {
         let seq = message.seq;

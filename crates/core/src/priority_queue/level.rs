@@ -18,7 +18,7 @@ struct Intake {
     refused: AtomicU64,
 }
 
-/// Written by whoever holds the desk, hence without read-modify-write.
+/// Written by whoever holds the desk: copies of its [`Tally`].
 #[derive(Debug)]
 struct Outgo {
     dequeued: AtomicU64,
@@ -27,11 +27,20 @@ struct Outgo {
     urgent: AtomicU64,
 }
 
+/// What left a level, counted at the desk.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tally {
+    dequeued: u64,
+    expired: u64,
+    starved: u64,
+    urgent: u64,
+}
+
 /// A reserved place.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) seq: u64,
-    /// Messages in the level with this one, at most.
+    /// Messages in the level with this one: exact from `look_at` on, at most that many below.
     pub(super) depth: u64,
 }
 
@@ -131,9 +140,11 @@ impl<T> Level<T> {
     }
 
     /// The next of the ring. Only for whoever holds the desk.
-    pub(super) fn pull(&self) -> Option<Waiting<T>> {
-        // Looking first is cheaper than an unsuccessful pop, which needs a full fence.
-        if self.ring.is_empty() { None } else { self.ring.pop() }
+    ///
+    /// `look_first` when it is probably empty. A pop in vain costs a full fence, and a look costs the cache
+    /// line that producers write, so each is cheap where the other is dear.
+    pub(super) fn pull(&self, look_first: bool) -> Option<Waiting<T>> {
+        if look_first && self.ring.is_empty() { None } else { self.ring.pop() }
     }
 
     /// Gives back a place that was not used.
@@ -146,18 +157,26 @@ impl<T> Level<T> {
         self.intake.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Gives a message's place free. Only for whoever holds the desk: there is one writer at a time.
-    pub(super) fn release(&self, exit: Exit) {
-        let add = |counter: &AtomicU64| {
-            counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Release);
-        };
+    /// Gives a message's place free. Only for whoever holds the desk, where the tally lies: the counters here
+    /// are copies for others to read, and are written without being read, which would mean to wait for them.
+    pub(super) fn release(&self, exit: Exit, tally: &mut Tally) {
         match exit {
             Exit::Ordinary => {}
-            Exit::Urgent => add(&self.outgo.urgent),
-            Exit::Aged => add(&self.outgo.starved),
-            Exit::Expired => return add(&self.outgo.expired),
+            Exit::Urgent => {
+                tally.urgent += 1;
+                self.outgo.urgent.store(tally.urgent, Ordering::Relaxed);
+            }
+            Exit::Aged => {
+                tally.starved += 1;
+                self.outgo.starved.store(tally.starved, Ordering::Relaxed);
+            }
+            Exit::Expired => {
+                tally.expired += 1;
+                return self.outgo.expired.store(tally.expired, Ordering::Release);
+            }
         }
-        add(&self.outgo.dequeued);
+        tally.dequeued += 1;
+        self.outgo.dequeued.store(tally.dequeued, Ordering::Release);
     }
 
     pub(super) fn depth(&self) -> u64 {

@@ -50,8 +50,6 @@ struct Dated<T> {
 /// The message is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepted {
-    /// Messages in its level, with this one.
-    pub depth: u64,
     /// The level is at least 80 % full: send less, or elsewhere.
     pub back_pressure: bool,
 }
@@ -245,7 +243,7 @@ impl<T> PriorityQueue<T> {
         let Some(Place { seq, depth }) = level.reserve(self.capacity, self.pressure_at) else {
             return Err(Rejected::Full(item));
         };
-        let accepted = Accepted { depth, back_pressure: depth >= self.pressure_at };
+        let accepted = Accepted { back_pressure: depth >= self.pressure_at };
         Ok((Waiting { item, ready_at: self.now(), seq }, accepted))
     }
 
@@ -256,19 +254,20 @@ impl<T> PriorityQueue<T> {
         let now = self.now();
         match desk.give(now, self.in_emergency()) {
             Given::Picked(message, deadline, decision) => {
-                self.level(decision.level).release(match decision.reason {
+                let exit = match decision.reason {
                     PickReason::DeadlineApproaching => Exit::Urgent,
                     PickReason::StarvationPrevention => Exit::Aged,
                     PickReason::PriorityOrder | PickReason::LoadBalancing | PickReason::EmergencyMode => {
                         Exit::Ordinary
                     }
-                });
+                };
+                desk.release(self.level(decision.level), decision.level, exit);
                 drop(desk);
                 let Waiting { item, ready_at, .. } = message;
                 Dequeued::Item(Picked { item, decision, waited: now.since(ready_at), deadline })
             }
             Given::Expired(message, deadline, level) => {
-                self.level(level).release(Exit::Expired);
+                desk.release(self.level(level), level, Exit::Expired);
                 drop(desk);
                 let Waiting { item, ready_at, .. } = message;
                 Dequeued::Expired(Overdue { item, level, deadline, waited: now.since(ready_at) })

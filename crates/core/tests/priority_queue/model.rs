@@ -38,8 +38,7 @@ impl Model {
             return Err(Rejected::Full(entry.n));
         }
         self.levels[level].push(entry);
-        let depth = self.levels[level].len();
-        Ok(Accepted { depth: depth as u64, back_pressure: depth * 10 >= self.capacity * 8 })
+        Ok(Accepted { back_pressure: self.levels[level].len() * 10 >= self.capacity * 8 })
     }
 
     /// The message with the earliest deadline among some levels: its deadline, level and index.
