@@ -153,7 +153,8 @@ impl Scheduler {
 
     /// Picks as [`Self::pick`] does, for a caller that watches the load itself.
     pub fn pick_when(&mut self, heads: &Heads, now: Time, emergency: bool) -> Option<Decision> {
-        let mut waiting = heads.levels.iter().rev().fold(0, |bits, head| bits << 1 | u32::from(head.is_some()));
+        let mut waiting =
+            heads.levels.iter().rev().fold(0, |bits, head| bits << 1 | u32::from(head.is_some()));
         if emergency {
             waiting &= TOP_TWO;
         }

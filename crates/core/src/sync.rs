@@ -4,6 +4,5 @@
 //! and no feature flag can turn the slow one on by accident. Nothing else belongs here.
 
 pub(crate) use crossbeam_queue::{ArrayQueue as Ring, SegQueue as Inbox};
-pub(crate) use std::hint::spin_loop;
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub(crate) use std::sync::{Mutex, MutexGuard, TryLockError};

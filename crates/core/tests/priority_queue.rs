@@ -127,7 +127,10 @@ fn emergency_serves_the_top_two_refuses_background_and_ends_after_lasting_relief
     q.enqueue_by(Priority::High, Priority::High, NOW.plus(Span::from_secs(2))).unwrap();
     assert!(!q.observe(Load { memory: 0.9, cpu: 0.95 }), "the thresholds themselves are no emergency");
     assert!(q.observe(Load { memory: 0.1, cpu: 0.951 }));
-    assert_eq!(q.enqueue(Priority::Background, Priority::Background).map_err(Rejected::into_item), Err(Priority::Background));
+    assert_eq!(
+        q.enqueue(Priority::Background, Priority::Background).map_err(Rejected::into_item),
+        Err(Priority::Background)
+    );
     let soon = NOW.plus(Span::from_secs(1));
     let refused = q.enqueue_by(Priority::Background, Priority::Background, soon);
     assert_eq!(refused, Err(Rejected::Emergency(Priority::Background)));
@@ -135,7 +138,10 @@ fn emergency_serves_the_top_two_refuses_background_and_ends_after_lasting_relief
     assert_eq!(q.stats(Priority::Background).overflowed, 0);
 
     let next = picked(&q);
-    assert_eq!((next.decision.level, next.decision.reason), (Priority::High, PickReason::DeadlineApproaching));
+    assert_eq!(
+        (next.decision.level, next.decision.reason),
+        (Priority::High, PickReason::DeadlineApproaching)
+    );
     assert_eq!(picked(&q).decision.level, Priority::Critical);
     let next = picked(&q);
     assert_eq!((next.decision.level, next.decision.reason), (Priority::High, PickReason::EmergencyMode));
@@ -175,7 +181,11 @@ fn back_pressure_starts_at_80_percent_and_full_gives_the_message_back() {
     for n in 1..=10 {
         let expected = Accepted { back_pressure: n >= 8 };
         // A deadline makes no difference to the places.
-        let put = if n % 2 == 0 { q.enqueue(n, Priority::High) } else { q.enqueue_by(n, Priority::High, Time::NEVER) };
+        let put = if n % 2 == 0 {
+            q.enqueue(n, Priority::High)
+        } else {
+            q.enqueue_by(n, Priority::High, Time::NEVER)
+        };
         assert_eq!(put, Ok(expected));
     }
     assert_eq!(q.enqueue(11, Priority::High), Err(Rejected::Full(11)));
@@ -184,7 +194,11 @@ fn back_pressure_starts_at_80_percent_and_full_gives_the_message_back() {
     assert_eq!(q.enqueue(1, Priority::Low).unwrap(), Accepted { back_pressure: false });
     assert_eq!(picked(&q).item, 1);
     assert_eq!(q.enqueue(13, Priority::High).unwrap(), Accepted { back_pressure: true });
-    assert_eq!(q.enqueue(14, Priority::High), Err(Rejected::Full(14)), "the head at the desk has a place too");
+    assert_eq!(
+        q.enqueue(14, Priority::High),
+        Err(Rejected::Full(14)),
+        "the head at the desk has a place too"
+    );
     let stats = q.stats(Priority::High);
     assert_eq!((stats.enqueued, stats.dequeued, stats.overflowed, stats.depth), (11, 1, 3, 10));
     while let Dequeued::Item(_) = q.dequeue() {}

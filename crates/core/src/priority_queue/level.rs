@@ -179,13 +179,13 @@ impl<T> Level<T> {
         self.outgo.dequeued.store(tally.dequeued, Ordering::Release);
     }
 
-    pub(super) fn depth(&self) -> u64 {
-        // What left is read first: what came in is never less.
+    pub(super) fn depth(&self, capacity: u64) -> u64 {
+        // What left is read first: what came in is never less. In between more may come and go than fits.
         let taken = self.taken();
-        self.intake.accepted.load(Ordering::Acquire).saturating_sub(taken)
+        self.intake.accepted.load(Ordering::Acquire).saturating_sub(taken).min(capacity)
     }
 
-    pub(super) fn stats(&self) -> LevelStats {
+    pub(super) fn stats(&self, capacity: u64) -> LevelStats {
         let (dequeued, expired) =
             (self.outgo.dequeued.load(Ordering::Acquire), self.outgo.expired.load(Ordering::Acquire));
         let enqueued = self.intake.accepted.load(Ordering::Acquire);
@@ -197,7 +197,7 @@ impl<T> Level<T> {
             refused: self.intake.refused.load(Ordering::Relaxed),
             starvation_events: self.outgo.starved.load(Ordering::Relaxed),
             urgent: self.outgo.urgent.load(Ordering::Relaxed),
-            depth: enqueued.saturating_sub(dequeued + expired),
+            depth: enqueued.saturating_sub(dequeued + expired).min(capacity),
         }
     }
 }

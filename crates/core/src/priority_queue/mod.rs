@@ -19,16 +19,13 @@ mod level;
 use crate::limits;
 use crate::priority::Priority;
 use crate::scheduler::{Decision, Load, LoadWatch, PickReason};
-use crate::sync::{AtomicBool, AtomicU64, Inbox, Mutex, MutexGuard, Ordering, TryLockError, spin_loop};
+use crate::sync::{AtomicBool, AtomicU64, Inbox, Mutex, MutexGuard, Ordering, TryLockError};
 use crate::time::{Span, Time};
 use crossbeam_utils::CachePadded;
 use desk::{Desk, Given};
 use level::{Exit, Level, Place};
 
 pub use level::LevelStats;
-
-/// How often a consumer tries for the desk before it reports a lost race: about as long as one pick takes.
-const TRIES: u32 = 16;
 
 /// A message inside, without its deadline.
 #[derive(Debug)]
@@ -109,7 +106,7 @@ pub enum Dequeued<T> {
     Empty,
     /// Messages are inside, but in this emergency none of them is served.
     Held,
-    /// Another consumer was picking; try again.
+    /// Another consumer was picking: let another thread run, then try again.
     LostRace,
 }
 
@@ -277,17 +274,16 @@ impl<T> PriorityQueue<T> {
         }
     }
 
-    /// Takes the desk if nobody else has it for long.
+    /// Takes the desk if nobody has it.
     fn sit_down(&self) -> Option<MutexGuard<'_, Desk<T>>> {
-        for _ in 0..TRIES {
-            match self.desk.try_lock() {
-                Ok(desk) => return Some(desk),
-                // Nothing at the desk panics half way, and nothing there is the caller's code.
-                Err(TryLockError::Poisoned(desk)) => return Some(desk.into_inner()),
-                Err(TryLockError::WouldBlock) => spin_loop(),
-            }
+        match self.desk.try_lock() {
+            Ok(desk) => Some(desk),
+            // Nothing at the desk panics half way, and nothing there is the caller's code.
+            Err(TryLockError::Poisoned(desk)) => Some(desk.into_inner()),
+            // Once and no more: a consumer that keeps trying takes the desk's cache lines from the one that is
+            // picking, and both get slower than one alone.
+            Err(TryLockError::WouldBlock) => None,
         }
-        None
     }
 
     /// Shows the desk what came since the last pick.
@@ -309,7 +305,7 @@ impl<T> PriorityQueue<T> {
 
     /// Messages inside, in all levels.
     pub fn len(&self) -> u64 {
-        self.levels.iter().map(Level::depth).sum()
+        self.levels.iter().map(|level| level.depth(self.capacity)).sum()
     }
 
     /// Whether no message is inside.
@@ -325,7 +321,7 @@ impl<T> PriorityQueue<T> {
 
     /// How full the fullest level is, from 0 to 1.
     pub fn utilisation(&self) -> f64 {
-        let fullest = self.levels.iter().map(Level::depth).max().unwrap_or(0);
+        let fullest = self.levels.iter().map(|level| level.depth(self.capacity)).max().unwrap_or(0);
         #[expect(clippy::cast_precision_loss, reason = "both are at most 2^24")]
         let share = fullest as f64 / self.capacity as f64;
         share
@@ -335,6 +331,6 @@ impl<T> PriorityQueue<T> {
     /// `expired` and `depth` together. In the middle of calls a message counts as inside from the moment its
     /// place was reserved.
     pub fn stats(&self, priority: Priority) -> LevelStats {
-        self.level(priority).stats()
+        self.level(priority).stats(self.capacity)
     }
 }

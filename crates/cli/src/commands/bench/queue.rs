@@ -56,18 +56,54 @@ impl Subject for BareRing {
     fn tick(&self, _: Duration) {}
 }
 
+/// What the priority queue is fed with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mix {
+    /// As many messages of each level as the level's share of the picks, so that all levels have work.
+    ByWeight,
+    /// The same, and one message in [`DATED`] has a deadline: one in four of these is urgent at once.
+    Dated,
+    /// As many of each level: the lower levels are always full, the upper ones always nearly empty, and the
+    /// producers wait for single places of the lowest.
+    Even,
+}
+
+impl Mix {
+    const ALL: [Self; 3] = [Self::ByWeight, Self::Dated, Self::Even];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::ByWeight => "priority queue",
+            Self::Dated => "priority queue, 1 in 16 dated",
+            Self::Even => "priority queue, even levels",
+        }
+    }
+
+    fn priority(self, mixed: u64) -> Priority {
+        match self {
+            Self::Even => Priority::from_level(usize::try_from(mixed % 5).unwrap_or(0)),
+            Self::ByWeight | Self::Dated => match mixed % 31 {
+                0..16 => Priority::Critical,
+                16..24 => Priority::High,
+                24..28 => Priority::Normal,
+                28..30 => Priority::Low,
+                _ => Priority::Background,
+            },
+        }
+    }
+}
+
 struct Levels {
     queue: PriorityQueue<u64>,
-    /// Whether one message in [`DATED`] has a deadline: one in four of these is urgent when it comes in.
-    dated: bool,
+    mix: Mix,
 }
 
 impl Subject for Levels {
     fn put(&self, n: u64) -> Attempt {
         // Levels in no order that a branch predictor could learn.
         let mixed = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        let priority = Priority::from_level(usize::try_from(mixed % 5).unwrap_or(0));
-        let result = if self.dated && n % DATED == 0 {
+        let priority = self.mix.priority(mixed);
+        let result = if self.mix == Mix::Dated && n % DATED == 0 {
             let deadline = self.queue.now().plus(Span::from_millis(1_000 + mixed % 16_000));
             self.queue.enqueue_by(n, priority, deadline)
         } else {
@@ -104,22 +140,22 @@ pub(crate) fn run(app: &App, args: &BenchArgs) -> Done {
     let mut figures = Vec::new();
     for side in SIDES {
         app.out.note(&format!("{side} producers, {side} consumers"));
-        let (mut bare, mut plain, mut dated) = (Vec::new(), Vec::new(), Vec::new());
+        let mut bare = Vec::new();
+        let mut mixes = Mix::ALL.map(|mix| (mix, Vec::new()));
         for number in 0..args.runs.max(1) {
             let first = args.seed.wrapping_add(u64::from(number)).wrapping_mul(messages);
             let ring = BareRing(ArrayQueue::new(limits::RING_DEFAULT * 5));
             let limit = drive(&ring, side, messages, first)?;
             let rate = limit.rate;
             bare.push(limit);
-            for (with, runs) in [(false, &mut plain), (true, &mut dated)] {
-                let levels = Levels { queue: PriorityQueue::new(), dated: with };
+            for (mix, runs) in &mut mixes {
+                let levels = Levels { queue: PriorityQueue::new(), mix: *mix };
                 let run = drive(&levels, side, messages, first)?;
                 runs.push(Run { of_bare: Some(run.rate / rate), ..run });
             }
         }
         figures.push(Figure::of("bare ring", side, cores, &bare));
-        figures.push(Figure::of("priority queue", side, cores, &plain));
-        figures.push(Figure::of("priority queue, 1 in 16 dated", side, cores, &dated));
+        figures.extend(mixes.iter().map(|(mix, runs)| Figure::of(mix.name(), side, cores, runs)));
     }
     app.out.all(&figures)?;
     Ok(ExitCode::Ok)
@@ -223,7 +259,7 @@ fn produce(subject: &impl Subject, first: u64, share: u64, ticks: bool) -> Histo
         loop {
             match subject.put(first.wrapping_add(n)) {
                 Attempt::Done => break,
-                Attempt::Again => pause(&mut failed),
+                Attempt::Again => std::thread::yield_now(),
                 Attempt::Wait => {
                     pause(&mut failed);
                     // Waiting for room is not the time of an enqueue.
@@ -250,7 +286,7 @@ fn consume(subject: &impl Subject, producing: &AtomicUsize) -> (Histogram<u64>, 
             let last = producing.load(Ordering::Acquire) == 0;
             match subject.take() {
                 Attempt::Done => break,
-                Attempt::Again => pause(&mut failed),
+                Attempt::Again => std::thread::yield_now(),
                 Attempt::Wait if last => return (times, moved),
                 Attempt::Wait => {
                     pause(&mut failed);
