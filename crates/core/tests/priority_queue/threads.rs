@@ -5,7 +5,7 @@ use redrive_core::priority::Priority;
 use redrive_core::priority_queue::{Dequeued, PriorityQueue, Rejected};
 use redrive_core::time::Time;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 const PRODUCERS: u64 = 4;
 const CONSUMERS: usize = 4;
@@ -19,7 +19,18 @@ struct Seen {
     expired: u64,
 }
 
-fn produce(queue: &PriorityQueue<u64>, producer: u64, overflowed: &AtomicU64) {
+/// Says so when its thread fails, so that the others do not wait for it for ever.
+struct Alarm<'a>(&'a AtomicBool);
+
+impl Drop for Alarm<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+fn produce(queue: &PriorityQueue<u64>, producer: u64, overflowed: &AtomicU64, alarm: &Alarm<'_>) {
     for n in 0..EACH {
         let priority = Priority::from_level(usize::try_from(n % 5).unwrap());
         let mut item = producer * EACH + n;
@@ -34,6 +45,7 @@ fn produce(queue: &PriorityQueue<u64>, producer: u64, overflowed: &AtomicU64) {
                 Ok(_) => break,
                 Err(Rejected::Full(back)) => {
                     assert_eq!(back, item);
+                    assert!(!alarm.0.load(Ordering::Relaxed), "another thread failed");
                     item = back;
                     overflowed.fetch_add(1, Ordering::Relaxed);
                     std::thread::yield_now();
@@ -47,7 +59,7 @@ fn produce(queue: &PriorityQueue<u64>, producer: u64, overflowed: &AtomicU64) {
     }
 }
 
-fn consume(queue: &PriorityQueue<u64>, producing: &AtomicUsize) -> Seen {
+fn consume(queue: &PriorityQueue<u64>, producing: &AtomicUsize, alarm: &Alarm<'_>) -> Seen {
     let mut seen = Seen::default();
     let mut last: HashMap<(u64, Priority), u64> = HashMap::new();
     loop {
@@ -64,7 +76,10 @@ fn consume(queue: &PriorityQueue<u64>, producing: &AtomicUsize) -> Seen {
                 seen.items.push(overdue.item);
             }
             Dequeued::Empty if over => return seen,
-            Dequeued::Empty | Dequeued::LostRace => std::thread::yield_now(),
+            Dequeued::Empty | Dequeued::LostRace => {
+                assert!(!alarm.0.load(Ordering::Relaxed), "another thread failed");
+                std::thread::yield_now();
+            }
             Dequeued::Held => panic!("no emergency here"),
         }
     }
@@ -75,20 +90,22 @@ fn four_producers_and_four_consumers_move_every_message_exactly_once() {
     let queue = PriorityQueue::with_capacity(CAPACITY);
     let producing = AtomicUsize::new(usize::try_from(PRODUCERS).unwrap());
     let overflowed = AtomicU64::new(0);
+    let failed = AtomicBool::new(false);
     let seen: Vec<Seen> = std::thread::scope(|scope| {
         for producer in 0..PRODUCERS {
-            let (queue, producing, overflowed) = (&queue, &producing, &overflowed);
+            let (queue, producing, overflowed, failed) = (&queue, &producing, &overflowed, &failed);
             scope.spawn(move || {
-                produce(queue, producer, overflowed);
+                produce(queue, producer, overflowed, &Alarm(failed));
                 producing.fetch_sub(1, Ordering::Release);
             });
         }
-        let consumers: Vec<_> = (0..CONSUMERS).map(|_| scope.spawn(|| consume(&queue, &producing))).collect();
+        let consumers: Vec<_> = (0..CONSUMERS).map(|_| scope.spawn(|| consume(&queue, &producing, &Alarm(&failed)))).collect();
         consumers.into_iter().map(|c| c.join().unwrap()).collect()
     });
     let mut items: Vec<u64> = seen.iter().flat_map(|s| s.items.iter().copied()).collect();
     items.sort_unstable();
-    assert_eq!(items, (0..PRODUCERS * EACH).collect::<Vec<_>>());
+    let wrong = items.iter().zip(0..).find(|(got, expected)| **got != *expected);
+    assert_eq!((wrong, items.len() as u64), (None, PRODUCERS * EACH), "each exactly once");
 
     let stats = Priority::ALL.map(|p| queue.stats(p));
     for s in &stats {
