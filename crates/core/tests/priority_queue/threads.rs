@@ -99,7 +99,8 @@ fn four_producers_and_four_consumers_move_every_message_exactly_once() {
                 producing.fetch_sub(1, Ordering::Release);
             });
         }
-        let consumers: Vec<_> = (0..CONSUMERS).map(|_| scope.spawn(|| consume(&queue, &producing, &Alarm(&failed)))).collect();
+        let consumers: Vec<_> =
+            (0..CONSUMERS).map(|_| scope.spawn(|| consume(&queue, &producing, &Alarm(&failed)))).collect();
         consumers.into_iter().map(|c| c.join().unwrap()).collect()
     });
     let mut items: Vec<u64> = seen.iter().flat_map(|s| s.items.iter().copied()).collect();
