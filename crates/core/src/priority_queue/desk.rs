@@ -45,6 +45,22 @@ const fn head(ready_at: Time) -> Head {
     Head { ready_at, seq: 0 }
 }
 
+/// Takes the next lot from a ring whose last messages are used up.
+fn fetch<T>(front: &mut VecDeque<Waiting<T>>, dry: &mut bool, level: &Level<T>) -> Option<Head> {
+    while front.len() < FETCH
+        && let Some(message) = level.pull(*dry && front.is_empty())
+    {
+        front.push_back(message);
+    }
+    *dry = front.is_empty();
+    front.front().map(|first| head(first.ready_at))
+}
+
+/// Takes in the dated messages that came.
+fn drain<T>(lane: &mut Lane<T>, level: &Level<T>) -> usize {
+    level.drain_dated().map(|(message, deadline)| lane.put(message, deadline)).count()
+}
+
 impl<T> Desk<T> {
     pub(super) fn new() -> Self {
         Self {
@@ -58,20 +74,22 @@ impl<T> Desk<T> {
         }
     }
 
-    /// Brings the heads up to date.
+    /// Brings the heads up to date, so that of each producer's messages in a level the first is seen first,
+    /// whichever way it came. What was before a message of the ring is in the inbox when that message is seen,
+    /// so the inbox is emptied after the ring was asked. What was before a message of the inbox is in the ring
+    /// by then; if the ring had nothing when it was asked, it is asked again, and so the inbox once more.
     pub(super) fn refill(&mut self, levels: &[Level<T>; 5]) {
-        let rest = self.fronts.iter_mut().zip(&mut self.dry).zip(levels);
-        for (seen, ((front, dry), level)) in self.heads.levels.iter_mut().zip(rest) {
-            if seen.is_some() {
-                continue;
+        let rest = self.fronts.iter_mut().zip(&mut self.dry).zip(&mut self.lanes).zip(levels);
+        for (seen, (((front, dry), lane), level)) in self.heads.levels.iter_mut().zip(rest) {
+            if seen.is_none() {
+                *seen = fetch(front, dry, level);
             }
-            while front.len() < FETCH
-                && let Some(message) = level.pull(*dry && front.is_empty())
-            {
-                front.push_back(message);
+            let came = drain(lane, level);
+            self.dated += came;
+            if came > 0 && seen.is_none() {
+                *seen = fetch(front, dry, level);
+                self.dated += drain(lane, level);
             }
-            *seen = front.front().map(|first| head(first.ready_at));
-            *dry = front.is_empty();
         }
     }
 
@@ -79,14 +97,6 @@ impl<T> Desk<T> {
     pub(super) fn release(&mut self, level: &Level<T>, priority: Priority, exit: Exit) {
         if let Some(tally) = self.tallies.get_mut(priority.level()) {
             level.release(exit, tally);
-        }
-    }
-
-    /// Takes in a message with a deadline.
-    pub(super) fn put_dated(&mut self, priority: Priority, message: Waiting<T>, deadline: Time) {
-        if let Some(lane) = self.lanes.get_mut(priority.level()) {
-            lane.put(message, deadline);
-            self.dated += 1;
         }
     }
 
@@ -118,7 +128,7 @@ impl<T> Desk<T> {
         let mut overdue: Option<(Time, Priority)> = None;
         let mut urgent: Option<(Time, Priority)> = None;
         let fronts = self.fronts.iter().zip(&mut heads.levels);
-        for ((lane, (front, seen)), p) in self.lanes.iter_mut().zip(fronts).zip(Priority::ALL) {
+        for ((lane, (front, seen)), p) in self.lanes.iter().zip(fronts).zip(Priority::ALL) {
             let Some(deadline) = lane.earliest() else { continue };
             let candidate = Some((deadline, p));
             if deadline <= now && overdue.is_none_or(|first| (deadline, p) < first) {

@@ -37,6 +37,10 @@ pub(super) struct Lane<T> {
     /// In order of arrival.
     line: VecDeque<Ticket>,
     live: usize,
+    /// The earliest deadline, kept because every pick asks and few change it.
+    earliest: Option<Time>,
+    /// The first to arrive: since when it waits, and its place. Kept for the same reason.
+    first: Option<(Time, u64)>,
 }
 
 impl<T> Lane<T> {
@@ -47,12 +51,16 @@ impl<T> Lane<T> {
             by_deadline: BinaryHeap::new(),
             line: VecDeque::new(),
             live: 0,
+            earliest: None,
+            first: None,
         }
     }
 
     /// Takes a message in.
     pub(super) fn put(&mut self, message: Waiting<T>, deadline: Time) {
         let seq = message.seq;
+        self.earliest = Some(self.earliest.map_or(deadline, |first| first.min(deadline)));
+        self.first = self.first.or(Some((message.ready_at, seq)));
         let held = Some((message, deadline));
         let reused = self.free.pop().and_then(|at| self.slots.get_mut(at).map(|slot| (at, slot)));
         let ticket = if let Some((at, slot)) = reused {
@@ -80,6 +88,7 @@ impl<T> Lane<T> {
         self.free.push(ticket.slot);
         self.live -= 1;
         self.sweep();
+        self.look();
         Some(taken)
     }
 
@@ -99,15 +108,27 @@ impl<T> Lane<T> {
         }
     }
 
-    /// The earliest deadline.
-    pub(super) fn earliest(&mut self) -> Option<Time> {
-        while let Some(Reverse((deadline, _, ticket))) = self.by_deadline.peek().copied() {
+    /// Drops the void tickets at both ends and notes what is first then.
+    fn look(&mut self) {
+        self.earliest = loop {
+            let Some(Reverse((deadline, _, ticket))) = self.by_deadline.peek().copied() else { break None };
             if self.held(ticket).is_some() {
-                return Some(deadline);
+                break Some(deadline);
             }
             self.by_deadline.pop();
-        }
-        None
+        };
+        self.first = loop {
+            let Some(ticket) = self.line.front().copied() else { break None };
+            if let Some(message) = self.held(ticket) {
+                break Some((message.ready_at, message.seq));
+            }
+            self.line.pop_front();
+        };
+    }
+
+    /// The earliest deadline.
+    pub(super) const fn earliest(&self) -> Option<Time> {
+        self.earliest
     }
 
     /// Takes the message with the earliest deadline.
@@ -121,14 +142,8 @@ impl<T> Lane<T> {
     }
 
     /// The first to arrive: since when it waits, and its place.
-    pub(super) fn first(&mut self) -> Option<(Time, u64)> {
-        while let Some(ticket) = self.line.front().copied() {
-            if let Some(message) = self.held(ticket) {
-                return Some((message.ready_at, message.seq));
-            }
-            self.line.pop_front();
-        }
-        None
+    pub(super) const fn first(&self) -> Option<(Time, u64)> {
+        self.first
     }
 
     /// Takes the first to arrive.

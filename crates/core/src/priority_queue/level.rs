@@ -3,7 +3,8 @@
 //! goes in, and given free after it went out, so `accepted - taken` is never less than what is inside.
 
 use super::Waiting;
-use crate::sync::{AtomicU64, Ordering, Ring};
+use crate::sync::{AtomicU64, Inbox, Ordering, Ring};
+use crate::time::Time;
 use crossbeam_utils::CachePadded;
 
 /// Written by producers.
@@ -56,6 +57,8 @@ pub(super) enum Exit {
 #[derive(Debug)]
 pub(super) struct Level<T> {
     ring: Ring<Waiting<T>>,
+    /// Messages with a deadline that the desk has not seen yet. It grows as needed; the places bound it.
+    inbox: Inbox<(Waiting<T>, Time)>,
     intake: CachePadded<Intake>,
     outgo: CachePadded<Outgo>,
 }
@@ -86,6 +89,7 @@ impl<T> Level<T> {
         let zero = || AtomicU64::new(0);
         Self {
             ring: Ring::new(capacity),
+            inbox: Inbox::new(),
             intake: CachePadded::new(Intake {
                 accepted: zero(),
                 seen_taken: zero(),
@@ -137,6 +141,17 @@ impl<T> Level<T> {
     /// Puts a message into the place reserved for it. The ring has room for every place.
     pub(super) fn push(&self, message: Waiting<T>) -> Result<(), Waiting<T>> {
         self.ring.push(message)
+    }
+
+    /// Puts a message with a deadline into the place reserved for it.
+    pub(super) fn push_dated(&self, message: Waiting<T>, deadline: Time) {
+        self.inbox.push((message, deadline));
+    }
+
+    /// The dated messages that came: those that are here now, so that producers cannot keep a consumer.
+    pub(super) fn drain_dated(&self) -> impl Iterator<Item = (Waiting<T>, Time)> {
+        let count = if self.inbox.is_empty() { 0 } else { self.inbox.len() };
+        (0..count).map_while(|_| self.inbox.pop())
     }
 
     /// The next of the ring. Only for whoever holds the desk.

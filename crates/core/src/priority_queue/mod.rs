@@ -19,7 +19,7 @@ mod level;
 use crate::limits;
 use crate::priority::Priority;
 use crate::scheduler::{Decision, Load, LoadWatch, PickReason};
-use crate::sync::{AtomicBool, AtomicU64, Inbox, Mutex, MutexGuard, Ordering, TryLockError};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, TryLockError};
 use crate::time::{Span, Time};
 use crossbeam_utils::CachePadded;
 use desk::{Desk, Given};
@@ -34,14 +34,6 @@ struct Waiting<T> {
     ready_at: Time,
     /// Its place among the arrivals of its level.
     seq: u64,
-}
-
-/// A message on its way to the desk because it has a deadline.
-#[derive(Debug)]
-struct Dated<T> {
-    message: Waiting<T>,
-    priority: Priority,
-    deadline: Time,
 }
 
 /// The message is in.
@@ -127,8 +119,6 @@ pub enum Dequeued<T> {
 #[derive(Debug)]
 pub struct PriorityQueue<T> {
     levels: [Level<T>; 5],
-    /// Dated messages that no consumer has seen yet. Bounded by the places of the levels.
-    inbox: Inbox<Dated<T>>,
     desk: CachePadded<Mutex<Desk<T>>>,
     /// Read by everybody, written by ticks and observations.
     now_ms: CachePadded<AtomicU64>,
@@ -159,7 +149,6 @@ impl<T> PriorityQueue<T> {
         let capacity = per_level as u64;
         Self {
             levels: std::array::from_fn(|_| Level::new(per_level)),
-            inbox: Inbox::new(),
             desk: CachePadded::new(Mutex::new(Desk::new())),
             now_ms: CachePadded::new(AtomicU64::new(0)),
             emergency: AtomicBool::new(false),
@@ -222,8 +211,9 @@ impl<T> PriorityQueue<T> {
     ///
     /// As for [`Self::enqueue`].
     pub fn enqueue_by(&self, item: T, priority: Priority, deadline: Time) -> Result<Accepted, Rejected<T>> {
-        let (message, accepted) = self.admit(self.level(priority), item, priority)?;
-        self.inbox.push(Dated { message, priority, deadline });
+        let level = self.level(priority);
+        let (message, accepted) = self.admit(level, item, priority)?;
+        level.push_dated(message, deadline);
         Ok(accepted)
     }
 
@@ -247,7 +237,7 @@ impl<T> PriorityQueue<T> {
     /// Takes the next message out, with the record of why it was next.
     pub fn dequeue(&self) -> Dequeued<T> {
         let Some(mut desk) = self.sit_down() else { return Dequeued::LostRace };
-        self.collect(&mut desk);
+        desk.refill(&self.levels);
         let now = self.now();
         match desk.give(now, self.in_emergency()) {
             Given::Picked(message, deadline, decision) => {
@@ -284,18 +274,6 @@ impl<T> PriorityQueue<T> {
             // picking, and both get slower than one alone.
             Err(TryLockError::WouldBlock) => None,
         }
-    }
-
-    /// Shows the desk what came since the last pick.
-    fn collect(&self, desk: &mut Desk<T>) {
-        if !self.inbox.is_empty() {
-            // Only what is there now: producers cannot keep a consumer here.
-            for _ in 0..self.inbox.len() {
-                let Some(Dated { message, priority, deadline }) = self.inbox.pop() else { break };
-                desk.put_dated(priority, message, deadline);
-            }
-        }
-        desk.refill(&self.levels);
     }
 
     fn level(&self, priority: Priority) -> &Level<T> {

@@ -103,7 +103,7 @@ impl Subject for Levels {
         // Levels in no order that a branch predictor could learn.
         let mixed = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let priority = self.mix.priority(mixed);
-        let result = if self.mix == Mix::Dated && n % DATED == 0 {
+        let result = if self.mix == Mix::Dated && n.is_multiple_of(DATED) {
             let deadline = self.queue.now().plus(Span::from_millis(1_000 + mixed % 16_000));
             self.queue.enqueue_by(n, priority, deadline)
         } else {
@@ -250,7 +250,7 @@ fn produce(subject: &impl Subject, first: u64, share: u64, ticks: bool) -> Histo
     let mut times = nanos();
     let start = Instant::now();
     for n in 0..share {
-        let sampled = n % SAMPLE == 0;
+        let sampled = n.is_multiple_of(SAMPLE);
         if sampled && ticks {
             subject.tick(start.elapsed());
         }
