@@ -141,6 +141,11 @@ pub const GROUP_COMMANDS_MAX: usize = 1_024;
 pub const WRITER_QUEUE_MAX: usize = 4_096;
 /// Entries of the in-memory index of ready messages; beyond it each level's tail stays on disk.
 pub const HOT_ENTRIES_MAX: usize = 4_000_000;
+/// Messages per level of a priority queue in memory when the caller does not say: half a millisecond of the
+/// busiest producers, and a few hundred kilobytes.
+pub const RING_DEFAULT: usize = 4_096;
+/// Messages per level of a priority queue at most: its rings are allocated whole.
+pub const RING_MAX: usize = 1 << 24;
 /// Distinct sets of queues whose scheduler state is remembered.
 pub const SCHEDULERS_MAX: usize = 1_024;
 /// Findings `doctor` lists before it only counts.

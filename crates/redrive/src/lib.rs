@@ -16,9 +16,38 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! Inside one process, [`PriorityQueue`] hands work from threads to threads without a store:
+//!
+//! ```
+//! use redrive::core::{priority::Priority, time::{Span, Time}};
+//! use redrive::{Dequeued, PriorityQueue, Rejected};
+//!
+//! let queue = PriorityQueue::new();
+//! let now = Time::from_millis(1_000_000);
+//! queue.tick(now); // it has no clock of its own
+//! queue.enqueue("report", Priority::Background).unwrap();
+//! queue.enqueue_by("reply", Priority::Low, now.plus(Span::from_secs(2))).unwrap();
+//! match queue.enqueue("page", Priority::Critical) {
+//!     Ok(accepted) if accepted.back_pressure => println!("send less"),
+//!     Ok(_) => {}
+//!     Err(Rejected::Full(item) | Rejected::Emergency(item)) => println!("not now: {item}"),
+//! }
+//! let mut order = Vec::new();
+//! loop {
+//!     match queue.dequeue() {
+//!         Dequeued::Item(picked) => order.push(picked.item), // picked.decision says why
+//!         Dequeued::Expired(overdue) => println!("too late for {}", overdue.item),
+//!         Dequeued::LostRace => std::thread::yield_now(), // another consumer was picking
+//!         Dequeued::Held | Dequeued::Empty => break,
+//!     }
+//! }
+//! assert_eq!(order, ["reply", "page", "report"]); // the deadline is near, then by priority
+//! ```
 
 mod directory;
 
 pub use directory::{OpenOptions, memory, new_id, open, restore};
 pub use redrive_core as core;
+pub use redrive_core::priority_queue::{Accepted, Dequeued, Overdue, Picked, PriorityQueue, Rejected};
 pub use redrive_store as store;

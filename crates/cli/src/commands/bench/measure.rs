@@ -33,7 +33,7 @@ impl Stopwatch {
     }
 }
 
-fn new_histogram() -> Histogram<u64> {
+pub(super) fn new_histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 60_000_000, 3).unwrap_or_else(|_| {
         // The widest histogram there is, should the library ever change its mind about these bounds.
         let mut any = Histogram::new(3).unwrap_or_else(|_| unreachable_histogram());

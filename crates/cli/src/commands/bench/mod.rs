@@ -2,6 +2,7 @@
 
 mod bare;
 mod measure;
+mod queue;
 mod size;
 mod store;
 
@@ -13,6 +14,8 @@ use std::path::PathBuf;
 /// What can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Suite {
+    /// The priority queue in memory, beside one bare ring: operations per second and latencies
+    Queue,
     /// The embedded store: enqueue, lease, settle, dead letters
     Store,
     /// The embedded store with a million messages and as many dead letters: open, memory, rates
@@ -48,6 +51,7 @@ pub(crate) struct BenchArgs {
 /// Runs it.
 pub(crate) async fn run(app: &App, args: BenchArgs) -> Done {
     match args.suite {
+        Suite::Queue => queue::run(app, &args),
         Suite::Store => store::run(app, args).await,
         Suite::Size => size::run(app, args).await,
     }

@@ -219,7 +219,8 @@ fn look_up(scheme: Scheme, code: &str, doubt: f32) -> Option<Hit> {
         Some(start) => code.get(..start.len()).is_some_and(|begins| begins.eq_ignore_ascii_case(start)),
         None => entry.eq_ignore_ascii_case(code),
     };
-    let (strength, category, route, means, _) = scheme.codes().iter().find(|row| row.4.iter().any(&fits))?;
+    let (strength, category, route, means, _) =
+        scheme.codes().iter().find(|row| row.4.iter().any(|e| fits(e)))?;
     let reason = Reason::Coded(scheme.name(), code.to_owned(), means);
     Some(Hit {
         category: Some(*category),

@@ -1,0 +1,381 @@
+//! The queue suite: the priority queue in memory beside one bare bounded ring of as many places, on the same
+//! threads, in the same run. One operation is one enqueue or one dequeue. It touches no disk.
+
+use super::BenchArgs;
+use crate::connect::App;
+use crate::exit_code::{CliError, Done, ExitCode};
+use crate::output::{Column, Look, Show};
+use crossbeam_queue::ArrayQueue;
+use hdrhistogram::Histogram;
+use redrive::core::limits;
+use redrive::core::priority::Priority;
+use redrive::core::time::{Span, Time};
+use redrive::{Dequeued, PriorityQueue};
+use serde::Serialize;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Producers and consumers, as many of each.
+const SIDES: [usize; 3] = [1, 2, 4];
+/// One operation in so many is timed.
+const SAMPLE: u64 = 64;
+/// One message in so many has a deadline, where there are any.
+const DATED: u64 = 16;
+/// Failed attempts that only spin before a thread lets others run.
+const SPINS: u32 = 16;
+
+/// What an attempt came to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Attempt {
+    Done,
+    /// Full or empty: the other side has to move first.
+    Wait,
+    /// Somebody else was quicker; the operation goes on.
+    Again,
+}
+
+/// What is measured.
+trait Subject: Sync {
+    fn put(&self, n: u64) -> Attempt;
+    fn take(&self) -> Attempt;
+    fn tick(&self, since_start: Duration);
+}
+
+struct BareRing(ArrayQueue<u64>);
+
+impl Subject for BareRing {
+    fn put(&self, n: u64) -> Attempt {
+        self.0.push(n).map_or(Attempt::Wait, |()| Attempt::Done)
+    }
+
+    fn take(&self) -> Attempt {
+        self.0.pop().map_or(Attempt::Wait, |_| Attempt::Done)
+    }
+
+    fn tick(&self, _: Duration) {}
+}
+
+/// What the priority queue is fed with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mix {
+    /// As many messages of each level as the level's share of the picks, so that all levels have work.
+    ByWeight,
+    /// The same, and one message in [`DATED`] has a deadline: one in four of these is urgent at once.
+    Dated,
+    /// As many of each level: the lower levels are always full, the upper ones always nearly empty, and the
+    /// producers wait for single places of the lowest.
+    Even,
+}
+
+impl Mix {
+    const ALL: [Self; 3] = [Self::ByWeight, Self::Dated, Self::Even];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::ByWeight => "priority queue",
+            Self::Dated => "priority queue, 1 in 16 dated",
+            Self::Even => "priority queue, even levels",
+        }
+    }
+
+    fn priority(self, mixed: u64) -> Priority {
+        match self {
+            Self::Even => Priority::from_level(usize::try_from(mixed % 5).unwrap_or(0)),
+            Self::ByWeight | Self::Dated => match mixed % 31 {
+                0..16 => Priority::Critical,
+                16..24 => Priority::High,
+                24..28 => Priority::Normal,
+                28..30 => Priority::Low,
+                _ => Priority::Background,
+            },
+        }
+    }
+}
+
+struct Levels {
+    queue: PriorityQueue<u64>,
+    mix: Mix,
+}
+
+impl Subject for Levels {
+    fn put(&self, n: u64) -> Attempt {
+        // Levels in no order that a branch predictor could learn.
+        let mixed = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let priority = self.mix.priority(mixed);
+        let result = if self.mix == Mix::Dated && n.is_multiple_of(DATED) {
+            let deadline = self.queue.now().plus(Span::from_millis(1_000 + mixed % 16_000));
+            self.queue.enqueue_by(n, priority, deadline)
+        } else {
+            self.queue.enqueue(n, priority)
+        };
+        result.map_or(Attempt::Wait, |_| Attempt::Done)
+    }
+
+    fn take(&self) -> Attempt {
+        match self.queue.dequeue() {
+            Dequeued::Item(_) | Dequeued::Expired(_) => Attempt::Done,
+            Dequeued::Empty | Dequeued::Held => Attempt::Wait,
+            Dequeued::LostRace => Attempt::Again,
+        }
+    }
+
+    fn tick(&self, since_start: Duration) {
+        let ms = i64::try_from(since_start.as_millis()).unwrap_or(i64::MAX);
+        self.queue.tick(Time::from_millis(ms));
+    }
+}
+
+/// Runs it.
+pub(crate) fn run(app: &App, args: &BenchArgs) -> Done {
+    let messages = args.messages.unwrap_or(4_000_000);
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    app.out.note(&format!(
+        "queue suite in memory: {} runs of {messages} messages, {} places per level, {cores} cores; latencies \
+         are of one operation in {SAMPLE} and include reading the clock, about {} ns",
+        args.runs,
+        limits::RING_DEFAULT,
+        clock_cost()
+    ));
+    let mut figures = Vec::new();
+    for side in SIDES {
+        app.out.note(&format!("{side} producers, {side} consumers"));
+        let mut bare = Vec::new();
+        let mut mixes = Mix::ALL.map(|mix| (mix, Vec::new()));
+        for number in 0..args.runs.max(1) {
+            let first = args.seed.wrapping_add(u64::from(number)).wrapping_mul(messages);
+            let ring = BareRing(ArrayQueue::new(limits::RING_DEFAULT * 5));
+            let limit = drive(&ring, side, messages, first)?;
+            let rate = limit.rate;
+            bare.push(limit);
+            for (mix, runs) in &mut mixes {
+                let levels = Levels { queue: PriorityQueue::new(), mix: *mix };
+                let run = drive(&levels, side, messages, first)?;
+                runs.push(Run { of_bare: Some(run.rate / rate), ..run });
+            }
+        }
+        figures.push(Figure::of("bare ring", side, cores, &bare));
+        figures.extend(mixes.iter().map(|(mix, runs)| Figure::of(mix.name(), side, cores, runs)));
+    }
+    app.out.all(&figures)?;
+    Ok(ExitCode::Ok)
+}
+
+/// The median of what two readings of the clock are apart.
+fn clock_cost() -> u64 {
+    let mut costs = nanos();
+    for _ in 0..10_000 {
+        lap(&mut costs, Instant::now());
+    }
+    costs.value_at_quantile(0.5)
+}
+
+/// One run of one subject.
+struct Run {
+    rate: f64,
+    of_bare: Option<f64>,
+    enqueue: Histogram<u64>,
+    dequeue: Histogram<u64>,
+}
+
+fn nanos() -> Histogram<u64> {
+    // Nanoseconds up to ten seconds at three digits: a legal range, and the widest there is stands behind it.
+    Histogram::new_with_bounds(1, 10_000_000_000, 3).unwrap_or_else(|_| super::measure::new_histogram())
+}
+
+fn lap(times: &mut Histogram<u64>, began: Instant) {
+    let nanos = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    times.saturating_record(nanos.max(1));
+}
+
+/// Lets `side` producers and as many consumers move the messages from end to end.
+fn drive(subject: &impl Subject, side: usize, messages: u64, first: u64) -> Result<Run, CliError> {
+    let share = messages / side as u64;
+    let begin = Barrier::new(side * 2 + 1);
+    let producing = AtomicUsize::new(side);
+    let died = |_| CliError::new(ExitCode::Error, "a bench thread panicked".to_owned());
+    std::thread::scope(|scope| {
+        let producers: Vec<_> = (0..side as u64)
+            .map(|number| {
+                let (begin, producing) = (&begin, &producing);
+                scope.spawn(move || {
+                    begin.wait();
+                    let times = produce(subject, first.wrapping_add(number * share), share, number == 0);
+                    producing.fetch_sub(1, Ordering::Release);
+                    times
+                })
+            })
+            .collect();
+        let consumers: Vec<_> = (0..side)
+            .map(|_| {
+                scope.spawn(|| {
+                    begin.wait();
+                    consume(subject, &producing)
+                })
+            })
+            .collect();
+        begin.wait();
+        let began = Instant::now();
+        let (mut enqueue, mut dequeue, mut moved) = (nanos(), nanos(), 0);
+        for producer in producers {
+            let _ = enqueue.add(&producer.join().map_err(died)?);
+        }
+        for consumer in consumers {
+            let (times, count) = consumer.join().map_err(died)?;
+            let _ = dequeue.add(&times);
+            moved += count;
+        }
+        let took = began.elapsed().as_secs_f64().max(1e-9);
+        if moved != share * side as u64 {
+            let text = format!("{} messages went in and {moved} came out", share * side as u64);
+            return Err(CliError::new(ExitCode::Error, text));
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a rate is not exact")]
+        let rate = (moved * 2) as f64 / took;
+        Ok(Run { rate, of_bare: None, enqueue, dequeue })
+    })
+}
+
+/// Waits a little longer each time.
+fn pause(failed: &mut u32) {
+    *failed += 1;
+    if *failed < SPINS {
+        std::hint::spin_loop();
+    } else {
+        std::thread::yield_now();
+    }
+}
+
+fn produce(subject: &impl Subject, first: u64, share: u64, ticks: bool) -> Histogram<u64> {
+    let mut times = nanos();
+    let start = Instant::now();
+    for n in 0..share {
+        let sampled = n.is_multiple_of(SAMPLE);
+        if sampled && ticks {
+            subject.tick(start.elapsed());
+        }
+        let mut failed = 0;
+        let mut began = sampled.then(Instant::now);
+        loop {
+            match subject.put(first.wrapping_add(n)) {
+                Attempt::Done => break,
+                Attempt::Again => std::thread::yield_now(),
+                Attempt::Wait => {
+                    pause(&mut failed);
+                    // Waiting for room is not the time of an enqueue.
+                    began = sampled.then(Instant::now);
+                }
+            }
+        }
+        if let Some(began) = began {
+            lap(&mut times, began);
+        }
+    }
+    times
+}
+
+fn consume(subject: &impl Subject, producing: &AtomicUsize) -> (Histogram<u64>, u64) {
+    let mut times = nanos();
+    let mut moved = 0_u64;
+    loop {
+        let sampled = moved.is_multiple_of(SAMPLE);
+        let mut failed = 0;
+        let mut began = sampled.then(Instant::now);
+        loop {
+            // Read first: what is empty after the last producer left stays empty.
+            let last = producing.load(Ordering::Acquire) == 0;
+            match subject.take() {
+                Attempt::Done => break,
+                Attempt::Again => std::thread::yield_now(),
+                Attempt::Wait if last => return (times, moved),
+                Attempt::Wait => {
+                    pause(&mut failed);
+                    began = sampled.then(Instant::now);
+                }
+            }
+        }
+        if let Some(began) = began {
+            lap(&mut times, began);
+        }
+        moved += 1;
+    }
+}
+
+/// One line of the report.
+#[derive(Serialize)]
+struct Figure {
+    what: &'static str,
+    producers: usize,
+    consumers: usize,
+    cores: usize,
+    runs: usize,
+    /// Enqueues and dequeues.
+    ops_per_second: f64,
+    ops_per_second_min: f64,
+    ops_per_second_max: f64,
+    /// Median over the runs of this figure divided by the bare ring's of the same run.
+    of_bare: Option<f64>,
+    enqueue_p50_ns: u64,
+    enqueue_p95_ns: u64,
+    enqueue_p99_ns: u64,
+    dequeue_p50_ns: u64,
+    dequeue_p95_ns: u64,
+    dequeue_p99_ns: u64,
+}
+
+impl Figure {
+    fn of(what: &'static str, side: usize, cores: usize, runs: &[Run]) -> Self {
+        let sorted = |values: &mut Vec<f64>| values.sort_by(f64::total_cmp);
+        let mut rates: Vec<f64> = runs.iter().map(|run| run.rate).collect();
+        let mut ratios: Vec<f64> = runs.iter().filter_map(|run| run.of_bare).collect();
+        sorted(&mut rates);
+        sorted(&mut ratios);
+        let middle = |values: &[f64]| values.get(values.len() / 2).copied();
+        let (mut enqueue, mut dequeue) = (nanos(), nanos());
+        for run in runs {
+            let _ = enqueue.add(&run.enqueue);
+            let _ = dequeue.add(&run.dequeue);
+        }
+        Self {
+            what,
+            producers: side,
+            consumers: side,
+            cores,
+            runs: runs.len(),
+            ops_per_second: middle(&rates).unwrap_or(0.0),
+            ops_per_second_min: rates.first().copied().unwrap_or(0.0),
+            ops_per_second_max: rates.last().copied().unwrap_or(0.0),
+            of_bare: middle(&ratios),
+            enqueue_p50_ns: enqueue.value_at_quantile(0.50),
+            enqueue_p95_ns: enqueue.value_at_quantile(0.95),
+            enqueue_p99_ns: enqueue.value_at_quantile(0.99),
+            dequeue_p50_ns: dequeue.value_at_quantile(0.50),
+            dequeue_p95_ns: dequeue.value_at_quantile(0.95),
+            dequeue_p99_ns: dequeue.value_at_quantile(0.99),
+        }
+    }
+}
+
+impl Show for Figure {
+    const COLUMNS: &'static [Column] = &[
+        Column::whole("what"),
+        Column::number("threads"),
+        Column::number("ops/s"),
+        Column::number("min..max"),
+        Column::number("of bare"),
+        Column::number("enqueue p50/p95/p99 ns"),
+        Column::number("dequeue p50/p95/p99 ns"),
+    ];
+
+    fn cells(&self, _: &Look) -> Vec<String> {
+        vec![
+            self.what.into(),
+            format!("{}x{}", self.producers, self.consumers),
+            format!("{:.0}", self.ops_per_second),
+            format!("{:.0}..{:.0}", self.ops_per_second_min, self.ops_per_second_max),
+            self.of_bare.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}")),
+            format!("{}/{}/{}", self.enqueue_p50_ns, self.enqueue_p95_ns, self.enqueue_p99_ns),
+            format!("{}/{}/{}", self.dequeue_p50_ns, self.dequeue_p95_ns, self.dequeue_p99_ns),
+        ]
+    }
+}
