@@ -502,3 +502,138 @@ pub struct BreakerView {
     /// The latest changes, oldest first.
     pub events: Vec<BreakerEvent>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const START: Time = Time::from_millis(1_000_000);
+
+    fn rules() -> BreakerPolicy {
+        BreakerPolicy::new(BreakerKey::Queue)
+    }
+
+    #[test]
+    fn keys_read_back_and_wrong_ones_say_what_is_right() {
+        for text in ["queue", "kind", "header:x-region", "payload.a.b.0"] {
+            assert_eq!(text.parse::<BreakerKey>().unwrap().to_string(), text);
+        }
+        for text in ["", "Queue", "header:", "payload.", "payload.a..b", "host", "header:a\u{7}"] {
+            assert!(text.parse::<BreakerKey>().unwrap_err().contains("queue, kind, header:NAME"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_read_from_header_and_payload_and_cut_to_its_limit() {
+        let payload = |text: &str| Payload { bytes: text.into(), content_type: String::new() };
+        let read = |key: &str, body: &str| {
+            let headers = [("r".to_owned(), "é".repeat(600))].into();
+            key.parse::<BreakerKey>().unwrap().read(&headers, &payload(body))
+        };
+        assert_eq!(read("payload.a.1", r#"{"a":[0,42]}"#).as_deref(), Some("42"));
+        for (key, body) in [
+            ("payload.a", "{"),
+            ("payload.a", r#"{"a":{}}"#),
+            ("payload.a", r#"{"a":null}"#),
+            ("header:x", ""),
+        ] {
+            assert_eq!(read(key, body), None, "{key} {body}");
+        }
+        let long = read("header:r", "").unwrap();
+        assert!(long.len() <= limits::KEY_BYTES_MAX && long.chars().all(|c| c == 'é'));
+    }
+
+    #[test]
+    fn absurd_rules_are_refused_by_name() {
+        let wrong = |change: fn(&mut BreakerPolicy), field: &str| {
+            let mut policy = rules();
+            change(&mut policy);
+            assert!(policy.check().unwrap_err().to_string().contains(field), "{field}");
+        };
+        assert_eq!(rules().check(), Ok(()));
+        wrong(|p| p.failures = 0, "breaker.failures");
+        wrong(|p| p.sample = 21, "breaker.sample");
+        wrong(|p| p.probes = 0, "breaker.probes");
+        wrong(|p| p.ratio = f64::NAN, "breaker.ratio");
+        wrong(|p| p.ratio = 1.5, "breaker.ratio");
+        wrong(|p| p.open_max = Span::from_secs(1), "breaker.open_max");
+    }
+
+    /// What may happen to a breaker: a lease, the end of the n-th lease still out, time, an operator.
+    #[derive(Clone, Debug)]
+    enum Step {
+        Grant,
+        Settle(usize, Signal),
+        Wait(u64),
+        Force(bool),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let signal =
+            prop_oneof![3 => Just(Signal::Failure), 2 => Just(Signal::Success), 1 => Just(Signal::Nothing)];
+        prop_oneof![
+            6 => Just(Step::Grant),
+            6 => (0_usize..8, signal).prop_map(|(n, s)| Step::Settle(n, s)),
+            2 => (0_u64..40_000).prop_map(Step::Wait),
+            1 => proptest::bool::weighted(0.3).prop_map(Step::Force),
+        ]
+    }
+
+    proptest! {
+        /// Whatever happens: nothing is granted while it is open, never more than k probes are out in one
+        /// half-open, it moves only along the arrows of the diagram, and it survives being written down.
+        #[test]
+        fn i28_the_breaker_keeps_its_promises(steps in proptest::collection::vec(step(), 0..200)) {
+            let (policy, mut now) = (rules(), START);
+            let mut breaker = Breaker::new(now);
+            let mut out: Vec<u64> = Vec::new();
+            let mut granted_in: BTreeMap<u64, u32> = BTreeMap::new();
+            for step in steps {
+                let (before, epoch) = (breaker.state(now), breaker.epoch);
+                match step {
+                    Step::Grant => match breaker.stance(&policy, now) {
+                        Stance::Free => out.push(breaker.grant(now)),
+                        Stance::Probing(left) if left > 0 => {
+                            let permit = breaker.grant(now);
+                            *granted_in.entry(permit).or_default() += 1;
+                            out.push(permit);
+                        }
+                        Stance::Probing(_) | Stance::Held(_) => {}
+                    },
+                    Step::Settle(n, signal) if !out.is_empty() => {
+                        let permit = out.remove(n % out.len());
+                        if signal == Signal::Nothing && permit == breaker.epoch {
+                            granted_in.entry(permit).and_modify(|n| *n = n.saturating_sub(1));
+                        }
+                        let copy = breaker.clone();
+                        breaker.settle(permit, signal, &policy, now);
+                        if permit != epoch {
+                            prop_assert_eq!(&copy, &breaker, "a stale result changed something");
+                        }
+                    }
+                    Step::Settle(..) => {}
+                    Step::Wait(ms) => now = now.plus(Span::from_millis(ms)),
+                    Step::Force(open) => {
+                        breaker.force(open, &Actor::new("ada", "test"), now);
+                        let wanted = if open { BreakerState::Open } else { BreakerState::Closed };
+                        prop_assert_eq!(breaker.state(now), wanted);
+                        continue;
+                    }
+                }
+                let after = breaker.state(now);
+                let legal = before == after || matches!(
+                    (before, after),
+                    (BreakerState::Closed | BreakerState::HalfOpen, BreakerState::Open)
+                        | (BreakerState::Open, BreakerState::HalfOpen)
+                        | (BreakerState::HalfOpen, BreakerState::Closed)
+                );
+                prop_assert!(legal, "{:?} to {:?}", before, after);
+                prop_assert!(breaker.window.len() <= 20 && breaker.events.len() <= limits::BREAKER_EVENTS_MAX);
+                prop_assert!(granted_in.values().all(|n| *n <= policy.probes));
+                let text = serde_json::to_string(&breaker).unwrap();
+                prop_assert_eq!(&serde_json::from_str::<Breaker>(&text).unwrap(), &breaker);
+            }
+        }
+    }
+}

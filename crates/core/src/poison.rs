@@ -364,3 +364,112 @@ impl Isolation {
         Admission::NoSuspects
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::{ErrorInfo, Report};
+
+    const NOW: Time = Time::from_millis(1_000_000);
+
+    fn failure(error_type: &str) -> Analysed {
+        let error = ErrorInfo { error_type: error_type.into(), message: "no".into(), ..ErrorInfo::default() };
+        Report { error, ..Report::default() }.analyse()
+    }
+
+    fn id(n: u64) -> MessageId {
+        MessageId::new(n, [0; 10])
+    }
+
+    #[test]
+    fn the_hard_rules_come_in_their_order() {
+        let seen = |same: u32, workers: &[&str], crashes: u32| {
+            let mut seen = Indicators { same, crashes, ..Indicators::default() };
+            workers.iter().for_each(|worker| note(&mut seen.same_workers, worker));
+            seen
+        };
+        let poison = |finding: Finding| matches!(finding, Finding::Quarantine { .. });
+        assert!(!poison(assess(&seen(4, &["a", "b"], 2), 0)));
+        assert!(poison(assess(&seen(5, &["a", "b"], 0), 2)));
+        assert!(!poison(assess(&seen(9, &["a"], 0), 0)));
+        assert!(poison(assess(&seen(10, &["a"], 0), 2)));
+        assert_eq!(assess(&seen(10, &["a"], 0), 3), Finding::Systematic);
+        assert_eq!(assess(&seen(5, &["a", "b"], 0), 3), Finding::Systematic);
+        let crashed = assess(&seen(1, &["a"], 3), 100);
+        assert!(matches!(crashed, Finding::Quarantine { crashed: true, .. }), "{crashed:?}");
+    }
+
+    #[test]
+    fn the_score_is_that_of_its_five_parts() {
+        let mut seen = Indicators { failures: 5, ..Indicators::default() };
+        assert!((seen.score() - 0.30).abs() < 1e-9);
+        ["a", "b", "c", "d"].iter().for_each(|name| note(&mut seen.workers, name));
+        assert!((seen.score() - 0.55).abs() < 1e-9);
+        ["a", "b", "c", "d"].iter().for_each(|name| note(&mut seen.kinds, name));
+        assert!((seen.score() - 0.75).abs() < 1e-9);
+        assert_eq!(assess(&seen, 0), Finding::Throttle(Span::from_secs(300)));
+        seen.slowest = Span::from_millis(10_001);
+        assert!((seen.score() - 0.85).abs() < 1e-9);
+        assert!(matches!(assess(&seen, 0), Finding::Quarantine { crashed: false, .. }));
+        seen.resources = 200;
+        assert!((seen.score() - 1.0).abs() < 1e-9);
+        let few = Indicators { failures: 2, workers: vec![1, 2, 3], ..Indicators::default() };
+        assert_eq!(assess(&few, 0), Finding::Continue);
+        let watched = Indicators { kinds: vec![1, 2], ..few };
+        assert_eq!(assess(&watched, 0), Finding::Monitor);
+    }
+
+    #[test]
+    fn indicators_grow_with_failures_and_stay_small() {
+        let mut seen = Indicators::default();
+        for n in 0..1_000 {
+            let mut bad = failure(&format!("E{n}"));
+            bad.report.cpu = Some(f64::NAN);
+            bad.report.duration = Some(Span::from_secs(1));
+            seen = seen.after(&bad, n % 3 != 0, Some(&format!("w{n}")), NOW);
+        }
+        assert_eq!((seen.failures, seen.same), (1_000, 1));
+        assert_eq!((seen.distinct_workers(), seen.distinct_kinds()), (8, 8));
+        assert!(serde_json::to_string(&seen).unwrap().len() < 700);
+        let mut busy = failure("E");
+        (busy.report.cpu, busy.report.duration) = (Some(30.0), Some(Span::from_secs(60)));
+        assert_eq!(seen.after(&busy, true, None, NOW).resources, 50);
+        busy.report.cpu = Some(f64::INFINITY);
+        assert_eq!(resources(&busy), 0);
+    }
+
+    #[test]
+    fn a_group_remembers_the_latest_and_forgets_the_old() {
+        let mut standing = Standing::default();
+        for n in 0..100 {
+            standing.saw(id(n % 20), Some("w"), NOW.plus(Span::from_secs(n)));
+        }
+        let later = NOW.plus(Span::from_secs(100));
+        assert_eq!(standing.others(id(99), Span::from_hours(1), later), 16);
+        assert_eq!(standing.others(id(19), Span::from_secs(3), later), 2, "itself is not another");
+        assert_eq!(standing.workers(Span::from_hours(1), later), 1);
+        let mut other = Standing::default();
+        other.saw(id(500), Some("x"), later);
+        let both = standing.joined(other);
+        assert_eq!(both.witnesses.len(), limits::WITNESSES_MAX);
+        assert_eq!(both.workers(Span::from_secs(1), later), 2);
+    }
+
+    #[test]
+    fn a_worker_is_emptied_for_a_suspect_and_only_one() {
+        let mut isolation = Isolation::default();
+        let busy = Hands { leases: 2, suspects: 0 };
+        let idle = Hands::default();
+        let old = Some(NOW);
+        let soon = NOW.plus(Span::from_secs(5));
+        let late = NOW.plus(Span::from_secs(11));
+        assert_eq!(isolation.admit("a", idle, None, soon), Admission::Anything);
+        assert_eq!(isolation.admit("a", idle, old, soon), Admission::Anything);
+        assert_eq!(isolation.admit("a", busy, old, soon), Admission::NoSuspects);
+        assert_eq!(isolation.admit("a", Hands { leases: 1, suspects: 1 }, None, soon), Admission::Nothing);
+        assert_eq!(isolation.admit("a", busy, old, late), Admission::Nothing);
+        assert_eq!(isolation.admit("b", busy, old, late), Admission::NoSuspects);
+        assert_eq!(isolation.admit("b", busy, old, late.plus(Span::from_secs(31))), Admission::Nothing);
+        assert_eq!(isolation.admit("c", idle, old, late), Admission::SuspectFirst);
+    }
+}

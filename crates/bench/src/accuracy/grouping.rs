@@ -11,15 +11,15 @@ use std::path::Path;
 use std::time::Instant;
 
 /// What can go wrong, as text.
-type Outcome<T> = Result<T, Box<dyn Error>>;
+pub(super) type Outcome<T> = Result<T, Box<dyn Error>>;
 
 /// Which lines are together: for each line the number of its group.
-type Groups = Vec<usize>;
+pub(super) type Groups = Vec<usize>;
 
 /// A labelled set of lines.
-struct Labelled {
-    name: String,
-    lines: Vec<String>,
+pub(super) struct Labelled {
+    pub(super) name: String,
+    pub(super) lines: Vec<String>,
     truth: Groups,
 }
 
@@ -27,7 +27,7 @@ struct Labelled {
 ///
 /// # Errors
 /// A file that cannot be read or has not the two columns.
-pub fn run(args: &[String]) -> Outcome<String> {
+pub fn run(args: &[String]) -> Result<String, Box<dyn Error>> {
     let mut files = Vec::new();
     let mut wrong = 0;
     let mut args = args.iter();
@@ -75,7 +75,7 @@ fn as_float(n: usize) -> f64 {
     u32::try_from(n).map_or(f64::INFINITY, f64::from)
 }
 
-fn read(path: &Path) -> Outcome<Labelled> {
+pub(super) fn read(path: &Path) -> Outcome<Labelled> {
     let say = |error: &dyn Error| format!("failed to read {}: {error}", path.display());
     let mut reader = csv::Reader::from_path(path).map_err(|e| say(&e))?;
     let headers = reader.headers().map_err(|e| say(&e))?.clone();
@@ -96,7 +96,7 @@ fn read(path: &Path) -> Outcome<Labelled> {
 
 /// The groups as they are filed once all lines have been seen, the template of each line's group, and the
 /// seconds it takes to find the groups of the same lines again.
-fn redrive(lines: &[String]) -> (Groups, Vec<String>, f64) {
+pub(super) fn redrive(lines: &[String]) -> (Groups, Vec<String>, f64) {
     let mut tree = Tree::new();
     let mut leaves = Vec::with_capacity(lines.len());
     for line in lines {
@@ -187,7 +187,7 @@ fn members(groups: &Groups) -> BTreeMap<usize, BTreeSet<usize>> {
 }
 
 /// The share of lines, and of true groups, that are found exactly.
-fn accuracy(truth: &Groups, found: &Groups) -> (f64, f64) {
+pub(super) fn accuracy(truth: &Groups, found: &Groups) -> (f64, f64) {
     let found: BTreeSet<BTreeSet<usize>> = members(found).into_values().collect();
     let truth = members(truth);
     let right: Vec<usize> =

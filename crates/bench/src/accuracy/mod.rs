@@ -2,4 +2,5 @@
 //! calls the core as the command line does and counts.
 
 pub mod classes;
+pub mod filing;
 pub mod grouping;

@@ -2,16 +2,20 @@
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "it is a command line")]
 
-use redrive_bench::accuracy::{classes, grouping};
+use redrive_bench::accuracy::{classes, filing, grouping};
 use std::process::ExitCode;
 
 const USAGE: &str = "\
 redrive-accuracy grouping FILE.csv… [--wrong N]
+redrive-accuracy filing FILE.csv… [--orders N] [--seed N]
 redrive-accuracy classes FILE.jsonl [--table off] [--leave-one-out]
 
 grouping: how well error lines are grouped. Each file has the columns `content` and `group` (the true one). GA is the
 share of lines whose group holds exactly the right lines, GT the share of true groups found exactly. --wrong N shows
 for each file the N largest true groups that were not found.
+
+filing: the share of lines that a real store, failing them in random orders with a restart in the middle, puts
+together with exactly the lines that `redrive signature` does.
 
 classes: how often category and route of errors are right. Each line of the file has error_type, code, message,
 category and route.";
@@ -24,6 +28,7 @@ fn main() -> ExitCode {
     };
     let report = match command.as_str() {
         "grouping" => grouping::run(rest),
+        "filing" => filing::run(rest),
         "classes" => measure_classes(rest),
         _ => Err(USAGE.into()),
     };

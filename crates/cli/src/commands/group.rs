@@ -3,12 +3,15 @@
 use super::pages;
 use crate::args::PageArgs;
 use crate::connect::{Access, App, Hold};
-use crate::exit_code::{Done, ExitCode};
+use crate::exit_code::{CliError, Done, ExitCode};
 use crate::output::{Column, Look, Sheet, Show};
 use clap::Subcommand;
 use redrive::core::group::Group;
 use redrive::core::ids::{GroupId, QueueName};
+use redrive::core::query::{PageRequest, Query};
+use redrive::core::signature::{Variable, variables};
 use redrive::core::store::Store;
+use serde::Serialize;
 
 /// The commands under `group`.
 #[derive(Debug, Subcommand)]
@@ -23,7 +26,61 @@ pub(crate) enum GroupCommand {
         /// The group
         #[arg(value_name = "ID")]
         id: GroupId,
+        /// How many values to show of each place that varies, from the latest dead letters
+        #[arg(long, value_name = "N", default_value_t = 3)]
+        top: usize,
     },
+    /// Say that groups have one cause; the oldest name stays, the others lead to it
+    Merge {
+        /// The groups
+        #[arg(value_name = "ID", required = true, num_args = 2..)]
+        ids: Vec<GroupId>,
+        /// Why, for the audit trail
+        #[arg(long, value_name = "TEXT")]
+        reason: Option<String>,
+    },
+}
+
+/// Dead letters that are looked at for the values of a group's variables.
+const SAMPLE: usize = 1_000;
+
+/// A group with what stood in the places that vary.
+#[derive(Debug, Serialize)]
+struct Shown {
+    #[serde(flatten)]
+    group: Group,
+    variables: Vec<Variable>,
+}
+
+impl Show for Shown {
+    const COLUMNS: &'static [Column] = Group::COLUMNS;
+
+    fn cells(&self, look: &Look) -> Vec<String> {
+        self.group.cells(look)
+    }
+
+    fn sheet(&self, look: &Look) -> Sheet {
+        let lines: Vec<String> = self.variables.iter().map(variable_line).collect();
+        let sheet = self.group.sheet(look);
+        if lines.is_empty() { sheet } else { sheet.block("values", &lines.join("\n")) }
+    }
+}
+
+fn variable_line(variable: &Variable) -> String {
+    let top: Vec<String> = variable.top.iter().map(|(value, n)| format!("{value} ({n})")).collect();
+    let more = variable.distinct.saturating_sub(top.len());
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("word {} {}: {}{more}", variable.place, variable.shown, top.join(", "))
+}
+
+/// The most frequent values of a group's variables, among its latest dead letters.
+async fn with_values(store: &dyn Store, group: Group, top: usize) -> Result<Shown, CliError> {
+    let filter = super::filter(&format!("group:{}", group.id))?;
+    let page = PageRequest { limit: Some(SAMPLE), cursor: None };
+    let letters = if top == 0 { Vec::new() } else { store.letters(Query { filter, page }).await?.items };
+    let messages = letters.iter().map(|letter| letter.error.message.as_str());
+    let variables = variables(&group.template, messages, top);
+    Ok(Shown { group, variables })
 }
 
 impl Show for Group {
@@ -83,8 +140,14 @@ pub(crate) async fn run(app: &App, command: GroupCommand) -> Done {
         GroupCommand::List { page } => {
             pages(app, store, &page, async |store: &dyn Store, page| store.groups(page).await).await
         }
-        GroupCommand::Show { id } => {
-            app.out.one(&store.group(id).await?)?;
+        GroupCommand::Merge { ids, reason } => {
+            let merged = store.merge_groups(ids, app.actor(reason)).await?;
+            app.out.one(&merged)?;
+            Ok(ExitCode::Ok)
+        }
+        GroupCommand::Show { id, top } => {
+            let group = store.group(id).await?;
+            app.out.one(&with_values(&*store, group, top).await?)?;
             app.out.note(&format!("its letters: redrive dlq list group:{id}"));
             Ok(ExitCode::Ok)
         }

@@ -3,6 +3,7 @@
 mod bare;
 mod measure;
 mod queue;
+mod signature;
 mod size;
 mod store;
 
@@ -20,6 +21,8 @@ pub(crate) enum Suite {
     Store,
     /// The embedded store with a million messages and as many dead letters: open, memory, rates
     Size,
+    /// How fast failures are understood: signature, group, class, verdict
+    Signature,
 }
 
 /// The flags of `bench`.
@@ -52,6 +55,7 @@ pub(crate) struct BenchArgs {
 pub(crate) async fn run(app: &App, args: BenchArgs) -> Done {
     match args.suite {
         Suite::Queue => queue::run(app, &args),
+        Suite::Signature => signature::run(app, &args),
         Suite::Store => store::run(app, args).await,
         Suite::Size => size::run(app, args).await,
     }

@@ -1,0 +1,145 @@
+//! Breakers, poison and groups as an operator meets them. Every command is a process of its own, so whatever one
+//! knows of the other has been on disk in between.
+
+use crate::support::{Office, text};
+use serde_json::Value;
+
+/// Fails a delivery as a dependency that is down would.
+fn refused(office: &Office, token: &str) {
+    let message = "connect to 10.0.0.7:443 failed: connection refused";
+    office.run(&["fail", token, "--error-type", "ConnectionError", "--message", message]).ok();
+}
+
+fn tokens(deliveries: &[Value]) -> Vec<String> {
+    deliveries.iter().map(|d| text(&d["token"])).collect()
+}
+
+#[test]
+fn a_breaker_holds_probes_and_closes_over_restarts() {
+    let office = Office::new();
+    let set = "queue set q --max-attempts 50 --breaker kind --breaker-open-for 1s --lease 5m --backoff fixed --initial 0";
+    office.run(&set.split(' ').collect::<Vec<_>>()).ok();
+    let lines: String = (0..12).map(|n| format!("{{\"payload\":{n},\"kind\":\"a\"}}\n")).collect();
+    office.feed(lines.as_bytes(), &["enqueue", "q", "--ndjson"]).ok();
+    // Seven are out when the dependency fails; five failures in a row open the breaker.
+    let out = tokens(&office.items(&["lease", "q", "--max", "7", "--worker", "w1"]));
+    assert_eq!(out.len(), 7);
+    out[..5].iter().for_each(|token| refused(&office, token));
+    let open = office.items(&["breaker", "list"]).remove(0);
+    assert_eq!((&open["state"], &open["key"], &open["held"]), (&"open".into(), &"a".into(), &10.into()));
+    // Another key is not touched, and what was out comes back without changing anything.
+    let other = text(&office.json(&["enqueue", "q", "--payload", "x", "--kind", "b"])["id"]);
+    let now = office.items(&["lease", "q", "--max", "50", "--worker", "w2"]);
+    assert_eq!(now.iter().map(|d| text(&d["id"])).collect::<Vec<_>>(), [other]);
+    out[5..].iter().for_each(|token| refused(&office, token));
+    let held = office.items(&["message", "list", "kind:a attempts:0"]);
+    assert_eq!(held.len(), 5, "what was held has used no attempt");
+    // Its time is over: three probes in all, whoever asks.
+    let first = office.items(&["lease", "q", "--wait", "30s", "--max", "2", "--worker", "w3"]);
+    let more = office.items(&["lease", "q", "--max", "50", "--worker", "w4"]);
+    assert_eq!((first.len(), more.len()), (2, 1));
+    assert_eq!(office.items(&["breaker", "list", "q"])[0]["state"], "half_open");
+    assert_eq!(office.items(&["lease", "q", "--max", "50", "--worker", "w5"]).len(), 0);
+    tokens(&first).iter().for_each(|token| drop(office.run(&["ack", token]).ok()));
+    let closed = office.items(&["breaker", "list"]).remove(0);
+    assert_eq!((&closed["state"], &closed["failures_in_a_row"]), (&"closed".into(), &0.into()));
+    assert_eq!(office.items(&["lease", "q", "--max", "50", "--worker", "w5"]).len(), 9);
+    office.run(&["doctor", "--deep"]).ok();
+}
+
+#[test]
+fn an_operator_holds_a_queue_by_its_breaker() {
+    let office = Office::new();
+    office.run(&["queue", "set", "q"]).ok();
+    office.run(&["breaker", "open", "q"]).code(2).says("has no breaker; name its key first");
+    office.run(&["queue", "set", "q", "--breaker", "queue"]).ok();
+    office.enqueue("q", "x");
+    let open = office.json(&["breaker", "open", "q", "--reason", "bank holiday"]);
+    assert_eq!((&open["forced"], &open["held"], &open["until"]), (&true.into(), &1.into(), &Value::Null));
+    assert_eq!(office.items(&["lease", "q"]).len(), 0);
+    let table = text(&Value::from(office.run(&["breaker", "list"]).ok().text()));
+    assert!(table.contains("bank holiday (tester)"), "{table}");
+    office.run(&["breaker", "close", "q"]).ok();
+    assert_eq!(office.items(&["lease", "q"]).len(), 1);
+    office.run(&["breaker", "list", "nope"]).code(7);
+    office.run(&["queue", "set", "q", "--breaker", "none"]).ok();
+    office.run(&["breaker", "list", "--fail-empty"]).code(3);
+}
+
+#[test]
+fn the_same_failure_ten_times_is_poison_and_three_crashes_are() {
+    let office = Office::new();
+    let set = "queue set q --max-attempts 100 --backoff fixed --initial 0";
+    office.run(&set.split(' ').collect::<Vec<_>>()).ok();
+    let id = office.enqueue("q", "x");
+    for n in 1..=10 {
+        let settled = office.fail("q", "cannot render the invoice");
+        assert_eq!(settled["state"], if n < 10 { "ready" } else { "dead" }, "failure {n}");
+    }
+    let letter = office.json(&["dlq", "show", &id]);
+    assert_eq!((&letter["reason"], &letter["status"]), (&"poison".into(), &"quarantined".into()));
+    assert_eq!((&letter["category"], &letter["route"]), (&"poison".into(), &"poison".into()));
+    let why = letter["failures"].as_array().unwrap().last().unwrap()["reasons"].to_string();
+    assert!(why.contains("10 times in a row"), "{why}");
+
+    let bad = office.enqueue("q", "bad");
+    let good = office.enqueue("q", "good");
+    let both = office.items(&["lease", "q", "--max", "9"]);
+    assert_eq!(both.len(), 2);
+    let crash = |token: &str| {
+        let fail = ["fail", token, "--error-type", "Crash", "--message", "exit by signal 11", "--crashed"];
+        office.run(&fail).ok();
+    };
+    tokens(&both).iter().for_each(|token| crash(token));
+    // From here on each runs alone: the good one succeeds, the bad one crashes twice more.
+    for _ in 0..3 {
+        let alone = office.items(&["lease", "q", "--max", "9", "--wait", "5s"]);
+        assert_eq!(alone.len(), 1, "suspects run alone");
+        let token = text(&alone[0]["token"]);
+        if alone[0]["id"] == good.as_str() {
+            office.run(&["ack", &token]).ok();
+        } else {
+            crash(&token);
+        }
+    }
+    assert_eq!(office.json(&["dlq", "show", &bad])["reason"], "poison");
+    office.run(&["dlq", "show", &good]).code(7);
+}
+
+#[test]
+fn groups_show_what_varies_and_can_be_merged() {
+    let office = Office::new();
+    office.run(&["queue", "set", "q", "--max-attempts", "1"]).ok();
+    for user in ["ann", "bob", "cyd", "dan", "eve"] {
+        office.dead_letter("q", user, &format!("no such account for user {user} in the ledger of the bank"));
+    }
+    office.dead_letter("q", "x", "the printer is on fire");
+    let groups = office.items(&["group", "list"]);
+    assert_eq!(groups.len(), 2, "{groups:?}");
+    let first = text(&groups[0]["id"]);
+    assert_eq!(groups[0]["open"], 5);
+    let shown = office.json(&["group", "show", &first]);
+    assert!(shown["template"].as_str().unwrap().contains("<*>"), "{shown}");
+    assert_eq!(shown["variables"][0]["distinct"], 5);
+    let second = text(&groups[1]["id"]);
+    let merged = office.json(&["group", "merge", &first, &second, "--reason", "one cause"]);
+    assert_eq!((&merged["open"], &merged["id"]), (&6.into(), &first.as_str().into()));
+    assert_eq!(office.json(&["group", "show", &second])["id"], first.as_str(), "the old name leads to it");
+    assert_eq!(office.items(&["dlq", "list", &format!("group:{first}")]).len(), 6);
+    office.run(&["group", "merge", &first, "00000000000000aa"]).code(7);
+    office.run(&["doctor", "--deep"]).ok();
+}
+
+#[test]
+fn rules_and_patterns_of_the_configuration_count_when_a_failure_is_reported() {
+    let office = Office::new();
+    let toml = "[[signature.rule]]\nmatch = \"printer .* fire\"\nfingerprint = \"printers burn\"\n\
+                [[classify.pattern]]\nname = \"fire\"\nmatch = \"on fire\"\npermanent = true\n";
+    office.file("redrive.toml", toml);
+    let id = office.enqueue("q", "x");
+    let settled = office.fail("q", "the printer in room 7 is on fire");
+    assert_eq!((&settled["state"], &settled["reason"]), (&"dead".into(), &"permanent".into()));
+    assert_eq!(office.json(&["dlq", "show", &id])["signature"], "printers burn");
+    office.file("redrive.toml", "[[signature.rule]]\nmatch = \"(\"\nfingerprint = \"x\"\n");
+    office.run(&["queue", "list"]).code(2).says("signature rule 1");
+}
