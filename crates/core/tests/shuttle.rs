@@ -261,7 +261,7 @@ fn a_producers_messages_stay_in_order_with_or_without_a_deadline() {
         let queue = start();
         let consumer = consumer(&queue, PRODUCERS * EACH);
         let put: Put = |q, n| {
-            let plain = (n / EACH + n % EACH) % 2 == 0;
+            let plain = (n / EACH + n % EACH).is_multiple_of(2);
             let put = if plain {
                 q.enqueue(n, Priority::Normal)
             } else {
