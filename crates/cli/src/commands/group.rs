@@ -62,7 +62,7 @@ impl Show for Shown {
     fn sheet(&self, look: &Look) -> Sheet {
         let lines: Vec<String> = self.variables.iter().map(variable_line).collect();
         let sheet = self.group.sheet(look);
-        if lines.is_empty() { sheet } else { sheet.block("values", &lines.join("\n")) }
+        if lines.is_empty() { sheet } else { sheet.block("values", lines.join("\n")) }
     }
 }
 

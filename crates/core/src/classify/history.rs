@@ -162,6 +162,10 @@ fn weigh(class: &mut Class, history: &History) {
     }
     let (ok, failed) = counted(history.lessons.redriven_ok, history.lessons.redriven_failed);
     let (abandoned, _) = counted(history.lessons.abandoned, 0);
+    if reasons.is_empty() && ok + failed + abandoned < 0.5 {
+        // Nothing is known that the error does not say itself.
+        return;
+    }
     // Success when sent back unchanged is what transient means; failing again is the opposite of it.
     transient *= (1.0 + ok) / (1.0 + failed);
     resource *= (1.0 + 0.5 * ok) / (1.0 + 0.5 * failed);

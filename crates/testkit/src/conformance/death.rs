@@ -7,7 +7,7 @@ use crate::clock::START;
 use crate::ids::message_id;
 use redrive_core::dead_letter::{Act, ActRequest, Actor, DeadLetter, File, Note, Status};
 use redrive_core::error::Refusal;
-use redrive_core::failure::{Reason, Route};
+use redrive_core::failure::{Failure, Reason, Route};
 use redrive_core::invariants::Counts;
 use redrive_core::lifecycle::State;
 use redrive_core::limits;
@@ -110,7 +110,9 @@ pub(super) async fn i33_i49_history_keeps_its_first_and_last_ten(stage: &Stage<'
     }
     let letter = stage.letter(id).await;
     let ends: Vec<_> = all[..10].iter().chain(&all[15..]).cloned().collect();
-    assert_eq!(letter.message.failures, ends);
+    // What is thought of a failure changes with those before it; what happened does not.
+    let facts = |all: Vec<Failure>| all.into_iter().map(|f| (f.attempt, f.at, f.worker, f.error, f.leaf));
+    assert!(facts(letter.message.failures).eq(facts(ends)));
     assert_eq!(letter.message.failed, 25, "the rest is counted");
     assert_eq!(letter.error, all[24].error);
     assert_eq!(stage.seen().await.groups.len(), 25, "and so is every cause");
@@ -119,7 +121,9 @@ pub(super) async fn i33_i49_history_keeps_its_first_and_last_ten(stage: &Stage<'
 pub(super) async fn a_death_goes_to_the_drawer_of_its_route(stage: &Stage<'_>) {
     let routes = [(Route::Network, q("net")), (Route::Timeout, q("slow"))].into();
     stage.set("q", QueuePolicy { dlq: Some(q("bin")), routes, ..rules(1) }).await;
-    for (n, error, drawer) in [(1, "ConnectionError", "net"), (2, "Timeout", "slow"), (3, "Bad", "bin")] {
+    for (n, error, drawer) in
+        [(1, "ConnectionError", "net"), (2, "Timeout", "slow"), (3, "IndexError", "bin")]
+    {
         assert_eq!(stage.dead(new(n, "q"), error).await.file.dlq, q(drawer), "{error}");
     }
     let drawers = stage.store.drawers().await.expect("answers");
