@@ -22,6 +22,13 @@ use std::str::FromStr;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Maybe<T>(Option<T>);
 
+impl<T> Maybe<T> {
+    /// What was given, unless that was `none`.
+    pub(crate) fn into_option(self) -> Option<T> {
+        self.0
+    }
+}
+
 impl<T: FromStr> FromStr for Maybe<T> {
     type Err = T::Err;
 
@@ -188,7 +195,8 @@ impl BreakerChange {
         set(&mut rules.sample, self.sample.as_ref());
         set(&mut rules.ratio, self.ratio.as_ref());
         set(&mut rules.open_for, self.open_for.as_ref());
-        set(&mut rules.open_max, self.open_max.as_ref());
+        // Whoever wants it open for longer than the most there is means the most to be as long.
+        rules.open_max = self.open_max.unwrap_or(rules.open_max.max(rules.open_for));
         set(&mut rules.probes, self.probes.as_ref());
         Ok(Some(rules))
     }
@@ -320,13 +328,16 @@ impl PolicyChange {
         }
         policy.backoff = self.backoff.apply(policy.backoff)?;
         if let Some(strategy) = self.strategy {
-            // Nobody who only asks for strategies by category means the default count as their ceiling.
+            // The default count of one strategy is not meant as a ceiling of the other; what somebody said is.
+            let (queue, category) =
+                (QueuePolicy::default().max_attempts, QueuePolicy::by_category().max_attempts);
+            let (was, now) = match strategy {
+                RetryBy::ByCategory => (queue, category),
+                RetryBy::Queue => (category, queue),
+            };
             let unsaid = self.max_attempts.is_none() && self.max_retries.is_none();
-            if strategy != policy.strategy && unsaid {
-                policy.max_attempts = match strategy {
-                    RetryBy::ByCategory => QueuePolicy::by_category().max_attempts,
-                    RetryBy::Queue => QueuePolicy::default().max_attempts,
-                };
+            if strategy != policy.strategy && unsaid && policy.max_attempts == was {
+                policy.max_attempts = now;
             }
             policy.strategy = strategy;
         }
@@ -427,6 +438,8 @@ mod tests {
             4
         );
         assert_eq!(applied("--strategy queue", policy).unwrap(), QueuePolicy::default());
+        let three = QueuePolicy { max_attempts: 3, ..QueuePolicy::default() };
+        assert_eq!(applied("--strategy by_category", three).unwrap().max_attempts, 3, "what was said stays");
     }
 
     #[test]

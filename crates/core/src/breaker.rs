@@ -42,7 +42,8 @@ pub enum BreakerKey {
 
 impl BreakerKey {
     /// The part of the key that has to be read from the message when it comes in, because nothing later looks
-    /// into headers and payload again. A message without the value has no breaker.
+    /// into headers and payload again: the key on a line of its own, then the value. A message without the value
+    /// has no breaker, and one that was read for another key has none of this.
     #[must_use]
     pub fn read(&self, headers: &BTreeMap<String, String>, payload: &Payload) -> Option<String> {
         let value = match self {
@@ -50,7 +51,7 @@ impl BreakerKey {
             Self::Header(name) => headers.get(name).cloned(),
             Self::Payload(path) => filter::text_at(&payload.bytes, path),
         };
-        value.map(shortened).filter(|value| !value.is_empty())
+        value.map(shortened).filter(|value| !value.is_empty()).map(|value| format!("{self}\n{value}"))
     }
 
     /// The key of a message.
@@ -59,7 +60,10 @@ impl BreakerKey {
         match self {
             Self::Queue => Some(slip.queue.to_string()),
             Self::Kind => Some(slip.kind.clone()).filter(|kind| !kind.is_empty()),
-            Self::Header(_) | Self::Payload(_) => slip.breaker.clone(),
+            Self::Header(_) | Self::Payload(_) => {
+                let (key, value) = slip.breaker.as_deref()?.split_once('\n')?;
+                (key == self.to_string()).then(|| value.to_owned())
+            }
         }
     }
 }
@@ -318,7 +322,8 @@ impl Breaker {
             state: BreakerState::Closed,
             since: now,
             until: None,
-            epoch: 0,
+            // Later than every epoch of a breaker that was here before: its permits are stale.
+            epoch: now.as_millis().cast_unsigned(),
             in_a_row: 0,
             window: VecDeque::new(),
             reopened: 0,
@@ -328,12 +333,12 @@ impl Breaker {
         }
     }
 
-    /// Whether there is anything about it worth keeping: one that is closed, without a failure in a row and
-    /// without a result that still counts is as good as a new one.
+    /// Whether there is anything about it worth keeping when room is short: one that is closed and has no
+    /// result that still counts is as good as a new one.
     #[must_use]
     pub fn is_remarkable(&self, policy: &BreakerPolicy, now: Time) -> bool {
         let recent = self.window.back().is_some_and(|(at, _)| now.since(*at) <= policy.within);
-        self.state != BreakerState::Closed || self.in_a_row > 0 || recent
+        self.state != BreakerState::Closed || recent
     }
 
     /// The state now. An open breaker whose time is over is half open, whether or not anybody has looked.
@@ -464,11 +469,12 @@ impl Breaker {
             since: if state == self.state { self.since } else { self.until.unwrap_or(self.since) },
             until: self.until.filter(|_| state == BreakerState::Open),
             forced: state == BreakerState::Open && self.until.is_none(),
-            held,
+            held: if state == BreakerState::Closed { 0 } else { held },
             failures_in_a_row: self.in_a_row,
             results: self.window.len(),
             failed: self.window.iter().filter(|(_, failed)| *failed).count(),
-            probes_out: self.probes,
+            probes_out: self.probes.saturating_sub(self.succeeded),
+            probes_ok: self.succeeded,
             events: self.events.iter().cloned().collect(),
         }
     }
@@ -497,8 +503,10 @@ pub struct BreakerView {
     pub results: usize,
     /// How many of them failed.
     pub failed: usize,
-    /// Probes granted, while half open.
+    /// Probes still out, while half open.
     pub probes_out: u32,
+    /// Probes that succeeded.
+    pub probes_ok: u32,
     /// The latest changes, oldest first.
     pub events: Vec<BreakerEvent>,
 }
@@ -531,7 +539,7 @@ mod tests {
             let headers = [("r".to_owned(), "é".repeat(600))].into();
             key.parse::<BreakerKey>().unwrap().read(&headers, &payload(body))
         };
-        assert_eq!(read("payload.a.1", r#"{"a":[0,42]}"#).as_deref(), Some("42"));
+        assert_eq!(read("payload.a.1", r#"{"a":[0,42]}"#).as_deref(), Some("payload.a.1\n42"));
         for (key, body) in [
             ("payload.a", "{"),
             ("payload.a", r#"{"a":{}}"#),
@@ -541,6 +549,7 @@ mod tests {
             assert_eq!(read(key, body), None, "{key} {body}");
         }
         let long = read("header:r", "").unwrap();
+        let long = long.strip_prefix("header:r\n").unwrap();
         assert!(long.len() <= limits::KEY_BYTES_MAX && long.chars().all(|c| c == 'é'));
     }
 

@@ -2,6 +2,7 @@
 //! is kept ([`Failure`]). Analysis runs in the caller, before the store is asked; the store only files it.
 
 use crate::classify::{Class, Patterns, classify};
+use crate::error::Refusal;
 use crate::ids::LeafId;
 use crate::limits;
 use crate::signature::{Signature, SignatureRules};
@@ -257,6 +258,21 @@ impl Report {
             reasons: class.reasons,
             signature,
         }
+    }
+}
+
+/// Refuses words about a group that only a message's own history can say.
+///
+/// # Errors
+/// [`Refusal::Invalid`] for poison.
+pub fn check_label(category: Option<Category>) -> Result<(), Refusal> {
+    match category {
+        Some(Category::Poison) => Err(Refusal::invalid(
+            "category",
+            "a message is poison, not a group; quarantine its letters instead",
+        )),
+        Some(Category::Transient | Category::Persistent | Category::Systematic | Category::Resource)
+        | None => Ok(()),
     }
 }
 

@@ -54,7 +54,7 @@ named! {
         Backoff = "backoff",
         /// The same; the failures are what the queue's breaker is for.
         Breaker = "breaker",
-        /// Retries soon: the delay does not grow.
+        /// Retries soon: the first delay of the backoff, a second at most, and it does not grow.
         FastRetry = "fast_retry",
         /// The dead letter is set aside for an hour before anybody may send it back by the dozen.
         Quarantine = "quarantine",
@@ -80,6 +80,8 @@ impl Handling {
     }
 }
 
+/// The longest delay of a fast retry.
+pub const FAST: Span = Span::from_secs(1);
 /// How long a letter of a route that is quarantined is set aside.
 pub const QUARANTINE: Span = Span::from_secs(3_600);
 

@@ -97,12 +97,15 @@ pub const BREAKER_WINDOW_MAX: u32 = 1_000;
 pub const BREAKER_PROBES_MAX: u32 = 1_000;
 /// Changes of state a breaker remembers for people.
 pub const BREAKER_EVENTS_MAX: usize = 20;
-/// Breakers of one store that have something to remember; beyond it new keys are not watched, and that is said.
+/// Breakers of one store. Beyond it those without a recent result make room; where none can, a new key is not
+/// watched, and its work flows.
 pub const BREAKERS_MAX: usize = 10_000;
 /// Distinct workers and error kinds remembered with a failing message: beyond it both count as "many".
 pub const INDICATORS_MAX: usize = 8;
 /// Failing messages remembered per group to tell one bad message from a cause that hits many.
 pub const WITNESSES_MAX: usize = 16;
+/// Times a letter goes from quarantine back to work by itself.
+pub const AUTO_RELEASES_MAX: u32 = 3;
 /// Groups merged by one act.
 pub const MERGE_MAX: usize = 100;
 /// Patterns of the user's own for classifying errors: each is tried on every failure.

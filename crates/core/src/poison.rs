@@ -28,8 +28,10 @@ pub const OTHERS_WITHIN: Span = Span::from_hours(24);
 const SLOW: Span = Span::from_secs(10);
 /// A suspect that has waited so long is worth emptying a worker for.
 const SUSPECT_WAITS: Span = Span::from_secs(10);
-/// A worker that was to be emptied and has not asked again for so long is gone.
-const DRAIN_FORGOTTEN: Span = Span::from_secs(30);
+/// A worker is emptied for a suspect for so long at most; then it works on, and nobody is emptied for as long.
+const DRAIN_FOR: Span = Span::from_secs(30);
+/// Of so many calls of idle workers while suspects wait long, one is served the oldest of them.
+const SUSPECT_SHARE: u32 = 8;
 
 /// What a queue does about poison.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,6 +97,8 @@ pub struct Indicators {
     workers: Vec<u32>,
     /// Error types it failed with.
     kinds: Vec<u32>,
+    /// Signatures it failed with.
+    leaves: Vec<u32>,
     /// Workers that died with it, and leases that ran out.
     pub crashes: u32,
     /// The first failure.
@@ -128,6 +132,7 @@ impl Indicators {
             note(&mut next.workers, worker);
         }
         note(&mut next.kinds, &failure.report.error.error_type);
+        note(&mut next.leaves, &failure.signature.leaf.to_string());
         next.crashes = next.crashes.saturating_add(u32::from(failure.crashed()));
         next.first_at = next.first_at.or(Some(now));
         next.last_at = Some(now);
@@ -152,6 +157,12 @@ impl Indicators {
     #[must_use]
     pub fn distinct_kinds(&self) -> u32 {
         count(&self.kinds)
+    }
+
+    /// Distinct signatures it failed with.
+    #[must_use]
+    pub fn distinct_leaves(&self) -> u32 {
+        count(&self.leaves)
     }
 
     /// From the first failure to the latest.
@@ -329,7 +340,10 @@ pub enum Admission {
 /// Sees to it that suspects run alone and still run. One worker at a time is emptied for them.
 #[derive(Clone, Debug, Default)]
 pub struct Isolation {
+    /// Who is being emptied, and since when.
     draining: Option<(String, Time)>,
+    /// Idle workers that were served as usual since a suspect came first.
+    usual: u32,
 }
 
 impl Isolation {
@@ -346,22 +360,31 @@ impl Isolation {
             return Admission::Nothing;
         }
         let waits_long = oldest_suspect.is_some_and(|since| now.since(since) > SUSPECT_WAITS);
-        if !waits_long {
-            return if hands.leases == 0 { Admission::Anything } else { Admission::NoSuspects };
-        }
         if hands.leases == 0 {
             self.draining = self.draining.take().filter(|(name, _)| name != worker);
+            return self.admit_idle(waits_long);
+        }
+        match &self.draining {
+            // Being emptied, for whatever queue it asks.
+            Some((name, since)) if name == worker && now.since(*since) <= DRAIN_FOR => Admission::Nothing,
+            // Somebody is, or was and could not be in time.
+            Some((_, since)) if now.since(*since) <= DRAIN_FOR.times(2) => Admission::NoSuspects,
+            Some(_) | None if waits_long => {
+                self.draining = Some((worker.to_owned(), now));
+                Admission::Nothing
+            }
+            Some(_) | None => Admission::NoSuspects,
+        }
+    }
+
+    /// Suspects that wait long get their share of idle workers and no more, whatever else is urgent.
+    fn admit_idle(&mut self, waits_long: bool) -> Admission {
+        if waits_long && self.usual >= SUSPECT_SHARE {
+            self.usual = 0;
             return Admission::SuspectFirst;
         }
-        let free = match &self.draining {
-            Some((name, asked)) => name == worker || now.since(*asked) > DRAIN_FORGOTTEN,
-            None => true,
-        };
-        if free {
-            self.draining = Some((worker.to_owned(), now));
-            return Admission::Nothing;
-        }
-        Admission::NoSuspects
+        self.usual = if waits_long { self.usual + 1 } else { SUSPECT_SHARE };
+        Admission::Anything
     }
 }
 
@@ -430,7 +453,7 @@ mod tests {
         }
         assert_eq!((seen.failures, seen.same), (1_000, 1));
         assert_eq!((seen.distinct_workers(), seen.distinct_kinds()), (8, 8));
-        assert!(serde_json::to_string(&seen).unwrap().len() < 700);
+        assert!(serde_json::to_string(&seen).unwrap().len() < 900);
         let mut busy = failure("E");
         (busy.report.cpu, busy.report.duration) = (Some(30.0), Some(Span::from_secs(60)));
         assert_eq!(seen.after(&busy, true, None, NOW).resources, 50);
@@ -456,20 +479,29 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_is_emptied_for_a_suspect_and_only_one() {
+    fn a_worker_is_emptied_for_a_suspect_one_at_a_time_and_not_for_ever() {
         let mut isolation = Isolation::default();
-        let busy = Hands { leases: 2, suspects: 0 };
-        let idle = Hands::default();
-        let old = Some(NOW);
-        let soon = NOW.plus(Span::from_secs(5));
-        let late = NOW.plus(Span::from_secs(11));
-        assert_eq!(isolation.admit("a", idle, None, soon), Admission::Anything);
-        assert_eq!(isolation.admit("a", idle, old, soon), Admission::Anything);
-        assert_eq!(isolation.admit("a", busy, old, soon), Admission::NoSuspects);
-        assert_eq!(isolation.admit("a", Hands { leases: 1, suspects: 1 }, None, soon), Admission::Nothing);
-        assert_eq!(isolation.admit("a", busy, old, late), Admission::Nothing);
-        assert_eq!(isolation.admit("b", busy, old, late), Admission::NoSuspects);
-        assert_eq!(isolation.admit("b", busy, old, late.plus(Span::from_secs(31))), Admission::Nothing);
-        assert_eq!(isolation.admit("c", idle, old, late), Admission::SuspectFirst);
+        let (busy, idle, old) = (Hands { leases: 2, suspects: 0 }, Hands::default(), Some(NOW));
+        let at = |seconds| NOW.plus(Span::from_secs(seconds));
+        assert_eq!(isolation.admit("a", idle, None, at(5)), Admission::Anything);
+        assert_eq!(isolation.admit("a", idle, old, at(5)), Admission::Anything);
+        assert_eq!(isolation.admit("a", busy, old, at(5)), Admission::NoSuspects);
+        assert_eq!(isolation.admit("a", Hands { leases: 1, suspects: 1 }, None, at(5)), Admission::Nothing);
+        assert_eq!(isolation.admit("a", busy, old, at(11)), Admission::Nothing);
+        assert_eq!(isolation.admit("a", busy, None, at(12)), Admission::Nothing, "for any queue");
+        assert_eq!(isolation.admit("b", busy, old, at(13)), Admission::NoSuspects, "one is enough");
+        assert_eq!(isolation.admit("a", busy, old, at(42)), Admission::NoSuspects, "it took too long");
+        assert_eq!(isolation.admit("b", busy, old, at(60)), Admission::NoSuspects, "nobody for a while");
+        assert_eq!(isolation.admit("b", busy, old, at(75)), Admission::Nothing, "then another one");
+    }
+
+    #[test]
+    fn suspects_that_wait_long_get_a_share_of_idle_workers() {
+        let mut isolation = Isolation::default();
+        let served: Vec<Admission> = (0..28)
+            .map(|_| isolation.admit("a", Hands::default(), Some(NOW), NOW.plus(Span::from_secs(11))))
+            .collect();
+        assert_eq!(served.iter().filter(|a| **a == Admission::SuspectFirst).count(), 3);
+        assert_eq!(served[8], Admission::SuspectFirst);
     }
 }

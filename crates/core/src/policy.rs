@@ -235,8 +235,14 @@ impl QueuePolicy {
             Strategy::Queue => (&self.backoff, ceiling),
             Strategy::ByCategory => (&by_category, ceiling.min(retries.saturating_add(1))),
         };
-        let n = if self.handling(failure.route) == Handling::FastRetry { 1 } else { n };
-        (backoff.delay(n, last, failure.report.retry_after, roll), limit)
+        let hint = failure.report.retry_after;
+        let delay = if self.handling(failure.route) == Handling::FastRetry {
+            let soon = backoff.delay(1, None, None, roll).min(handling::FAST);
+            soon.max(hint.unwrap_or(Span::ZERO).min(backoff.cap))
+        } else {
+            backoff.delay(n, last, hint, roll)
+        };
+        (delay, limit)
     }
 
     /// The drawer a death of this route goes to.
@@ -279,6 +285,12 @@ impl QueuePolicy {
         sane("lease", self.lease, limits::LEASE_MIN, limits::LEASE_MAX)?;
         sane("retry_for", self.retry_for, Span::from_millis(1), limits::SPAN_MAX)?;
         sane("retention", self.retention, Span::from_millis(1), limits::SPAN_MAX)?;
+        for (route, handling) in &self.handling {
+            if *handling == Handling::Breaker && matches!(route, Route::Corruption | Route::Poison) {
+                let why = format!("{route} failures never count for a breaker; name another handling");
+                return Err(Refusal::invalid("handling", why));
+            }
+        }
         for (name, span) in [("ttl", self.ttl), ("open_ttl", self.open_ttl)] {
             if let Some(span) = span {
                 sane(name, span, Span::from_millis(1), limits::SPAN_MAX)?;

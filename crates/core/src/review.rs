@@ -49,7 +49,11 @@ pub struct Review {
 pub fn review(failed: &Failed<'_>, failure: Analysed) -> Review {
     let Failed { slip, life, policy, standing, same, said, now } = *failed;
     let worker = life.lease().map(|lease| lease.worker.as_str());
-    let indicators = life.indicators.after(&failure, same, worker, now);
+    let mut indicators = life.indicators.after(&failure, same, worker, now);
+    if !policy.poison.detect {
+        // Nobody looks for poison here, so nobody is suspect either.
+        indicators.crashes = 0;
+    }
     let others = standing.others(slip.id, OTHERS_WITHIN, now);
     let finding = if policy.poison.detect { assess(&indicators, others) } else { Finding::Continue };
     let mut class = with_history(&failure.class(), &history(failed, &indicators));
@@ -84,7 +88,7 @@ fn history(failed: &Failed<'_>, seen: &Indicators) -> History {
     History {
         same_in_a_row: own,
         attempts: life.attempts,
-        distinct_leaves: seen.distinct_kinds(),
+        distinct_leaves: seen.distinct_leaves(),
         distinct_workers: seen.distinct_workers(),
         crashes: seen.crashes,
         group_messages: standing.others(slip.id, AT_ONCE, now),

@@ -10,7 +10,7 @@ use crate::audit::{AuditReport, AuditRow};
 use crate::breaker::BreakerView;
 use crate::dead_letter::{Act, ActRequest, Actor, DeadLetter, LetterDelivery, Status};
 use crate::error::{Outcome, Refusal};
-use crate::failure::{Analysed, Reason};
+use crate::failure::{Analysed, Category, Reason};
 use crate::filter::Filter;
 use crate::group::Group;
 use crate::ids::{GroupId, LeaseToken, MessageId, OperationId, QueueName};
@@ -402,6 +402,10 @@ pub trait Letters: Send + Sync {
 
     /// Says that these groups have one cause; the oldest name stays, the others lead to it (**I48**).
     async fn merge_groups(&self, groups: Vec<GroupId>, actor: Actor) -> Outcome<Group>;
+
+    /// An operator's word on what kind of failure a group is; nothing takes it back (**I48**). It goes before
+    /// what statistics say, for failures from then on.
+    async fn label_group(&self, id: GroupId, category: Option<Category>, actor: Actor) -> Outcome<Group>;
 
     /// Files letters from an export. A letter whose id is here already is left alone and refused by entry.
     async fn import(&self, batch: Vec<DeadLetter>, actor: Actor) -> Outcome<Each<MessageId>>;

@@ -12,6 +12,7 @@ use redrive_core::audit::{AuditKey, AuditReport, AuditRow};
 use redrive_core::breaker::BreakerView;
 use redrive_core::dead_letter::{ActRequest, Actor, DeadLetter, LetterDelivery};
 use redrive_core::error::{Outcome, Refusal};
+use redrive_core::failure::Category;
 use redrive_core::filter::Filter;
 use redrive_core::group::Group;
 use redrive_core::ids::{GroupId, MessageId, OperationId, QueueName};
@@ -106,15 +107,16 @@ impl<A: Access> Work for EngineStore<A> {
 
     async fn wait(&self, queues: Vec<QueueName>, at_most: Span) -> Outcome<bool> {
         check_wait(&queues)?;
-        let end = tokio::time::Instant::now() + at_most.to_std();
-        let mut napped = false;
+        let began = tokio::time::Instant::now();
+        let end = began + at_most.to_std();
         loop {
             // Listen before looking, or a bell between the two would be missed.
             let bell = self.0.bell().notified();
             let names = queues.clone();
             let due = self.0.write(false, move |engine, now| engine.next_due(&names, now)).await?;
             let now = self.0.now();
-            if due.ordinary.is_some_and(|at| at <= now) || due.suspect.is_some_and(|at| at <= now) && napped {
+            let asked = began.elapsed() >= SUSPECT_POLL.to_std();
+            if due.ordinary.is_some_and(|at| at <= now) || due.suspect.is_some_and(|at| at <= now) && asked {
                 return Ok(true);
             }
             let left = end.saturating_duration_since(tokio::time::Instant::now());
@@ -126,7 +128,7 @@ impl<A: Access> Work for EngineStore<A> {
             let suspect = due.suspect.map(|at| at.max(now.plus(SUSPECT_POLL)));
             let next = due.ordinary.into_iter().chain(suspect).min();
             let nap = next.map_or(left, |at| at.since(now).to_std().min(left));
-            napped = tokio::time::timeout(nap, bell).await.is_err();
+            let _ = tokio::time::timeout(nap, bell).await;
         }
     }
 
@@ -235,6 +237,12 @@ impl<A: Access> Letters for EngineStore<A> {
         let merged =
             self.0.write(false, move |engine, now| engine.merge_groups(&groups, &actor, now)).await?;
         self.group(merged).await
+    }
+
+    async fn label_group(&self, id: GroupId, category: Option<Category>, actor: Actor) -> Outcome<Group> {
+        let named =
+            self.0.write(false, move |engine, now| engine.label_group(id, category, &actor, now)).await?;
+        self.group(named).await
     }
 
     async fn import(&self, batch: Vec<DeadLetter>, actor: Actor) -> Outcome<Each<MessageId>> {

@@ -48,13 +48,6 @@ struct Line {
 
 impl Line {
     fn error(self) -> Result<ErrorInfo, String> {
-        if self.error_type.is_none()
-            && self.of_letter.is_none()
-            && self.message.is_none()
-            && self.code.is_none()
-        {
-            return Err("has none of error_type, code and message".into());
-        }
         let code = match self.code {
             None | Some(Value::Null) => None,
             Some(Value::String(code)) => Some(code),

@@ -5,7 +5,9 @@ use crate::args::PageArgs;
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::{CliError, Done, ExitCode};
 use crate::output::{Column, Look, Sheet, Show};
+use crate::policy_change::Maybe;
 use clap::Subcommand;
+use redrive::core::failure::Category;
 use redrive::core::group::Group;
 use redrive::core::ids::{GroupId, QueueName};
 use redrive::core::query::{PageRequest, Query};
@@ -29,6 +31,18 @@ pub(crate) enum GroupCommand {
         /// How many values to show of each place that varies, from the latest dead letters
         #[arg(long, value_name = "N", default_value_t = 3)]
         top: usize,
+    },
+    /// Say what kind of failure a group is; it goes before what statistics say
+    Label {
+        /// The group
+        #[arg(value_name = "ID")]
+        id: GroupId,
+        /// transient, persistent, systematic or resource; `none` takes it back
+        #[arg(value_name = "CATEGORY")]
+        category: Maybe<Category>,
+        /// Why, for the audit trail
+        #[arg(long, value_name = "TEXT")]
+        reason: Option<String>,
     },
     /// Say that groups have one cause; the oldest name stays, the others lead to it
     Merge {
@@ -139,6 +153,10 @@ pub(crate) async fn run(app: &App, command: GroupCommand) -> Done {
     match command {
         GroupCommand::List { page } => {
             pages(app, store, &page, async |store: &dyn Store, page| store.groups(page).await).await
+        }
+        GroupCommand::Label { id, category, reason } => {
+            app.out.one(&store.label_group(id, category.into_option(), app.actor(reason)).await?)?;
+            Ok(ExitCode::Ok)
         }
         GroupCommand::Merge { ids, reason } => {
             let merged = store.merge_groups(ids, app.actor(reason)).await?;

@@ -161,7 +161,9 @@ fn weigh(class: &mut Class, history: &History) {
         reasons.push(format!("{} other messages failed alike in one short burst", history.group_messages));
     }
     let (ok, failed) = counted(history.lessons.redriven_ok, history.lessons.redriven_failed);
-    let (abandoned, _) = counted(history.lessons.abandoned, 0);
+    // Whoever closed letters by hand saw more than time at work.
+    let by_hand = history.lessons.abandoned.saturating_add(history.lessons.resolved);
+    let (abandoned, _) = counted(by_hand, 0);
     if reasons.is_empty() && ok + failed + abandoned < 0.5 {
         // Nothing is known that the error does not say itself.
         return;

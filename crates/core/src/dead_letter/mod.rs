@@ -8,6 +8,7 @@ use crate::ids::{GroupId, LeafId, LeaseToken, MessageId, QueueName};
 use crate::lifecycle::Life;
 use crate::limits;
 use crate::message::{Message, Slip};
+use crate::poison::Release;
 use crate::policy::{OnDead, QueuePolicy};
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
@@ -320,6 +321,16 @@ impl File {
             consumer: None,
             consumer_until: None,
             ..self.clone()
+        }
+    }
+
+    /// Where it goes when its quarantine ends. Only poison goes back to work by itself, where its queue says
+    /// so, and only a few times: who comes back again and again is for a person.
+    #[must_use]
+    pub fn released_to(&self, policy: &QueuePolicy) -> Release {
+        match (policy.poison.release, self.reason) {
+            (Release::Queue, Reason::Poison) if self.redrives < limits::AUTO_RELEASES_MAX => Release::Queue,
+            (Release::Queue | Release::Review, _) => Release::Review,
         }
     }
 

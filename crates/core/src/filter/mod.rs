@@ -31,7 +31,7 @@ mod tests;
 pub use field::Field;
 
 use crate::dead_letter::DeadLetter;
-use crate::ids::serde_as_text;
+use crate::ids::{GroupId, serde_as_text};
 use crate::limits;
 use crate::message::Message;
 use crate::time::Time;
@@ -81,6 +81,31 @@ impl Filter {
     #[must_use]
     pub const fn is_all(&self) -> bool {
         self.expr.is_none()
+    }
+
+    /// The groups it names.
+    #[must_use]
+    pub fn groups(&self) -> Vec<GroupId> {
+        let named = |term: &&Term| match &term.test {
+            parser::Test::Leaves(groups) => groups.clone(),
+            parser::Test::Ids(_)
+            | parser::Test::Signature(..)
+            | parser::Test::Names(_)
+            | parser::Test::Texts(_)
+            | parser::Test::Reaches(_)
+            | parser::Test::Json(_) => Vec::new(),
+        };
+        self.terms().iter().flat_map(named).collect()
+    }
+
+    /// The filter with its groups called by the names they have now: merged ones live on under another.
+    #[must_use]
+    pub fn with_groups(&self, name_of: impl Fn(GroupId) -> GroupId) -> Self {
+        let mut filter = self.clone();
+        if let Some(expr) = &mut filter.expr {
+            expr.rename_groups(&name_of);
+        }
+        filter
     }
 
     /// Whether this letter is meant, at this instant.

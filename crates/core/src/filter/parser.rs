@@ -28,6 +28,18 @@ pub(super) enum Expr {
 }
 
 impl Expr {
+    /// Calls every group by the name that this gives it.
+    pub(super) fn rename_groups(&mut self, name_of: &impl Fn(LeafId) -> LeafId) {
+        match self {
+            Self::All(all) | Self::Any(all) => all.iter_mut().for_each(|expr| expr.rename_groups(name_of)),
+            Self::Not(expr) => expr.rename_groups(name_of),
+            Self::Term(Term { test: Test::Leaves(groups), .. }) => {
+                groups.iter_mut().for_each(|group| *group = name_of(*group));
+            }
+            Self::Term(_) => {}
+        }
+    }
+
     /// Adds every term in the order of the text.
     pub(super) fn collect_terms<'a>(&'a self, found: &mut Vec<&'a Term>) {
         match self {

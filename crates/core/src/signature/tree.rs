@@ -43,12 +43,23 @@ struct Known {
     template: Box<str>,
 }
 
+/// What the leaves of a full group have in common: a word, or any.
+#[derive(Debug)]
+struct Face {
+    words: Vec<Option<String>>,
+    leaf: LeafId,
+    group: u32,
+}
+
 /// All leaves and their groups, in memory.
 #[derive(Debug, Default)]
 pub struct Tree {
     nodes: Vec<Node>,
     slots: Slots,
     leaves: HashMap<LeafId, Known>,
+    /// Full groups by bucket and number of words; there are at most [`limits::LEAVES_MAX`] by
+    /// [`limits::GROUP_LEAVES_MAX`] of them.
+    faces: HashMap<(u64, usize), Vec<Face>>,
     /// Pins to leaves that have not been restored yet.
     waiting: HashMap<LeafId, Vec<LeafId>>,
     /// Signatures that were filed under another leaf, so that the next one need not be matched again.
@@ -136,6 +147,9 @@ impl Tree {
         self.next = self.next.saturating_add(1);
         self.take(leaf.id, n, &leaf.template, (!leaf.fixed).then_some(bucket), &mut moved);
         leaf.group = self.group_of(leaf.id).unwrap_or(leaf.id);
+        if compared {
+            self.note_face(bucket, leaf.id);
+        }
         moved.retain(|(moved, _)| *moved != leaf.id);
         Placed { leaf: leaf.id, new: Some(leaf), moved }
     }
@@ -162,12 +176,54 @@ impl Tree {
         self.filed.insert(signature, leaf);
     }
 
-    /// The leaf of a group that has enough leaves already and that a line belongs to.
+    /// The leaf of a group that has enough leaves already and that a line belongs to: by a pattern the line
+    /// belongs to, or by what all leaves of such a group have in common.
     fn full_group(&self, bucket: u64, template: &str) -> Option<LeafId> {
         let words = words(template);
-        let node = self.slots.matching(bucket, &words)?;
-        let root = self.nodes.get(index(self.root(node)))?;
-        if root.leaves.len() < limits::GROUP_LEAVES_MAX { None } else { root.oldest.map(|(_, leaf)| leaf) }
+        if let Some(root) = self.slots.matching(bucket, &words).map(|node| self.root(node))
+            && let Some(root) = self.nodes.get(index(root))
+            && root.leaves.len() >= limits::GROUP_LEAVES_MAX
+        {
+            return root.oldest.map(|(_, leaf)| leaf);
+        }
+        let fits = |face: &&Face| {
+            face.words
+                .iter()
+                .zip(&words)
+                .all(|(face, word)| face.as_ref().is_none_or(|face| *face == word.plain))
+        };
+        let face = self.faces.get(&(bucket, words.len()))?.iter().find(fits)?;
+        self.group_of(face.leaf)
+    }
+
+    /// Keeps what all leaves of a group have in common, once it has as many as it may. Of groups with hardly
+    /// anything in common nothing is kept: they would take in what is not theirs.
+    fn note_face(&mut self, bucket: u64, leaf: LeafId) {
+        let Some(node) = self.leaves.get(&leaf).map(|known| self.root(known.node)) else { return };
+        let Some(root) = self.nodes.get(index(node)).filter(|n| n.leaves.len() >= limits::GROUP_LEAVES_MAX)
+        else {
+            return;
+        };
+        let of = |leaf: &LeafId| self.leaves.get(leaf).map(|known| words(&known.template));
+        let Some(first) = of(&leaf) else { return };
+        let known = self.faces.get(&(bucket, first.len()));
+        if known.is_some_and(|faces| faces.iter().any(|face| face.group == node)) {
+            return;
+        }
+        let mut common: Vec<Option<String>> = first.into_iter().map(|word| Some(word.plain)).collect();
+        for other in root.leaves.iter().take(limits::GROUP_LEAVES_MAX).filter_map(of) {
+            if other.len() == common.len() {
+                for (common, word) in common.iter_mut().zip(other) {
+                    if common.as_ref().is_some_and(|common| *common != word.plain) {
+                        *common = None;
+                    }
+                }
+            }
+        }
+        if common.iter().flatten().count() >= 2 {
+            let face = Face { words: common, leaf, group: node };
+            self.faces.entry((bucket, face.words.len())).or_default().push(face);
+        }
     }
 
     /// Takes a leaf in and follows what it shows to the end.
@@ -332,7 +388,8 @@ pub fn common_template<'a>(face: &str, others: impl Iterator<Item = &'a str>) ->
         varied = true;
         shown.iter_mut().zip(&other).for_each(|(shown, other)| widen(shown, other));
     }
-    if !varied {
+    // Groups that an operator put together may have nothing in common: the oldest wording says more then.
+    if !varied || shown.iter().all(|word| word.shown == WILD) {
         return face.to_owned();
     }
     let shown: Vec<String> = shown.into_iter().map(|word| word.shown).collect();
@@ -618,5 +675,33 @@ mod tests {
             let once = crate::signature::mask(&line);
             prop_assert_eq!(crate::signature::mask(&once), once);
         }
+    }
+
+    #[test]
+    fn a_noisy_cause_does_not_use_up_the_room_of_others() {
+        let word = |n: usize| {
+            let letter = |n: usize| char::from(b'a' + u8::try_from(n % 26).unwrap());
+            format!("{}{}{}x{}", letter(n), letter(n / 26), letter(n / 676), letter(n / 17_576))
+        };
+        let mut tree = Tree::new();
+        for n in 0..4_000 {
+            tree.learn(&signature(&format!("cannot open {} because {} said so", word(n), word(n * 7 + 3))));
+        }
+        assert!(tree.len() <= 2 * limits::GROUP_LEAVES_MAX, "{} leaves", tree.len());
+        let first = tree.learn(&signature("cannot open zzzz because qqqq said so")).leaf;
+        let other = tree.learn(&signature("the printer is on fire")).leaf;
+        assert_ne!(tree.group_of(first), tree.group_of(other));
+        assert_eq!(tree.template_of(first).unwrap(), "cannot open <*> because <*> said so");
+        // The same after a restart.
+        let mut again = Tree::new();
+        for (id, known) in &tree.leaves {
+            let group = tree.group_of(*id).unwrap();
+            let alone = Leaf::alone(*id, known.template.to_string(), String::new());
+            again.restore(&Leaf { group, version: VERSION, ..alone });
+        }
+        for n in 4_000..4_100 {
+            again.learn(&signature(&format!("cannot open {} because {} said so", word(n), word(n * 7 + 3))));
+        }
+        assert!(again.len() <= tree.len() + 1, "{} leaves", again.len());
     }
 }

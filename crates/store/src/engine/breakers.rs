@@ -5,7 +5,7 @@ use super::Engine;
 use super::lines::Mode;
 use super::tables::{BreakerAt, Kept, Tables};
 use redrive_core::audit::AuditEntry;
-use redrive_core::breaker::{Breaker, BreakerPolicy, BreakerView, Signal, Stance};
+use redrive_core::breaker::{Breaker, BreakerKey, BreakerPolicy, BreakerView, Signal, Stance};
 use redrive_core::dead_letter::Actor;
 use redrive_core::error::{Outcome, Refusal};
 use redrive_core::ids::QueueName;
@@ -77,10 +77,12 @@ impl<T: Tables> Engine<T> {
             return Ok(None);
         }
         let breaker = all.entry(at.clone()).or_insert_with(|| Breaker::new(now));
-        let before = breaker.stance(policy, now);
+        let (before, old) = (breaker.stance(policy, now), breaker.clone());
         let result = change(breaker);
         let after = breaker.stance(policy, now);
-        self.breakers.changed.insert(at.clone());
+        if old != *breaker {
+            self.breakers.changed.insert(at.clone());
+        }
         if let Some(until) = ends(after).filter(|_| before != after) {
             self.breakers.reopen.insert((until, at.clone()));
         }
@@ -99,7 +101,7 @@ impl<T: Tables> Engine<T> {
         if all.len() < limits::BREAKERS_MAX || all.contains_key(at) {
             return Ok(());
         }
-        let idle = all.iter().filter(|((queue, _), b)| *queue == at.0 && !b.is_remarkable(policy, now));
+        let idle = all.iter().filter(|(_, b)| !b.is_remarkable(policy, now));
         let idle: Vec<BreakerAt> = idle.map(|(at, _)| at.clone()).collect();
         for at in idle {
             self.breakers()?.remove(&at);
@@ -187,8 +189,6 @@ impl<T: Tables> Engine<T> {
             self.breakers.changed.insert(at);
         }
         self.breakers.reopen.retain(|(_, at)| at.0 != *queue);
-        // The index was built for the old key.
-        self.hot = None;
         Ok(())
     }
 
@@ -234,6 +234,10 @@ impl<T: Tables> Engine<T> {
             );
             return Err(Refusal::invalid("breaker", why).into());
         };
+        if rules.key == BreakerKey::Queue && key != queue.as_str() {
+            let why = format!("queue {queue} has one breaker for all of it; its key is {queue}");
+            return Err(Refusal::invalid("key", why).into());
+        }
         let at = (queue.clone(), key.to_owned());
         // The index must be there, so that what is held is known and shown.
         self.hot()?;

@@ -3,7 +3,7 @@
 use super::Engine;
 use super::tables::{Incoming, Kept, KeyRow, Live, QueueRow, Tables, unless_damaged};
 use redrive_core::audit::AuditEntry;
-use redrive_core::breaker::BreakerKey;
+use redrive_core::breaker::{BreakerKey, BreakerPolicy};
 use redrive_core::dead_letter::Actor;
 use redrive_core::error::{Error, Outcome, Refusal};
 use redrive_core::ids::{MessageId, QueueName};
@@ -145,8 +145,9 @@ impl<T: Tables> Engine<T> {
         policy.check(name)?;
         actor.check()?;
         check_drawers(self.queues()?, name, &policy)?;
-        let key = |policy: &QueuePolicy| policy.breaker.as_ref().map(|rules| rules.key.clone());
-        let rekeyed = self.queues()?.get(name).and_then(|row| key(&row.policy)) != key(&policy);
+        let rules = self.queues()?.get(name).and_then(|row| row.policy.breaker.clone());
+        let key = |rules: &Option<BreakerPolicy>| rules.as_ref().map(|rules| rules.key.clone());
+        let (rekeyed, renumbered) = (key(&rules) != key(&policy.breaker), rules != policy.breaker);
         self.ensure_queue(name, &policy)?;
         let row = self.queue_mut(name)?;
         let before = serde_json::to_string(&row.policy).unwrap_or_default();
@@ -154,6 +155,11 @@ impl<T: Tables> Engine<T> {
         row.policy = policy;
         if rekeyed {
             self.forget_breakers(name)?;
+        }
+        if renumbered {
+            // What the index lets through was decided by the old rules.
+            self.hot = None;
+            self.woke = true;
         }
         let entry = AuditEntry::new(now, actor, "configure", name, 1);
         self.record(entry.with_detail(format!("{before} -> {after}")))?;

@@ -6,8 +6,8 @@ use super::tables::{Kept, Letter, Tables};
 use redrive_core::audit::AuditEntry;
 use redrive_core::classify::Lessons;
 use redrive_core::dead_letter::Actor;
-use redrive_core::error::{Outcome, Refusal, StoreError, StoreErrorKind};
-use redrive_core::failure::{Analysed, ErrorInfo};
+use redrive_core::error::{Outcome, Refusal};
+use redrive_core::failure::{Analysed, Category, ErrorInfo, check_label};
 use redrive_core::group::Leaf;
 use redrive_core::ids::{GroupId, LeafId};
 use redrive_core::limits;
@@ -50,8 +50,8 @@ impl<T: Tables> Engine<T> {
     /// Writes down where leaves are now, and what is known of groups that have become one.
     fn regroup(&mut self, moved: Vec<(LeafId, GroupId)>, pinned: Option<GroupId>) -> Kept<()> {
         for (id, group) in moved {
-            let missing = || StoreError::new(StoreErrorKind::Damaged, format!("leaf {id} is missing"));
-            let leaf = self.tables.leaf(id)?.ok_or_else(missing)?;
+            // A leaf that is gone is for `doctor` to report; its group is no reason to stop the store.
+            let Some(leaf) = self.tables.leaf(id)? else { continue };
             if leaf.group != group {
                 let old = self.standing(leaf.group)?.clone();
                 self.cache.standings.insert(leaf.group, Standing::default());
@@ -84,27 +84,45 @@ impl<T: Tables> Engine<T> {
         Ok(name)
     }
 
+    /// An operator says what kind of failure a group is.
+    pub(crate) fn label_group(
+        &mut self,
+        id: GroupId,
+        category: Option<Category>,
+        actor: &Actor,
+        now: Time,
+    ) -> Outcome<GroupId> {
+        actor.check()?;
+        check_label(category)?;
+        let group = self.group_of(id)?.ok_or(Refusal::NoSuchGroup { group: id })?;
+        self.teach(group, |standing| standing.lessons.said = category)?;
+        let detail = category.map_or("none", Category::name);
+        self.record(AuditEntry::new(now, actor, "label group", group, 1).with_detail(detail.to_owned()))?;
+        Ok(group)
+    }
+
     /// What an outcome teaches about the group of a letter.
     pub(super) fn learn(&mut self, letter: &Letter, lesson: impl FnOnce(&mut Lessons)) -> Kept<()> {
         let group = self.group_of(letter.file.leaf)?.unwrap_or(letter.file.leaf);
         self.teach(group, |standing| lesson(&mut standing.lessons))
     }
 
-    /// Takes in a leaf that was filed elsewhere, under the name it has there.
-    pub(super) fn adopt(&mut self, id: LeafId, template: &str, error: &ErrorInfo) -> Kept<()> {
+    /// Takes in a failure that was filed elsewhere, under the name it has there unless the tree knows better.
+    pub(super) fn adopt(&mut self, id: LeafId, template: &str, error: &ErrorInfo) -> Kept<LeafId> {
         let sign = Signature::of(error);
         if sign.leaf == id {
             let placed = self.tree()?.learn(&sign);
             if let Some(leaf) = &placed.new {
                 self.tables.put_leaf(leaf)?;
             }
-            return self.regroup(placed.moved, None);
+            self.regroup(placed.moved, None)?;
+            return Ok(placed.leaf);
         }
         if self.group_of(id)?.is_none() {
             let leaf = Leaf::alone(id, template.to_owned(), error.error_type.clone());
             self.tree()?.restore(&leaf);
             self.tables.put_leaf(&leaf)?;
         }
-        Ok(())
+        Ok(id)
     }
 }

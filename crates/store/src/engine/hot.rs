@@ -120,8 +120,12 @@ impl HotQueue {
     /// Counts a waiting message of a breaker.
     fn count(&mut self, slip: &Slip, by: i64) {
         let Some(key) = self.breaker.as_ref().and_then(|key| key.of(slip)) else { return };
-        let count = self.behind.entry(key).or_default();
-        *count = count.saturating_add_signed(by);
+        let count = self.behind.get(&key).copied().unwrap_or(0).saturating_add_signed(by);
+        if count == 0 {
+            self.behind.remove(&key);
+        } else {
+            self.behind.insert(key, count);
+        }
     }
 
     fn level(&mut self, priority: Priority) -> &mut Level {
@@ -361,7 +365,20 @@ impl Hot {
 
     /// Lets the messages of a breaker through, or some, or none.
     pub(crate) fn set_mode(&mut self, queue: &QueueName, key: &str, mode: Mode) {
-        self.queue(queue).with_line(key, |line| line.mode = mode);
+        let hot = self.queue(queue);
+        let mut on_disk = None;
+        hot.with_line(key, |line| {
+            line.mode = mode;
+            if mode != Mode::Held {
+                on_disk = line.on_disk_from.take();
+            }
+        });
+        // What was passed over on disk while it was held is looked for again.
+        if let Some(from) = on_disk {
+            for level in &mut hot.levels {
+                level.spilled_from = Some(level.spilled_from.map_or(from, |at| at.min(from)));
+            }
+        }
     }
 
     /// How many messages wait behind a breaker.
@@ -417,7 +434,12 @@ impl Hot {
     pub(crate) fn next_due(&self, queue: &QueueName) -> (Option<Time>, Option<Time>) {
         let Some(queue) = self.queues.get(queue) else { return (None, None) };
         let first = |places: &BTreeMap<Place, MessageId>| places.keys().next().map(|(at, _)| *at);
-        let ordinary = queue.levels.iter().filter_map(|level| first(&level.waiting)).min();
+        // A level whose rest is on disk may have something due; whoever asks will see.
+        let due = |level: &Level| match level.spilled_from {
+            Some(_) if level.waiting.is_empty() => Some(Time::ZERO),
+            Some(_) | None => first(&level.waiting),
+        };
+        let ordinary = queue.levels.iter().filter_map(due).min();
         (ordinary, queue.suspects.iter().filter_map(first).min())
     }
 
@@ -448,11 +470,21 @@ impl Hot {
         self.queue(&refill.queue).level(refill.priority).spilled_from = rest;
     }
 
-    /// Adds a message that was on disk; the cap was checked when the refill was planned.
+    /// Adds a message that was on disk, unless it is here already or may stay there. A level is refilled only when
+    /// it has run low, so what is added is bounded by what one look at the disk brings.
     pub(crate) fn add_refilled(&mut self, slip: &Slip, life: &Life) {
         let queue = self.queue(&slip.queue);
         let breaker = queue.breaker.as_ref().and_then(|key| key.of(slip));
-        queue.show(slip.seq, &Parked::new(slip, life, false, breaker));
+        if let Some(line) = breaker.as_ref().and_then(|key| queue.lines.get_mut(key))
+            && (line.has(slip, life) || line.leaves_on_disk(slip.id))
+        {
+            return;
+        }
+        let m = Parked::new(slip, life, false, breaker);
+        if queue.places(&m).contains_key(&(m.ready_at, slip.seq)) {
+            return;
+        }
+        queue.show(slip.seq, &m);
         self.entries += 1;
     }
 }

@@ -19,6 +19,8 @@ use std::collections::HashMap;
 
 /// Rows looked at per refill of a spilled level.
 const REFILL_ROWS: usize = 65_536;
+/// Refills before one pick.
+const REFILLS_PER_CALL: usize = 64;
 /// A spilled level is refilled when it has fewer entries than this in memory.
 const REFILL_BELOW: usize = limits::LEASE_BATCH_MAX;
 
@@ -46,6 +48,7 @@ impl<T: Tables> Engine<T> {
             }
         }
         self.reap_messages(limits::REAP_MAX, now)?;
+        self.end_quarantines(limits::REAP_MAX, now)?;
         self.tick_breakers(now)?;
         let mut admission = self.admit(&request.worker, &open, now)?;
         if admission == Admission::Nothing {
@@ -174,7 +177,9 @@ impl<T: Tables> Engine<T> {
 
     /// Brings in the next part of levels whose tail is on disk.
     fn refill(&mut self, queues: &[QueueName]) -> Kept<()> {
-        while let Some(refill) = self.hot()?.wants_refill(queues, REFILL_BELOW) {
+        // A long stretch of disk without anything leasable is crossed over several calls, not in one commit.
+        for _ in 0..REFILLS_PER_CALL {
+            let Some(refill) = self.hot()?.wants_refill(queues, REFILL_BELOW) else { break };
             self.refill_level(&refill)?;
         }
         Ok(())

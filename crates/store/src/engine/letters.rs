@@ -8,6 +8,7 @@ use redrive_core::dead_letter::{
     Act, ActRequest, Acted, Actor, CONSUMER_BACKOFF, CONSUMER_LEASE, DeadLetter, File, Note, Status,
 };
 use redrive_core::error::{Error, Outcome, Refusal};
+use redrive_core::failure::Failure;
 use redrive_core::ids::{LeaseToken, MessageId};
 use redrive_core::lifecycle::{Command, Final, Life, Phase, transition};
 use redrive_core::limits;
@@ -211,7 +212,7 @@ impl<T: Tables> Engine<T> {
         })
     }
 
-    fn import_one(&mut self, letter: DeadLetter, body: T::Body, now: Time) -> Outcome<()> {
+    fn import_one(&mut self, mut letter: DeadLetter, body: T::Body, now: Time) -> Outcome<()> {
         let id = letter.id();
         if self.tables.live(id)?.is_some() || self.tables.letter(id)?.is_some() {
             return Err(Refusal::IdConflict { id }.into());
@@ -221,11 +222,14 @@ impl<T: Tables> Engine<T> {
         heads.seq += 1;
         heads.death += 1;
         let (seq, death) = (heads.seq, heads.death);
-        let slip = Slip { seq, ..Slip::from(&letter.message.envelope) };
+        let envelope = &letter.message.envelope;
+        let rules = self.queue(&envelope.queue)?.policy.breaker.clone();
+        let breaker = rules.and_then(|rules| rules.key.read(&envelope.headers, &envelope.payload));
+        let slip = Slip { seq, breaker, ..Slip::from(envelope) };
         let ttl = letter.message.envelope.ttl;
         self.tables.put_body(seq, body, ttl, letter.message.envelope.enqueued_at)?;
         let template = letter.signature.clone();
-        self.adopt(letter.file.leaf, &template, &letter.error)?;
+        letter.file.leaf = self.adopt(letter.file.leaf, &template, &letter.error)?;
         self.import_history(&slip, &letter, now)?;
         let row = imported(letter, slip, death);
         let open = i64::from(!row.file.status.is_closed());
@@ -245,9 +249,9 @@ impl<T: Tables> Engine<T> {
         let gap = letter.message.failed.saturating_sub(kept);
         for (n, failure) in (0..).zip(&letter.message.failures) {
             let ordinal = if n < limits::HISTORY_EDGE { n } else { n + gap };
-            self.tables.add_failure(slip, ordinal, failure)?;
-            self.adopt(failure.leaf, &failure.signature, &failure.error)?;
-            self.count_leaf(leaf_key(slip, failure.leaf), |c| c.add(0, 0, 1, now))?;
+            let leaf = self.adopt(failure.leaf, &failure.signature, &failure.error)?;
+            self.tables.add_failure(slip, ordinal, &Failure { leaf, ..failure.clone() })?;
+            self.count_leaf(leaf_key(slip, leaf), |c| c.add(0, 0, 1, now))?;
         }
         Ok(())
     }

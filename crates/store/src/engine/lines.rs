@@ -2,7 +2,13 @@
 //! none while it is open, the first of each level while it lets probes through.
 
 use super::hot::{Parked, Place};
+use redrive_core::ids::MessageId;
+use redrive_core::lifecycle::Life;
+use redrive_core::message::Slip;
 use std::collections::BTreeMap;
+
+/// Messages of a half-open breaker that are held ready in memory for its probes.
+const PROBE_CANDIDATES: usize = 1_000;
 
 /// What a breaker lets through.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,6 +30,8 @@ pub(super) type Messages = Vec<(u64, Parked)>;
 pub(super) struct Line {
     members: [BTreeMap<Place, Parked>; 5],
     pub(super) mode: Mode,
+    /// The first message of the line that was left on disk while the line was not free.
+    pub(super) on_disk_from: Option<MessageId>,
     /// Whether everything is shown, beside what `shown` says.
     all_shown: bool,
     /// What is shown while probing.
@@ -42,6 +50,12 @@ impl Line {
         }
     }
 
+    /// Whether it waits here.
+    pub(super) fn has(&self, slip: &Slip, life: &Life) -> bool {
+        let level = self.members.get(slip.priority.level());
+        level.is_some_and(|level| level.contains_key(&(life.ready_at, slip.seq)))
+    }
+
     /// It does not any more; says whether it did.
     pub(super) fn leave(&mut self, seq: u64, m: &Parked) -> bool {
         let level = self.members.get_mut(m.priority.level());
@@ -50,9 +64,23 @@ impl Line {
         true
     }
 
+    /// Whether a message of the line that comes from disk may stay there: it could not be leased anyway, and
+    /// there are enough for probes.
+    pub(super) fn leaves_on_disk(&mut self, id: MessageId) -> bool {
+        let enough = match self.mode {
+            Mode::Free => false,
+            Mode::Probing => self.members.iter().map(BTreeMap::len).sum::<usize>() >= PROBE_CANDIDATES,
+            Mode::Held => true,
+        };
+        if enough {
+            self.on_disk_from = Some(self.on_disk_from.map_or(id, |first| first.min(id)));
+        }
+        enough
+    }
+
     /// Whether it can be forgotten: a free line without members is as good as none.
     pub(super) fn is_idle(&self) -> bool {
-        self.mode == Mode::Free && self.members.iter().all(BTreeMap::is_empty)
+        self.mode == Mode::Free && self.on_disk_from.is_none() && self.members.iter().all(BTreeMap::is_empty)
     }
 
     fn everything(&self) -> Messages {

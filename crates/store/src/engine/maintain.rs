@@ -19,22 +19,38 @@ impl<T: Tables> Engine<T> {
         let limit = limit.clamp(1, limits::REAP_MAX);
         let (leases_lost, timed_out) = self.reap_messages(limit, now)?;
         let mut reaped = Reaped { leases_lost, timed_out, ..Reaped::default() };
-        for letter in self.tables.quarantine_ended(limit, now)? {
-            let policy = self.queue(&letter.slip.queue)?.policy.clone();
-            if policy.poison.release == Release::Queue {
-                self.act_on(&letter, &ActRequest::release_to_queue(letter.slip.id), now)?;
-            } else {
-                let file = letter.file.moved(Status::Review, &policy, "system", now);
-                self.replace_letter(&letter, file, now)?;
-            }
-            reaped.released += 1;
-        }
+        reaped.released = self.end_quarantines(limit, now)?;
         for letter in self.tables.retention_ended(limit, now)? {
             self.remove_letter(&letter, now)?;
             reaped.letters_expired += 1;
         }
         reaped.keys_forgotten = self.tables.drop_keys(now.minus(limits::KEY_WINDOW), limit)?;
         Ok(reaped)
+    }
+
+    /// Letters whose quarantine is over go where their queue says; says how many. Whoever leases sees to it too,
+    /// so that it does not take a process that looks after things.
+    pub(super) fn end_quarantines(&mut self, limit: usize, now: Time) -> Outcome<u64> {
+        if self.cache.drawers.is_none() {
+            self.cache.drawers = Some(self.tables.drawers()?);
+        }
+        let quarantined =
+            |((_, status), count): (&(QueueName, Status), &i64)| *status == Status::Quarantined && *count > 0;
+        if !self.cache.drawers.iter().flatten().any(quarantined) {
+            return Ok(0);
+        }
+        let mut released = 0;
+        for letter in self.tables.quarantine_ended(limit, now)? {
+            let policy = self.queue(&letter.slip.queue)?.policy.clone();
+            if letter.file.released_to(&policy) == Release::Queue {
+                self.act_on(&letter, &ActRequest::release_to_queue(letter.slip.id), now)?;
+            } else {
+                let file = letter.file.moved(Status::Review, &policy, "system", now);
+                self.replace_letter(&letter, file, now)?;
+            }
+            released += 1;
+        }
+        Ok(released)
     }
 
     /// Recounts everything and sets counters right that are wrong; nothing else is ever repaired.

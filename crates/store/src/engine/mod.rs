@@ -221,7 +221,8 @@ impl<T: Tables> Engine<T> {
     /// What is known of a group.
     fn standing(&mut self, group: GroupId) -> Kept<&Standing> {
         if !self.cache.standings.contains_key(&group) {
-            let standing = self.tables.standing(group)?;
+            // What cannot be read is learned again; `doctor` says that it was lost.
+            let standing = tables::unless_damaged(self.tables.standing(group))?.unwrap_or_default();
             self.cache.standings.insert(group, standing);
         }
         Ok(self.cache.standings.entry(group).or_default())

@@ -52,6 +52,7 @@ impl<T: Tables> Engine<T> {
         let exhausted = letters.len() < limits::OPERATION_CHUNK;
         let frozen_to = letters.last().map_or(operation.bound, |l| l.death);
         let mut members = 0;
+        let filter = super::reads::with_present_groups(&self.tables, &operation.filter)?;
         for letter in letters {
             let id = letter.slip.id;
             let legal =
@@ -61,7 +62,7 @@ impl<T: Tables> Engine<T> {
             }
             // A letter that cannot be read cannot be judged by a filter: it is left for `doctor` to name.
             let seen = unless_damaged(super::reads::assemble(&self.tables, &letter, now))?;
-            if seen.is_some_and(|seen| operation.filter.matches_letter(&seen, now)) {
+            if seen.is_some_and(|seen| filter.matches_letter(&seen, now)) {
                 let member = Member { id, version: letter.file.version, outcome: MemberOutcome::Waiting };
                 self.tables.add_member(operation.id, letter.death, &member)?;
                 members += 1;

@@ -139,6 +139,15 @@ fn assemble_with(tables: &dyn Reads, policy: &QueuePolicy, letter: &Letter, now:
     Ok(DeadLetter::assemble(message, letter.file.clone(), group, letter.death, failures))
 }
 
+/// The filter with merged groups called by their present name.
+pub(super) fn with_present_groups(tables: &dyn Reads, filter: &Filter) -> Kept<Filter> {
+    let mut names: BTreeMap<GroupId, GroupId> = BTreeMap::new();
+    for id in filter.groups() {
+        names.extend(tables.leaf(id)?.map(|leaf| (id, leaf.group)));
+    }
+    Ok(filter.with_groups(|id| names.get(&id).copied().unwrap_or(id)))
+}
+
 /// Walks letters that match, latest death first, until `take` says stop. Gives where it stopped, if it did.
 fn walk_letters(
     tables: &dyn Reads,
@@ -148,6 +157,7 @@ fn walk_letters(
     now: Time,
     mut take: impl FnMut(DeadLetter) -> bool,
 ) -> Kept<Option<u64>> {
+    let filter = &with_present_groups(tables, filter)?;
     let policies = policies(tables)?;
     let mut before = before;
     let mut looked_at = 0;

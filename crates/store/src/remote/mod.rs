@@ -11,6 +11,7 @@ use redrive_core::audit::{AuditReport, AuditRow};
 use redrive_core::breaker::BreakerView;
 use redrive_core::dead_letter::{ActRequest, Actor, DeadLetter, LetterDelivery};
 use redrive_core::error::{Outcome, StoreError, StoreErrorKind};
+use redrive_core::failure::Category;
 use redrive_core::filter::Filter;
 use redrive_core::group::Group;
 use redrive_core::ids::{GroupId, MessageId, OperationId, QueueName};
@@ -227,6 +228,9 @@ impl Letters for RemoteStore {
     }
     async fn merge_groups(&self, groups: Vec<GroupId>, actor: Actor) -> Outcome<Group> {
         self.call(Call::MergeGroups(groups, actor)).await
+    }
+    async fn label_group(&self, id: GroupId, category: Option<Category>, actor: Actor) -> Outcome<Group> {
+        self.call(Call::LabelGroup(id, category, actor)).await
     }
     async fn import(&self, batch: Vec<DeadLetter>, actor: Actor) -> Outcome<Each<MessageId>> {
         self.call(Call::Import(batch, actor)).await

@@ -3,6 +3,7 @@
 
 use redrive_core::dead_letter::{ActRequest, Actor, DeadLetter};
 use redrive_core::error::{StoreError, StoreErrorKind};
+use redrive_core::failure::Category;
 use redrive_core::filter::Filter;
 use redrive_core::ids::{GroupId, MessageId, OperationId, QueueName};
 use redrive_core::limits;
@@ -54,6 +55,7 @@ pub(super) enum Call {
     Groups(PageRequest),
     Group(GroupId),
     MergeGroups(Vec<GroupId>, Actor),
+    LabelGroup(GroupId, Option<Category>, Actor),
     Import(Vec<DeadLetter>, Actor),
     Preview(Filter, usize),
     Start(Box<OperationSpec>),

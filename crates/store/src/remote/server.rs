@@ -114,6 +114,9 @@ async fn answer(stream: &mut UnixStream, store: &dyn Store, call: Call) -> Resul
         Call::Groups(page) => reply(stream, store.groups(page).await).await,
         Call::Group(id) => reply(stream, store.group(id).await).await,
         Call::MergeGroups(groups, actor) => reply(stream, store.merge_groups(groups, actor).await).await,
+        Call::LabelGroup(id, category, actor) => {
+            reply(stream, store.label_group(id, category, actor).await).await
+        }
         Call::Import(batch, actor) => reply(stream, store.import(batch, actor).await).await,
         Call::Preview(filter, sample) => reply(stream, store.preview(filter, sample).await).await,
         Call::Start(spec) => reply(stream, store.start(*spec).await).await,

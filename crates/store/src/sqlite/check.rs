@@ -5,7 +5,9 @@ use super::errors::{damaged, kept};
 use super::reads::SqlTables;
 use super::rows::Cell;
 use crate::engine::tables::Kept;
+use redrive_core::breaker::Breaker;
 use redrive_core::invariants::Verification;
+use redrive_core::poison::Standing;
 use redrive_core::time::{Span, Time};
 
 /// Rows that belong to nobody, or are missing: a description and the query that finds their number.
@@ -53,10 +55,29 @@ pub(super) fn check(tables: &SqlTables, deep: bool, verification: &mut Verificat
     for finding in findings {
         verification.find("I15", finding, false);
     }
+    advice(tables, verification)?;
     if deep {
         pages(tables, verification)?;
     }
     payloads(tables, deep, verification)
+}
+
+/// Rows that the store can do without, and does when they cannot be read: breakers and what is known of groups.
+fn advice(tables: &SqlTables, verification: &mut Verification) -> Kept<()> {
+    let breakers = "SELECT key, body FROM breakers";
+    let standings = "SELECT group_id, body FROM standings";
+    let text = |row: &rusqlite::Row<'_>| row.get::<_, String>(1);
+    for body in tables.all(breakers, &[], text)? {
+        if serde_json::from_str::<Breaker>(&body).is_err() {
+            verification.find("I46", "a breaker cannot be read; it starts afresh", false);
+        }
+    }
+    for body in tables.all(standings, &[], text)? {
+        if serde_json::from_str::<Standing>(&body).is_err() {
+            verification.find("I46", "what is known of a group cannot be read; it is learned again", false);
+        }
+    }
+    Ok(())
 }
 
 /// SQLite's own check of every page and index.

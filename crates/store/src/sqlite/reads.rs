@@ -262,12 +262,11 @@ impl Reads for SqlTables {
         let raw = self.all("SELECT queue, key, body FROM breakers", &[], |row| {
             Ok((row.get::<_, Cell<QueueName>>(0)?.0, row.get::<_, String>(1)?, row.get::<_, String>(2)?))
         })?;
-        raw.into_iter()
-            .map(|(queue, key, body)| {
-                let breaker = json(&body, &format!("the breaker of {key:?} in queue {queue}"))?;
-                Ok(((queue, key), breaker))
-            })
-            .collect()
+        // One that cannot be read starts afresh, as if new: better than no leases at all. `doctor` names it.
+        let read = |(queue, key, body): (QueueName, String, String)| {
+            serde_json::from_str(&body).ok().map(|breaker| ((queue, key), breaker))
+        };
+        Ok(raw.into_iter().filter_map(read).collect())
     }
 
     fn standing(&self, group: GroupId) -> Kept<Standing> {

@@ -238,3 +238,18 @@ pub(super) async fn a_new_key_starts_afresh(stage: &Stage<'_>) {
     stage.set("q", rules(100)).await;
     assert_eq!(stage.store.breakers().await.expect("answers"), []);
 }
+
+pub(super) async fn i28_new_numbers_count_at_once(stage: &Stage<'_>) {
+    stage.half_open().await;
+    let probes = stage.take("q", 9).await;
+    assert_eq!(probes.len(), 3);
+    let numbers = |probes| {
+        let breaker = Some(BreakerPolicy { probes, ..BreakerPolicy::new(BreakerKey::Kind) });
+        QueuePolicy { breaker, ..rules(100) }
+    };
+    stage.set("q", numbers(5)).await;
+    assert_eq!(stage.take_as("x", "q", 9).await.len(), 2, "two more than before");
+    stage.set("q", numbers(1)).await;
+    stage.settle(probes[0].token, Settle::Release).await.expect("held");
+    assert!(stage.take_as("y", "q", 9).await.is_empty(), "four are out and one is allowed");
+}

@@ -1,11 +1,12 @@
 //! Laws of groups: counts are exact through every turn a letter can take (I15).
 
 use super::Stage;
-use super::kit::{BACKOFF, failed, failure, hopeless, new, operator, q, refused, rules, secs};
+use super::kit::{BACKOFF, failed, failure, field, hopeless, new, operator, q, refused, rules, secs};
 use crate::clock::START;
 use crate::ids::message_id;
 use redrive_core::dead_letter::Act;
 use redrive_core::error::Refusal;
+use redrive_core::failure::{Category, ErrorInfo, Report};
 use redrive_core::group::{Group, GroupStatus};
 use redrive_core::ids::LeafId;
 use redrive_core::message::NewMessage;
@@ -124,4 +125,51 @@ pub(super) async fn groups_are_paged_in_their_order(stage: &Stage<'_>) {
     assert_eq!((names(&rest.items), &rest.next), (vec!["A".to_owned()], &None));
     let exact = stage.store.groups(PageRequest::first(4)).await.expect("answers");
     assert_eq!((exact.items.len(), exact.next), (4, None));
+}
+
+pub(super) async fn outcomes_and_operators_teach_what_a_group_is(stage: &Stage<'_>) {
+    stage.set("q", rules(1)).await;
+    let first = stage.dead(new(1, "q"), "IndexError").await;
+    assert_eq!(first.file.category, Category::Persistent);
+    // Sent back unchanged and done, again and again: that is what transient means.
+    for n in 2..=7 {
+        let id = stage.dead(new(n, "q"), "IndexError").await.id();
+        stage.act(id, Act::Retry { at: None }).await.expect("pending");
+        let taken = stage.take_one("q").await;
+        stage.settle(taken.token, Settle::Ack).await.expect("held");
+    }
+    let learned = stage.dead(new(8, "q"), "IndexError").await;
+    assert_eq!(learned.file.category, Category::Transient, "{:?}", learned.message.failures);
+    let group = learned.group;
+    let say = |category| stage.store.label_group(group, category, operator());
+    assert_eq!(field(refused(say(Some(Category::Poison)).await)), "category");
+    say(Some(Category::Resource)).await.expect("there is such a group");
+    assert_eq!(stage.dead(new(9, "q"), "IndexError").await.file.category, Category::Resource);
+    say(None).await.expect("there is such a group");
+    assert_eq!(stage.dead(new(10, "q"), "IndexError").await.file.category, Category::Transient);
+    let unknown = stage.store.label_group(LeafId::new(7), None, operator()).await;
+    assert!(matches!(refused(unknown), Refusal::NoSuchGroup { .. }));
+}
+
+pub(super) async fn groups_that_vary_in_a_word_become_one_and_old_names_lead_to_it(stage: &Stage<'_>) {
+    stage.set("q", rules(1)).await;
+    let mut names = Vec::new();
+    for (n, user) in (1..).zip(["ann", "bob", "cyd", "dan", "eve", "fay"]) {
+        let error = ErrorInfo {
+            message: format!("no such account for user {user} in the ledger of the bank"),
+            ..ErrorInfo::default()
+        };
+        let report = Report { error, permanent: true, ..Report::default() };
+        stage.send(new(n, "q")).await;
+        let taken = stage.take_one("q").await;
+        let what = Settle::Fail { failure: Box::new(report.analyse()), said: None };
+        stage.settle(taken.token, what).await.expect("held");
+        names.push(stage.letter(new(n, "q").id).await.file.leaf);
+    }
+    let groups = stage.seen().await.groups;
+    assert_eq!((groups.len(), groups[0].open, groups[0].id), (1, 6, names[0]));
+    assert!(groups[0].template.contains("<*>"), "{}", groups[0].template);
+    for name in names {
+        assert_eq!(stage.store.group(name).await.expect("an old name leads to it").id, groups[0].id);
+    }
 }

@@ -137,6 +137,7 @@ pub const LAWS: &[Law] = laws! {
         i28_a_released_probe_gives_its_place_back_and_a_lost_one_reopens,
         i28_more_than_half_of_the_window_opens_it,
         i28_old_results_do_not_count,
+        i28_new_numbers_count_at_once,
         a_breaker_goes_by_header_or_payload,
         an_operator_opens_and_closes_a_breaker,
         a_new_key_starts_afresh,
@@ -242,6 +243,8 @@ pub const LAWS: &[Law] = laws! {
         a_group_is_all_failures_of_one_cause,
         i15_counts_are_exact_through_every_turn,
         i15_failures_count_whatever_becomes_of_the_message,
+        outcomes_and_operators_teach_what_a_group_is,
+        groups_that_vary_in_a_word_become_one_and_old_names_lead_to_it,
         groups_are_paged_in_their_order,
     }
     operations {

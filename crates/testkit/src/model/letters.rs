@@ -5,7 +5,7 @@ use redrive_core::dead_letter::{
     Act, ActRequest, Acted, Actor, CONSUMER_BACKOFF, CONSUMER_LEASE, DeadLetter, File, Status, next_status,
 };
 use redrive_core::error::Refusal;
-use redrive_core::ids::{LeafId, LeaseToken, MessageId, OperationId};
+use redrive_core::ids::{LeaseToken, MessageId, OperationId};
 use redrive_core::lifecycle::{Command, Final, Life, Phase, State, transition};
 use redrive_core::limits::{self, OPERATION_CHUNK};
 use redrive_core::message::Record;
@@ -141,21 +141,27 @@ impl Books {
         Ok(state)
     }
 
-    pub(super) fn reap_letters(&mut self, limit: usize, reaped: &mut Reaped, now: Time) {
+    pub(super) fn end_quarantines(&mut self, limit: usize, now: Time) -> u64 {
+        let mut released = 0;
         let quarantined =
             |f: &File| f.quarantined_until.filter(|t| *t <= now && f.status == Status::Quarantined);
         for id in self.letters_due(limit, quarantined) {
             let at = self.letter_at(id).expect("just found");
             let Letter { record, file, .. } = self.letters[at].clone();
             let policy = self.policy(&record.envelope.queue);
-            if policy.poison.release == Release::Queue {
+            if file.released_to(policy) == Release::Queue {
                 self.act_on(&file, &ActRequest::release_to_queue(id), now).expect("quarantined");
             } else {
                 let next = file.moved(Status::Review, policy, "system", now);
                 self.refile(at, next, now);
             }
-            reaped.released += 1;
+            released += 1;
         }
+        released
+    }
+
+    pub(super) fn reap_letters(&mut self, limit: usize, reaped: &mut Reaped, now: Time) {
+        reaped.released = self.end_quarantines(limit, now);
         let expired = |f: &File| f.expires_at.filter(|t| *t <= now && f.status != Status::Retrying);
         for id in self.letters_due(limit, expired) {
             self.remove_letter(self.letter_at(id).expect("just found"), now);
@@ -189,7 +195,7 @@ impl Books {
                 let by = op.act.as_move().expect("checked at the start");
                 for letter in &next {
                     let (id, version) = (letter.record.envelope.id, letter.file.version);
-                    let wanted = op.filter.matches_letter(&self.show_letter(letter, now), now);
+                    let wanted = self.present(&op.filter).matches_letter(&self.show_letter(letter, now), now);
                     if wanted && next_status(id, letter.file.status, by).is_ok() {
                         members.push(Member { id, version, outcome: MemberOutcome::Waiting });
                     }
@@ -228,7 +234,7 @@ impl Books {
         if self.live_at(id).is_some() || self.letter_at(id).is_some() {
             return Err(Refusal::IdConflict { id });
         }
-        let DeadLetter { message, mut file, signature, error, .. } = letter;
+        let DeadLetter { mut message, mut file, signature, error, .. } = letter;
         let mut envelope = message.envelope;
         self.check_new(&envelope.queue)?;
         let counts = &mut self.queues.entry(envelope.queue.clone()).or_default().counts;
@@ -236,14 +242,15 @@ impl Books {
         counts.enter(&Phase::Dead, 0);
         self.seq += 1;
         envelope.seq = self.seq;
-        let mut leaves: Vec<LeafId> = Vec::new();
-        for f in &message.failures {
-            self.adopt(f.leaf, &f.signature, &f.error);
+        let rules = self.policy(&envelope.queue).breaker.as_ref();
+        let breaker = rules.and_then(|rules| rules.key.read(&envelope.headers, &envelope.payload));
+        self.breaker_values.extend(breaker.map(|value| (id, value)));
+        for f in &mut message.failures {
+            f.leaf = self.adopt(f.leaf, &f.signature, &f.error);
             self.tally(&envelope, f.leaf, [0, 0, 1], now);
-            leaves.push(f.leaf);
         }
         let open = i64::from(!file.status.is_closed());
-        self.adopt(file.leaf, &signature, &error);
+        file.leaf = self.adopt(file.leaf, &signature, &error);
         self.tally(&envelope, file.leaf, [open, 1, 0], now);
         // The kept history is the first and the last ten of `failed`: number it so that it goes on right.
         let kept = u32::try_from(message.failures.len()).expect("bounded");

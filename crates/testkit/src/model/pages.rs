@@ -7,6 +7,7 @@ use redrive_core::breaker::BreakerView;
 use redrive_core::dead_letter::{Act, ActRequest, Actor, DeadLetter, LetterDelivery};
 use redrive_core::error::{Error, Outcome, Refusal, StoreError, StoreErrorKind};
 use redrive_core::failure::Failure;
+use redrive_core::failure::{Category, check_label};
 use redrive_core::filter::Filter;
 use redrive_core::group::{Group, LeafCount, LeafKey, sum};
 use redrive_core::ids::{GroupId, LeaseToken, MessageId, OperationId, QueueName};
@@ -195,6 +196,7 @@ impl Work for Model {
                 return Err(Refusal::NoSuchQueue { queue: queue.clone() }.into());
             }
             b.reap_work(limits::REAP_MAX, now);
+            b.end_quarantines(limits::REAP_MAX, now);
             let ids = b.hand_out(&request, now);
             let deliver = |id: &MessageId| {
                 let record = &b.live[b.live_at(*id).expect("just leased")];
@@ -340,7 +342,8 @@ impl Letters for Model {
     async fn letters(&self, query: Query) -> Outcome<Page<DeadLetter>> {
         self.at(|b, now| {
             let all = b.show_letters(now).into_iter().map(|l| (latest(l.death), l));
-            page("l", &query.page, all, |letter| query.filter.matches_letter(letter, now))
+            let filter = b.present(&query.filter);
+            page("l", &query.page, all, |letter| filter.matches_letter(letter, now))
         })
     }
 
@@ -389,7 +392,7 @@ impl Letters for Model {
     }
 
     async fn group(&self, id: GroupId) -> Outcome<Group> {
-        let found = self.at(|b, _| b.show_groups().into_iter().find(|g| g.id == id));
+        let found = self.at(|b, _| b.show_groups().into_iter().find(|g| g.id == b.group_of(id)));
         Ok(found.ok_or(Refusal::NoSuchGroup { group: id })?)
     }
 
@@ -402,6 +405,18 @@ impl Letters for Model {
         self.group(name).await
     }
 
+    async fn label_group(&self, id: GroupId, category: Option<Category>, actor: Actor) -> Outcome<Group> {
+        actor.check()?;
+        check_label(category)?;
+        let name = self.at(|b, now| {
+            let name = b.tree.group_of(id).ok_or(Refusal::NoSuchGroup { group: id })?;
+            b.standings.entry(name).or_default().lessons.said = category;
+            b.log(now, &actor, "label group", name, 1);
+            Ok::<_, Refusal>(name)
+        })?;
+        self.group(name).await
+    }
+
     async fn import(&self, batch: Vec<DeadLetter>, actor: Actor) -> Outcome<Each<MessageId>> {
         actor.check()?;
         self.at(|b, now| Ok(batch.into_iter().map(|letter| b.import(letter, &actor, now)).collect()))
@@ -410,6 +425,7 @@ impl Letters for Model {
     async fn preview(&self, filter: Filter, sample: usize) -> Outcome<Preview> {
         self.at(|b, now| {
             let mut matching = b.show_letters(now);
+            let filter = b.present(&filter);
             matching.retain(|letter| filter.matches_letter(letter, now));
             let count = matching.len() as u64;
             matching.truncate(sample);

@@ -2,10 +2,11 @@
 //! may have a suspect. The decisions are the core's; here is only who is asked when.
 
 use super::{Books, Letter};
-use redrive_core::breaker::{Breaker, BreakerPolicy, BreakerView, Signal, Stance};
+use redrive_core::breaker::{Breaker, BreakerKey, BreakerPolicy, BreakerView, Signal, Stance};
 use redrive_core::dead_letter::Actor;
 use redrive_core::error::Refusal;
 use redrive_core::failure::{Analysed, ErrorInfo, Report};
+use redrive_core::filter::Filter;
 use redrive_core::group::Leaf;
 use redrive_core::ids::{GroupId, LeafId, MessageId, QueueName};
 use redrive_core::limits;
@@ -105,6 +106,11 @@ impl Books {
         granted
     }
 
+    /// A filter with merged groups called by their present name.
+    pub(super) fn present(&self, filter: &Filter) -> Filter {
+        filter.with_groups(|id| self.group_of(id))
+    }
+
     /// The group a leaf is in.
     pub(super) fn group_of(&self, leaf: LeafId) -> GroupId {
         self.leaves.iter().find(|l| l.id == leaf).map_or(leaf, |l| l.group)
@@ -147,16 +153,17 @@ impl Books {
     }
 
     /// Takes in a leaf that was filed elsewhere.
-    pub(super) fn adopt(&mut self, leaf: LeafId, template: &str, error: &ErrorInfo) {
+    pub(super) fn adopt(&mut self, leaf: LeafId, template: &str, error: &ErrorInfo) -> LeafId {
         let report = Report { error: error.clone(), ..Report::default() };
         let failure = report.analyse();
         if failure.signature.leaf == leaf {
-            self.place(failure);
+            return self.place(failure).signature.leaf;
         } else if !self.leaves.iter().any(|l| l.id == leaf) {
             let alone = Leaf::alone(leaf, template.into(), error.error_type.clone());
             self.tree.restore(&alone);
             self.leaves.push(alone);
         }
+        leaf
     }
 
     /// Looks at a failed delivery in the light of all that is known.
@@ -207,8 +214,12 @@ impl Books {
             return Err(Refusal::invalid("key", "not printable"));
         }
         let shelf = self.queues.get(queue).ok_or(Refusal::NoSuchQueue { queue: queue.clone() })?;
-        if shelf.policy.breaker.is_none() {
-            return Err(Refusal::invalid("breaker", "no breaker"));
+        match shelf.policy.breaker.as_ref().map(|rules| &rules.key) {
+            None => return Err(Refusal::invalid("breaker", "no breaker")),
+            Some(BreakerKey::Queue) if key != queue.as_str() => {
+                return Err(Refusal::invalid("key", "another key"));
+            }
+            Some(_) => {}
         }
         let breaker =
             self.breakers.entry((queue.clone(), key.to_owned())).or_insert_with(|| Breaker::new(now));
