@@ -5,7 +5,9 @@
 //! 2. The [`scheduler`] says which priority is served next; a store leases the message to a worker.
 //! 3. The worker fails and reports: [`failure::Report`]. In the worker's own process the report is analysed:
 //!    [`signature`] says which failures are the same, [`classify`] what kind they are.
-//! 4. Inside its commit the store asks [`policy::judge`]: retry at a time that [`backoff`] gives, or dead.
+//! 4. Inside its commit the store asks [`review`]: what the history of message and group makes of the failure
+//!    ([`classify::with_history`], [`poison`]), and [`policy::judge`]: retry at a time that [`backoff`] gives, or
+//!    dead. While a [`breaker`] is open, work that needs what is down is not handed out at all.
 //! 5. [`lifecycle::transition`] turns the verdict into the next life. It is the only place that does.
 //! 6. After the last attempt the message is a [`dead_letter`]: a file with a status of its own, in a drawer,
 //!    counted in a [`group`] by cause.

@@ -73,14 +73,16 @@ impl<T: Tables> Engine<T> {
     ) -> Kept<Option<R>> {
         self.make_room(at, policy, now)?;
         let all = self.breakers()?;
-        if !all.contains_key(at) && all.len() >= limits::BREAKERS_MAX {
+        let is_new = !all.contains_key(at);
+        if is_new && all.len() >= limits::BREAKERS_MAX {
             return Ok(None);
         }
         let breaker = all.entry(at.clone()).or_insert_with(|| Breaker::new(now));
         let (before, old) = (breaker.stance(policy, now), breaker.clone());
         let result = change(breaker);
         let after = breaker.stance(policy, now);
-        if old != *breaker {
+        // A new one is kept even if nothing has changed yet: permits of its first epoch are out.
+        if is_new || old != *breaker {
             self.breakers.changed.insert(at.clone());
         }
         if let Some(until) = ends(after).filter(|_| before != after) {

@@ -376,6 +376,34 @@ fn i47_a_directory_of_every_older_format_opens() {
     });
 }
 
+/// The same for the second format: breakers, suspects and what is known of groups.
+#[test]
+fn i47_a_directory_of_the_second_format_opens_with_all_it_knows() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v2");
+    let home = TempDir::new().unwrap();
+    for name in ["redrive.db", "audit.key"] {
+        fs::copy(golden.join(name), home.path().join(name)).unwrap();
+    }
+    block(async {
+        let store = open(home.path()).unwrap();
+        assert_clean(&store).await;
+        let breakers = store.breakers().await.unwrap();
+        let shown: Vec<_> = breakers.iter().map(|b| (b.key.as_str(), b.events.len())).collect();
+        assert_eq!(shown, [("mail", 1)]);
+        let groups = store.groups(Default::default()).await.unwrap().items;
+        assert_eq!(groups.iter().map(|g| g.open).collect::<Vec<_>>(), [2, 0]);
+        let both = LeaseRequest {
+            queues: vec!["crashy".parse().unwrap(), "jobs".parse().unwrap()],
+            max: 9,
+            lease_for: None,
+            worker: "w".into(),
+        };
+        let suspect = store.lease(LeaseRequest { queues: vec!["crashy".parse().unwrap()], ..both.clone() });
+        assert_eq!(suspect.await.unwrap().len(), 1);
+        assert_eq!(store.lease(both).await.unwrap(), [], "nothing beside a suspect");
+    });
+}
+
 #[test]
 fn coming_back_often_does_not_make_a_lease_longer() {
     let home = TempDir::new().unwrap();
