@@ -277,9 +277,7 @@ impl Hot {
             }
             Phase::Leased(lease) => {
                 self.leases.insert((lease.expires_at, slip.id));
-                let hands = self.hands.entry(lease.worker.clone()).or_default();
-                hands.leases += 1;
-                hands.suspects += usize::from(life.indicators.is_suspect());
+                self.hold_on(&lease.worker, life.indicators.is_suspect());
                 if slip.ordering_key.is_some() {
                     self.add_entry(slip, life, true);
                 }
@@ -340,6 +338,16 @@ impl Hot {
             if queue.hide(seq, &Parked::new(slip, life, false, breaker)) {
                 self.entries = self.entries.saturating_sub(1);
             }
+        }
+    }
+
+    fn hold_on(&mut self, worker: &str, suspect: bool) {
+        if !self.hands.contains_key(worker) {
+            self.hands.insert(worker.to_owned(), Hands::default());
+        }
+        if let Some(hands) = self.hands.get_mut(worker) {
+            hands.leases += 1;
+            hands.suspects += usize::from(suspect);
         }
     }
 
