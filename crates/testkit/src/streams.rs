@@ -152,6 +152,10 @@ pub enum Op {
     Pause(usize, bool),
     /// Force a breaker of a queue open or closed.
     Force(usize, bool),
+    /// Say that two groups are one.
+    Merge(usize, usize),
+    /// Say what kind of failure a group is.
+    Label(usize, usize),
     /// Empty a queue.
     Purge(usize),
     /// Give a queue one of [`policies`].
@@ -316,6 +320,8 @@ fn op() -> impl Strategy<Value = Op> {
         1 => vec(0_usize..9, 1..3).prop_map(Op::Cancel),
         1 => (0_usize..3, proptest::bool::weighted(0.3)).prop_map(|(q, on)| Op::Pause(q, on)),
         1 => (0_usize..3, proptest::bool::ANY).prop_map(|(q, open)| Op::Force(q, open)),
+        1 => (0_usize..5, 0_usize..5).prop_map(|(a, b)| Op::Merge(a, b)),
+        1 => (0_usize..5, 0_usize..6).prop_map(|(group, category)| Op::Label(group, category)),
         1 => (0_usize..3).prop_map(Op::Purge),
         4 => (0_usize..3, 0..policies().len()).prop_map(|(q, p)| Op::Configure(q, p)),
         8 => vec((0_usize..5, act(), rarely(proptest::bool::ANY)), 1..4).prop_map(Op::Act),

@@ -6,9 +6,9 @@ use crate::ids::{message_id, operation_id};
 use crate::observe::Seen;
 use redrive_core::dead_letter::{ActRequest, Actor, DeadLetter, LetterDelivery};
 use redrive_core::error::{Error, Outcome, Refusal};
-use redrive_core::failure::{ErrorInfo, Report};
+use redrive_core::failure::{Category, ErrorInfo, Report};
 use redrive_core::filter::Filter;
-use redrive_core::ids::{LeaseToken, MessageId, QueueName, Secret};
+use redrive_core::ids::{GroupId, LeaseToken, MessageId, QueueName, Secret};
 use redrive_core::message::{Delivery, NewMessage, Payload, Priority};
 use redrive_core::operation::OperationSpec;
 use redrive_core::query::{Cursor, Page, PageRequest, Query};
@@ -145,6 +145,16 @@ impl Pair<'_> {
                 let a = self.a.force_breaker(queue(*n), key.clone(), *open, actor()).await;
                 same(a, self.b.force_breaker(queue(*n), key, *open, actor()).await).map(drop)
             }
+            Op::Merge(one, other) => {
+                let groups = vec![self.group(*one).await?, self.group(*other).await?];
+                let a = self.a.merge_groups(groups.clone(), actor()).await;
+                same(a, self.b.merge_groups(groups, actor()).await).map(drop)
+            }
+            Op::Label(group, category) => {
+                let (id, category) = (self.group(*group).await?, Category::ALL.get(*category).copied());
+                let a = self.a.label_group(id, category, actor()).await;
+                same(a, self.b.label_group(id, category, actor()).await).map(drop)
+            }
             Op::Purge(n) => {
                 let a = self.a.purge(queue(*n), actor()).await;
                 same(a, self.b.purge(queue(*n), actor()).await).map(drop)
@@ -174,6 +184,12 @@ impl Pair<'_> {
             Op::KeyState(n, key) => self.key_state(*n, *key).await,
             Op::Kv(key, value, wrong) => self.kv(*key, *value, *wrong).await,
         }
+    }
+
+    /// A group if there is one, else a name that nobody has.
+    async fn group(&self, n: usize) -> Result<GroupId, String> {
+        let groups = self.a.groups(PageRequest::default()).await.map_err(|error| error.to_string())?.items;
+        Ok(choose(&groups, n).map_or(GroupId::new(7), |group| group.id))
     }
 
     async fn send(&mut self, all: &[Send]) -> Result<(), String> {
