@@ -31,12 +31,8 @@ impl<T: Tables> Engine<T> {
     /// Letters whose quarantine is over go where their queue says; says how many. Whoever leases sees to it too,
     /// so that it does not take a process that looks after things.
     pub(super) fn end_quarantines(&mut self, limit: usize, now: Time) -> Outcome<u64> {
-        if self.cache.drawers.is_none() {
-            self.cache.drawers = Some(self.tables.drawers()?);
-        }
-        let quarantined =
-            |((_, status), count): (&(QueueName, Status), &i64)| *status == Status::Quarantined && *count > 0;
-        if !self.cache.drawers.iter().flatten().any(quarantined) {
+        self.know_drawers()?;
+        if self.cache.quarantined <= 0 {
             return Ok(0);
         }
         let mut released = 0;

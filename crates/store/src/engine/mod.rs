@@ -63,6 +63,8 @@ struct Cache {
     queues_changed: BTreeSet<QueueName>,
     drawers: Option<DrawerCounts>,
     drawers_changed: BTreeSet<(QueueName, Status)>,
+    /// Letters in quarantine, in all drawers.
+    quarantined: i64,
     leaves: HashMap<LeafKey, LeafCount>,
     leaves_changed: BTreeSet<LeafKey>,
     standings: HashMap<GroupId, Standing>,
@@ -194,9 +196,21 @@ impl<T: Tables> Engine<T> {
         row.ok_or_else(|| Error::Refused(Refusal::NoSuchQueue { queue: name.clone() }))
     }
 
-    fn count_drawer(&mut self, dlq: &QueueName, status: Status, by: i64) -> Kept<()> {
+    /// Reads the counters of the drawers, once.
+    fn know_drawers(&mut self) -> Kept<()> {
         if self.cache.drawers.is_none() {
-            self.cache.drawers = Some(self.tables.drawers()?);
+            let drawers = self.tables.drawers()?;
+            let quarantined = drawers.iter().filter(|((_, status), _)| *status == Status::Quarantined);
+            self.cache.quarantined = quarantined.map(|(_, count)| count).sum();
+            self.cache.drawers = Some(drawers);
+        }
+        Ok(())
+    }
+
+    fn count_drawer(&mut self, dlq: &QueueName, status: Status, by: i64) -> Kept<()> {
+        self.know_drawers()?;
+        if status == Status::Quarantined {
+            self.cache.quarantined += by;
         }
         let place = (dlq.clone(), status);
         if let Some(drawers) = &mut self.cache.drawers {
