@@ -219,6 +219,23 @@ impl BreakerPolicy {
         sane("breaker.open_max", self.open_max, self.open_for, limits::SPAN_MAX)
     }
 
+    /// Refuses a key that no breaker of this queue can have.
+    ///
+    /// # Errors
+    /// [`Refusal::Invalid`] for a key that is empty, too long or not printable, or another than the queue where
+    /// the queue is the key.
+    pub fn check_key(&self, queue: &QueueName, key: &str) -> Result<(), Refusal> {
+        if key.is_empty() || key.len() > limits::KEY_BYTES_MAX || key.contains(char::is_control) {
+            let why = format!("1 to {} printable bytes", limits::KEY_BYTES_MAX);
+            return Err(Refusal::invalid("key", why));
+        }
+        if self.key == BreakerKey::Queue && key != queue.as_str() {
+            let why = format!("queue {queue} has one breaker for all of it; its key is {queue}");
+            return Err(Refusal::invalid("key", why));
+        }
+        Ok(())
+    }
+
     /// How long it is open after so many reopenings.
     fn open_span(&self, reopened: u32) -> Span {
         self.open_for.times(1_u64 << reopened.min(32)).min(self.open_max)

@@ -278,6 +278,8 @@ pub fn check_label(category: Option<Category>) -> Result<(), Refusal> {
 
 /// The error type of a delivery whose worker never came back.
 pub const LEASE_EXPIRED: &str = "LeaseExpired";
+/// The error type of a message that was not delivered in time.
+pub const TOO_LATE: &str = "TooLate";
 
 /// What the user knows better than the built-in tables.
 #[derive(Clone, Debug, Default)]
@@ -377,11 +379,7 @@ impl Analysed {
             | Reason::Imported => "the ttl ended before the message was done",
         };
         Report {
-            error: ErrorInfo {
-                error_type: "TooLate".into(),
-                message: message.into(),
-                ..ErrorInfo::default()
-            },
+            error: ErrorInfo { error_type: TOO_LATE.into(), message: message.into(), ..ErrorInfo::default() },
             ..Report::default()
         }
         .analyse()

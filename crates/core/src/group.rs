@@ -1,8 +1,10 @@
 //! Groups: all failures of one cause. Counters are kept per leaf; a group is the sum of its leaves, so it is
 //! exact at any size and merging moves nothing but the map from leaf to group.
 
+use crate::error::Refusal;
 use crate::failure::named;
 use crate::ids::{GroupId, LeafId, QueueName};
+use crate::limits;
 use crate::signature::common_template;
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
@@ -136,6 +138,17 @@ pub struct Group {
     pub owner: Option<String>,
     /// What is known about it.
     pub note: Option<String>,
+}
+
+/// Refuses a merge of nothing, or of absurdly much.
+///
+/// # Errors
+/// [`Refusal::Invalid`].
+pub fn check_merge(groups: &[GroupId]) -> Result<(), Refusal> {
+    if groups.len() < 2 || groups.len() > limits::MERGE_MAX {
+        return Err(Refusal::invalid("groups", format!("name 2 to {} groups", limits::MERGE_MAX)));
+    }
+    Ok(())
 }
 
 /// Leaves of a group that its template is put together from: a place that varies shows in the first few.

@@ -2,7 +2,6 @@
 //! Backends that run an engine supply [`Access`] and get the traits; the verbs are spelled out once.
 
 use crate::engine::enqueue::check_batch;
-use crate::engine::groups::check_merge;
 use crate::engine::lease::{check_wait, deliver};
 use crate::engine::letters::check_import;
 use crate::engine::tables::{Incoming, Reads, Tables, unless_damaged};
@@ -14,7 +13,7 @@ use redrive_core::dead_letter::{ActRequest, Actor, DeadLetter, LetterDelivery};
 use redrive_core::error::{Outcome, Refusal};
 use redrive_core::failure::Category;
 use redrive_core::filter::Filter;
-use redrive_core::group::Group;
+use redrive_core::group::{Group, check_merge};
 use redrive_core::ids::{GroupId, MessageId, OperationId, QueueName};
 use redrive_core::invariants::Verification;
 use redrive_core::message::{Delivery, Message, NewMessage};

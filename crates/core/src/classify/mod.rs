@@ -14,7 +14,7 @@ mod tokens;
 pub use history::{History, Lessons, with_history};
 pub use patterns::{PatternSpec, Patterns};
 
-use crate::failure::{Category, ErrorInfo, Recoverability, Route, Severity};
+use crate::failure::{Category, ErrorInfo, LEASE_EXPIRED, Recoverability, Route, Severity, TOO_LATE};
 use crate::limits;
 use crate::signature::head;
 use model::{CATEGORIES, Model, ROUTES, Scores, shares};
@@ -97,8 +97,8 @@ pub fn classify(error: &ErrorInfo, patterns: &Patterns) -> Class {
 pub fn classify_by(error: &ErrorInfo, patterns: &Patterns, parts: Parts<'_>) -> Class {
     // These two the system reports itself; their text is for people and says nothing more.
     let own = match error.error_type.as_str() {
-        "LeaseExpired" => Some((Route::Agent, "the worker did not come back in time")),
-        "TooLate" => Some((Route::Timeout, "its time ran out before it was done")),
+        LEASE_EXPIRED => Some((Route::Agent, "the worker did not come back in time")),
+        TOO_LATE => Some((Route::Timeout, "its time ran out before it was done")),
         _ => None,
     };
     let mut class = match own {

@@ -5,7 +5,7 @@ use super::Engine;
 use super::lines::Mode;
 use super::tables::{BreakerAt, Kept, Tables};
 use redrive_core::audit::AuditEntry;
-use redrive_core::breaker::{Breaker, BreakerKey, BreakerPolicy, BreakerView, Signal, Stance};
+use redrive_core::breaker::{Breaker, BreakerPolicy, BreakerView, Signal, Stance};
 use redrive_core::dead_letter::Actor;
 use redrive_core::error::{Outcome, Refusal};
 use redrive_core::ids::QueueName;
@@ -226,20 +226,13 @@ impl<T: Tables> Engine<T> {
         now: Time,
     ) -> Outcome<BreakerView> {
         actor.check()?;
-        if key.is_empty() || key.len() > limits::KEY_BYTES_MAX || key.contains(char::is_control) {
-            let why = format!("1 to {} printable bytes", limits::KEY_BYTES_MAX);
-            return Err(Refusal::invalid("key", why).into());
-        }
         let Some(rules) = self.queue(queue)?.policy.breaker.clone() else {
             let why = format!(
                 "queue {queue} has no breaker; name its key first: queue set {queue} --breaker queue"
             );
             return Err(Refusal::invalid("breaker", why).into());
         };
-        if rules.key == BreakerKey::Queue && key != queue.as_str() {
-            let why = format!("queue {queue} has one breaker for all of it; its key is {queue}");
-            return Err(Refusal::invalid("key", why).into());
-        }
+        rules.check_key(queue, key)?;
         let at = (queue.clone(), key.to_owned());
         // The index must be there, so that what is held is known and shown.
         self.hot()?;

@@ -10,18 +10,9 @@ use redrive_core::error::{Outcome, Refusal};
 use redrive_core::failure::{Analysed, Category, ErrorInfo, check_label};
 use redrive_core::group::Leaf;
 use redrive_core::ids::{GroupId, LeafId};
-use redrive_core::limits;
 use redrive_core::poison::Standing;
 use redrive_core::signature::{Signature, Tree};
 use redrive_core::time::Time;
-
-/// Refuses a merge of nothing, or of absurdly much.
-pub(crate) fn check_merge(groups: &[GroupId]) -> Result<(), Refusal> {
-    if groups.len() < 2 || groups.len() > limits::MERGE_MAX {
-        return Err(Refusal::invalid("groups", format!("name 2 to {} groups", limits::MERGE_MAX)));
-    }
-    Ok(())
-}
 
 impl<T: Tables> Engine<T> {
     /// The tree of all leaves, read once.

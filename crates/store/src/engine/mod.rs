@@ -3,7 +3,7 @@
 //! It decides nothing that the core decides.
 
 mod breakers;
-pub(crate) mod groups;
+mod groups;
 pub(crate) mod hot;
 mod lines;
 pub(crate) mod tables;

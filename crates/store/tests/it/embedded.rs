@@ -349,14 +349,20 @@ fn filters_in_sql_and_in_the_evaluator_agree() {
     });
 }
 
+/// A copy of the directory of a format that is kept in the repository.
+fn golden(version: &str) -> TempDir {
+    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(version);
+    let home = TempDir::new().unwrap();
+    for name in ["redrive.db", "audit.key"] {
+        fs::copy(kept.join(name), home.path().join(name)).unwrap();
+    }
+    home
+}
+
 /// A directory written by the first released format, kept in the repository: every later version must open it.
 #[test]
 fn i47_a_directory_of_every_older_format_opens() {
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v1");
-    let home = TempDir::new().unwrap();
-    for name in ["redrive.db", "audit.key"] {
-        fs::copy(golden.join(name), home.path().join(name)).unwrap();
-    }
+    let home = golden("v1");
     block(async {
         let store = open(home.path()).unwrap();
         assert_clean(&store).await;
@@ -379,11 +385,7 @@ fn i47_a_directory_of_every_older_format_opens() {
 /// The same for the second format: breakers, suspects and what is known of groups.
 #[test]
 fn i47_a_directory_of_the_second_format_opens_with_all_it_knows() {
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v2");
-    let home = TempDir::new().unwrap();
-    for name in ["redrive.db", "audit.key"] {
-        fs::copy(golden.join(name), home.path().join(name)).unwrap();
-    }
+    let home = golden("v2");
     block(async {
         let store = open(home.path()).unwrap();
         assert_clean(&store).await;

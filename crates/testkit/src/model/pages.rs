@@ -9,7 +9,7 @@ use redrive_core::error::{Error, Outcome, Refusal, StoreError, StoreErrorKind};
 use redrive_core::failure::Failure;
 use redrive_core::failure::{Category, check_label};
 use redrive_core::filter::Filter;
-use redrive_core::group::{Group, LeafCount, LeafKey, sum};
+use redrive_core::group::{Group, LeafCount, LeafKey, check_merge, sum};
 use redrive_core::ids::{GroupId, LeaseToken, MessageId, OperationId, QueueName};
 use redrive_core::invariants::{Census, Verification};
 use redrive_core::lifecycle::{Command, State, transition};
@@ -398,9 +398,7 @@ impl Letters for Model {
 
     async fn merge_groups(&self, groups: Vec<GroupId>, actor: Actor) -> Outcome<Group> {
         actor.check()?;
-        if groups.len() < 2 || groups.len() > limits::MERGE_MAX {
-            return Err(Refusal::invalid("groups", "too few or too many").into());
-        }
+        check_merge(&groups)?;
         let name = self.at(|b, now| b.merge_groups(&groups, &actor, now))?;
         self.group(name).await
     }

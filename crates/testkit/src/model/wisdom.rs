@@ -2,14 +2,13 @@
 //! may have a suspect. The decisions are the core's; here is only who is asked when.
 
 use super::{Books, Letter};
-use redrive_core::breaker::{Breaker, BreakerKey, BreakerPolicy, BreakerView, Signal, Stance};
+use redrive_core::breaker::{Breaker, BreakerPolicy, BreakerView, Signal, Stance};
 use redrive_core::dead_letter::Actor;
 use redrive_core::error::Refusal;
 use redrive_core::failure::{Analysed, ErrorInfo, Report};
 use redrive_core::filter::Filter;
 use redrive_core::group::Leaf;
 use redrive_core::ids::{GroupId, LeafId, MessageId, QueueName};
-use redrive_core::limits;
 use redrive_core::message::{Record, Slip};
 use redrive_core::poison::{Admission, Hands};
 use redrive_core::policy::Override;
@@ -210,17 +209,9 @@ impl Books {
         now: Time,
     ) -> Result<BreakerView, Refusal> {
         actor.check()?;
-        if key.is_empty() || key.len() > limits::KEY_BYTES_MAX || key.contains(char::is_control) {
-            return Err(Refusal::invalid("key", "not printable"));
-        }
         let shelf = self.queues.get(queue).ok_or(Refusal::NoSuchQueue { queue: queue.clone() })?;
-        match shelf.policy.breaker.as_ref().map(|rules| &rules.key) {
-            None => return Err(Refusal::invalid("breaker", "no breaker")),
-            Some(BreakerKey::Queue) if key != queue.as_str() => {
-                return Err(Refusal::invalid("key", "another key"));
-            }
-            Some(_) => {}
-        }
+        let none = || Refusal::invalid("breaker", "no breaker");
+        shelf.policy.breaker.as_ref().ok_or_else(none)?.check_key(queue, key)?;
         let breaker =
             self.breakers.entry((queue.clone(), key.to_owned())).or_insert_with(|| Breaker::new(now));
         breaker.force(open, actor, now);
