@@ -200,7 +200,7 @@ pub struct Report {
 }
 
 /// Cuts text at a character boundary so that it fits, marking the cut.
-fn cut(text: &mut String, max: usize) {
+pub(crate) fn cut(text: &mut String, max: usize) {
     const MARK: &str = "… [cut]";
     if text.len() <= max {
         return;
@@ -280,6 +280,9 @@ pub fn check_label(category: Option<Category>) -> Result<(), Refusal> {
 pub const LEASE_EXPIRED: &str = "LeaseExpired";
 /// The error type of a message that was not delivered in time.
 pub const TOO_LATE: &str = "TooLate";
+
+/// The error type of a payload that is not what the handler expects.
+pub const UNDECODABLE: &str = "Undecodable";
 
 /// What the user knows better than the built-in tables.
 #[derive(Clone, Debug, Default)]

@@ -39,6 +39,7 @@ pub mod poison;
 pub mod policy;
 pub mod priority;
 pub mod priority_queue;
+pub mod progress;
 pub mod query;
 pub mod review;
 pub mod scheduler;

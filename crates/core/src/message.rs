@@ -9,6 +9,7 @@ use crate::limits;
 pub use crate::payload::Payload;
 use crate::policy::QueuePolicy;
 pub use crate::priority::Priority;
+use crate::progress::Progress;
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -437,6 +438,7 @@ impl Record {
             updated_at: self.life.updated_at,
             leased_by: lease.map(|l| l.worker.clone()),
             lease_expires_at: lease.map(|l| l.expires_at),
+            progress: None,
             failures: Vec::new(),
         }
     }
@@ -470,6 +472,9 @@ pub struct Message {
     /// Until when.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_expires_at: Option<Time>,
+    /// How far its handler said it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Progress>,
     /// What went wrong so far: the first and last ten. Filled in when one message is shown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<Failure>,

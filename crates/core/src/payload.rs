@@ -15,6 +15,16 @@ pub struct Payload {
     pub content_type: String,
 }
 
+impl Payload {
+    /// A value as JSON.
+    ///
+    /// # Errors
+    /// When the value cannot be written as JSON, such as a map whose keys are not text.
+    pub fn json<T: Serialize + ?Sized>(value: &T) -> Result<Self, serde_json::Error> {
+        Ok(Self { bytes: serde_json::to_vec(value)?, content_type: "application/json".into() })
+    }
+}
+
 /// How a payload is written in JSON: as text when it is UTF-8, else in base64; bit-exact either way.
 #[derive(Clone, Serialize, Deserialize)]
 struct PayloadText {

@@ -4,7 +4,7 @@
 use crate::backoff::{Backoff, Roll};
 use crate::breaker::BreakerPolicy;
 use crate::error::Refusal;
-use crate::failure::{Analysed, Category, Reason, Route};
+use crate::failure::{Analysed, Category, Reason, Route, UNDECODABLE};
 use crate::handling::{self, Handling, Strategy};
 use crate::ids::QueueName;
 use crate::lifecycle::Life;
@@ -387,7 +387,9 @@ pub fn judge(case: &Case<'_>) -> Verdict {
         return Verdict::Dead { reason: Reason::Manual };
     }
     if failure.report.permanent {
-        return Verdict::Dead { reason: Reason::Permanent };
+        let undecodable = failure.report.error.error_type == UNDECODABLE;
+        let reason = if undecodable { Reason::Undecodable } else { Reason::Permanent };
+        return Verdict::Dead { reason };
     }
     let poison = match case.finding {
         Finding::Quarantine { crashed, .. } if policy.poison.detect => Some(*crashed),

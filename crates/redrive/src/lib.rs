@@ -46,8 +46,15 @@
 //! ```
 
 mod directory;
+mod handler;
+mod runnable;
 
 pub use directory::{OpenOptions, memory, new_id, open, restore};
+pub use handler::{
+    AsItIs, Context, Handler, HandlerError, IntoHandler, IntoOutcome, OfBoth, OfContext, OfPayload, Outcome,
+    Result,
+};
 pub use redrive_core as core;
 pub use redrive_core::priority_queue::{Accepted, Dequeued, Overdue, Picked, PriorityQueue, Rejected};
 pub use redrive_store as store;
+pub use runnable::{Heartbeat, Runnable};

@@ -138,6 +138,7 @@ pub(super) fn fresh(new: &NewMessage, policy: &QueuePolicy, seq: u64, now: Time)
         updated_at: now,
         leased_by: None,
         lease_expires_at: None,
+        progress: None,
         failures: Vec::new(),
     }
 }
