@@ -2,7 +2,7 @@
 
 use redrive::core::backoff::Backoff;
 use redrive::core::dead_letter::{Actor, DeadLetter};
-use redrive::core::error::Refusal;
+use redrive::core::error::{Error, Refusal};
 use redrive::core::message::{NewMessage, Payload};
 use redrive::core::policy::QueuePolicy;
 use redrive::core::query::Query;
@@ -81,9 +81,9 @@ pub(crate) async fn eventually<F: AsyncFnMut() -> bool>(what: &str, mut is_so: F
 }
 
 /// Which field a refusal names.
-pub(crate) fn field_of(error: redrive::core::error::Error) -> String {
-    match error {
-        redrive::core::error::Error::Refused(Refusal::Invalid { field, .. }) => field,
-        other => panic!("not a refusal that names a field: {other}"),
-    }
+pub(crate) fn field_of(error: Error) -> String {
+    let Error::Refused(Refusal::Invalid { field, .. }) = error else {
+        panic!("not a refusal that names a field: {error}");
+    };
+    field
 }

@@ -262,7 +262,7 @@ async fn an_enqueue_wakes_a_waiting_worker() {
 async fn a_hundred_stops_under_load_lose_nothing() {
     let store = redrive::memory();
     configure(&store, "q", QueuePolicy { max_attempts: 1, ..eager(1) }).await;
-    let total = 300;
+    let total = 300_usize;
     enqueue(&store, (0..total).map(|n| message("q", "k", &n.to_string())).collect()).await;
     let done = Arc::new(AtomicUsize::new(0));
     let grace = Duration::from_millis(200);
@@ -279,7 +279,7 @@ async fn a_hundred_stops_under_load_lose_nothing() {
                 let done = Arc::clone(&done);
                 async move {
                     // One in four ignores everything it is told, the others take no time.
-                    if (n + cycle) % 4 == 0 {
+                    if (n + cycle).is_multiple_of(4) {
                         std::future::pending::<()>().await;
                     }
                     done.fetch_add(1, Ordering::SeqCst);
@@ -307,7 +307,7 @@ async fn a_hundred_stops_under_load_lose_nothing() {
     assert!(released > 0, "handlers were running at the end");
     let left = queue(&store, "q").await;
     let done = done.load(Ordering::SeqCst);
-    assert_eq!(usize::try_from(left.ready + left.scheduled).unwrap() + done, total as usize);
+    assert_eq!(usize::try_from(left.ready + left.scheduled).unwrap() + done, total);
     assert_eq!(left.counts.dead, 0);
 }
 
