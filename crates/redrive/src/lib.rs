@@ -49,6 +49,8 @@ mod directory;
 pub mod executor;
 mod handler;
 mod runnable;
+mod send;
+mod worker;
 
 pub use directory::{OpenOptions, memory, new_id, open, restore};
 pub use handler::{
@@ -59,3 +61,5 @@ pub use redrive_core as core;
 pub use redrive_core::priority_queue::{Accepted, Dequeued, Overdue, Picked, PriorityQueue, Rejected};
 pub use redrive_store as store;
 pub use runnable::{Heartbeat, Runnable};
+pub use send::send;
+pub use worker::{Counts, Worker, WorkerBuilder, WorkerHandle};
