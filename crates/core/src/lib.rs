@@ -18,6 +18,7 @@
 //! This crate decides and never acts: no I/O, no clock, no randomness of its own. [`store`] is the contract
 //! of those who act.
 
+pub mod address;
 pub mod audit;
 pub mod backoff;
 pub mod breaker;
@@ -46,4 +47,6 @@ pub mod scheduler;
 pub mod signature;
 pub mod store;
 mod sync;
+pub mod target;
+pub mod template;
 pub mod time;

@@ -52,6 +52,7 @@ mod runnable;
 mod send;
 mod worker;
 
+pub use async_trait::async_trait;
 pub use directory::{OpenOptions, memory, new_id, open, restore};
 pub use handler::{
     AsItIs, Context, Handler, HandlerError, IntoHandler, IntoOutcome, OfBoth, OfContext, OfPayload, Outcome,

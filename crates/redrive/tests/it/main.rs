@@ -8,6 +8,8 @@
     reason = "a failed step in a test is a failed test; clippy.toml exempts only the test functions"
 )]
 
+mod executors;
+mod http;
 mod process;
 mod support;
 mod worker;
