@@ -332,6 +332,8 @@ pub enum Verdict {
 pub enum Override {
     /// Dead-letter now.
     DeadLetter,
+    /// Try again when the queue's backoff says, whatever the count says; the time budget still holds.
+    Retry,
     /// Try again after this long, whatever the count says; the time budget still holds.
     RetryAfter(Span),
 }
@@ -417,10 +419,12 @@ pub fn judge(case: &Case<'_>) -> Verdict {
     }
     let delay = match (said, case.finding) {
         (Some(Override::RetryAfter(span)), _) => span.min(policy.retry_for),
-        (Some(Override::DeadLetter) | None, Finding::Throttle(at_least)) if policy.poison.detect => {
+        (Some(Override::DeadLetter | Override::Retry) | None, Finding::Throttle(at_least))
+            if policy.poison.detect =>
+        {
             delay.max(*at_least)
         }
-        (Some(Override::DeadLetter) | None, _) => delay,
+        (Some(Override::DeadLetter | Override::Retry) | None, _) => delay,
     };
     let at = now.plus(delay);
     match overdue(terms, at) {
@@ -514,6 +518,11 @@ mod tests {
         let soon = Some(Override::RetryAfter(Span::from_secs(7)));
         let v = judge(&policy, &envelope, &life, &failure("E"), soon, NOW, Roll(0));
         assert_eq!(v, Verdict::Retry { at: NOW.plus(Span::from_secs(7)) });
+        let over = Life { attempts: 9, ..life };
+        policy.exclude.clear();
+        assert_eq!(judge(&policy, &envelope, &over, &failure("E"), None, NOW, Roll(0)), DEAD_BY_COUNT);
+        let v = judge(&policy, &envelope, &over, &failure("E"), Some(Override::Retry), NOW, Roll(0));
+        assert_eq!(v, Verdict::Retry { at: NOW.plus(policy.backoff.delay(9, None, None, Roll(0))) });
     }
 
     #[test]

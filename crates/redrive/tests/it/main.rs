@@ -1,0 +1,4 @@
+//! The library on real stores, one module per topic.
+
+mod dead_letter_policy;
+mod loops_kit;
