@@ -1,6 +1,7 @@
 //! The rules of a queue, and [`judge`]: the one place that turns a failure into a verdict. Workers report,
 //! stores apply; nobody else retries.
 
+use crate::auto_redrive::AutoRedrive;
 use crate::backoff::{Backoff, Roll};
 use crate::breaker::BreakerPolicy;
 use crate::error::Refusal;
@@ -144,6 +145,9 @@ pub struct QueuePolicy {
     pub breaker: Option<BreakerPolicy>,
     /// What is done about messages that break whoever touches them.
     pub poison: PoisonPolicy,
+    /// When dead letters are sent back by themselves; never when not said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auto_redrive: Option<AutoRedrive>,
     /// How long closed letters are kept, from closing.
     #[serde(rename = "retention_ms", alias = "retention")]
     pub retention: Span,
@@ -177,6 +181,7 @@ impl Default for QueuePolicy {
             handling: BTreeMap::new(),
             breaker: None,
             poison: PoisonPolicy::default(),
+            auto_redrive: None,
             retention: Span::from_days(30),
             open_ttl: None,
             max_messages: None,
@@ -280,6 +285,9 @@ impl QueuePolicy {
         self.backoff.check()?;
         if let Some(breaker) = &self.breaker {
             breaker.check()?;
+        }
+        if let Some(auto) = &self.auto_redrive {
+            auto.check()?;
         }
         sane("poison.quarantine", self.poison.quarantine, Span::from_millis(1), limits::SPAN_MAX)?;
         sane("lease", self.lease, limits::LEASE_MIN, limits::LEASE_MAX)?;
