@@ -7,7 +7,7 @@ pub(crate) mod server;
 use crate::engine::enqueue::check_batch;
 use async_trait::async_trait;
 use protocol::{Call, Hello, VERSION, receive, send};
-use redrive_core::audit::{AuditReport, AuditRow};
+use redrive_core::audit::{AuditReport, AuditRow, AuditTrimmed};
 use redrive_core::breaker::BreakerView;
 use redrive_core::dead_letter::{ActRequest, Actor, DeadLetter, LetterDelivery};
 use redrive_core::error::{Outcome, StoreError, StoreErrorKind};
@@ -21,10 +21,10 @@ use redrive_core::operation::{Control, Member, Operation, OperationSpec, Preview
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Page, PageRequest, Query};
 use redrive_core::store::{
-    Drawer, Each, Enqueued, KeyState, KvEntry, LeaseRequest, LetterLeaseRequest, LetterSettlement,
+    Drawer, Each, Enqueued, HandOver, KeyState, KvEntry, LeaseRequest, LetterLeaseRequest, LetterSettlement,
     LetterState, Letters, Purged, Queue, Reaped, Settled, Settlement, Store, StoreInfo, VerifyRequest, Work,
 };
-use redrive_core::time::Span;
+use redrive_core::time::{Span, Time};
 use serde::de::DeserializeOwned;
 use std::fs::File;
 use std::io;
@@ -261,6 +261,12 @@ impl Letters for RemoteStore {
     }
     async fn audit_verify(&self, head: Option<String>) -> Outcome<AuditReport> {
         self.call(Call::AuditVerify(head)).await
+    }
+    async fn audit_trim(&self, before: Time, actor: Actor) -> Outcome<AuditTrimmed> {
+        self.call(Call::AuditTrim(before, actor)).await
+    }
+    async fn hand_over(&self, batch: Vec<HandOver>, actor: Actor) -> Outcome<Each<MessageId>> {
+        self.call(Call::HandOver(batch, actor)).await
     }
 }
 
