@@ -118,7 +118,8 @@ impl Worker {
         &self.plan.name
     }
 
-    /// Works until [`WorkerHandle::stop`], then drains within the grace time and gives the rest back.
+    /// Works until [`WorkerHandle::stop`], then drains within the grace time and gives the rest back. A queue
+    /// that is not known yet is made, so that a worker may be there before its first message.
     ///
     /// # Errors
     /// When the store says that this request can never succeed, such as a queue that is a drawer. A store that
@@ -128,11 +129,10 @@ impl Worker {
     }
 
     async fn run_watched(&self, stop: CancellationToken, heartbeat: Heartbeat) -> Result<Counts, Error> {
-        if let Some(policy) = &self.plan.dead_letters {
-            for queue in &self.plan.queues {
-                let actor = Actor::new(self.name(), "library");
-                policy.propose(self.plan.store.as_ref(), queue, actor).await?;
-            }
+        let policy = self.plan.dead_letters.clone().unwrap_or_default();
+        for queue in &self.plan.queues {
+            let actor = Actor::new(self.name(), "library");
+            policy.propose(self.plan.store.as_ref(), queue, actor).await?;
         }
         Dispatcher::new(Arc::clone(&self.plan), self.handle.clone(), heartbeat).run(stop).await?;
         Ok(self.handle.counts())

@@ -11,5 +11,7 @@
 mod dead_letter_policy;
 #[allow(dead_code, reason = "shared by the loops' tests")]
 mod loops_kit;
+mod readme;
 mod support;
+mod takeover;
 mod worker;
