@@ -49,10 +49,14 @@ mod consumer;
 mod dead_letter_policy;
 mod directory;
 mod eval;
+mod group;
 mod handler;
+pub mod maintenance;
 mod pace;
 mod replay;
+mod replies;
 mod runnable;
+mod split;
 
 pub use consumer::{
     DeadLetterConsumer, DeadLetterConsumerBuilder, Disposition, IntoDisposition, LetterHandler, alert,
@@ -61,6 +65,10 @@ pub use consumer::{
 pub use dead_letter_policy::{DeadLetterPolicy, Difference, Drift, IntoOverride};
 pub use directory::{OpenOptions, memory, new_id, open, restore};
 pub use eval::{EvalHandler, EvalRequest, EvalResult, Evaluator, Score, exact_match, json_subset};
+pub use group::{
+    BoundGroup, GroupError, Health, HealthReport, HealthStatus, LoopGroup, LoopHealth, LoopState, OnFailure,
+    OnStuck,
+};
 pub use handler::{
     AsItIs, Context, Handler, HandlerError, IntoHandler, IntoOutcome, OfBoth, OfContext, OfPayload, Outcome,
     Result,
@@ -69,4 +77,6 @@ pub use redrive_core as core;
 pub use redrive_core::priority_queue::{Accepted, Dequeued, Overdue, Picked, PriorityQueue, Rejected};
 pub use redrive_store as store;
 pub use replay::{Others, Replayed, replay, replay_distinct, replay_if, replay_where, resume};
+pub use replies::{ReplyForwarder, ReplyResolver, ReplyTarget};
 pub use runnable::{Heartbeat, Runnable};
+pub use split::{Ferried, LetterFerry, Returned, replay_between};

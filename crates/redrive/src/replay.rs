@@ -8,7 +8,6 @@ use redrive_core::dead_letter::{Act, ActRequest, Actor, DeadLetter, Move, Status
 use redrive_core::error::Error;
 use redrive_core::filter::Filter;
 use redrive_core::ids::{MessageId, OperationId};
-use redrive_core::limits;
 use redrive_core::operation::{Operation, OperationSpec, Stage};
 use redrive_core::query::{PageRequest, Query};
 use redrive_core::store::Store;
@@ -38,8 +37,13 @@ pub enum Others {
     Resolve,
 }
 
+/// What operations begun here say they were begun through: those are gone on with after a crash.
+pub(crate) const SOURCE: &str = "library";
+
 /// Letters acted on in one commit.
 const PER_COMMIT: usize = 500;
+/// Letters looked at in one go: they have their payloads with them.
+const PAGE: usize = 100;
 
 /// Sends these letters back, each once however often it is named. One that is under way already is skipped.
 ///
@@ -82,6 +86,7 @@ pub async fn replay(
 /// The store's error when it cannot be asked. What was begun is found with `Letters::operations`.
 pub async fn replay_where(store: &dyn Store, filter: Filter, actor: Actor) -> Result<Replayed, Error> {
     let id = OperationId::new(redrive_store::new_id());
+    let actor = Actor { source: SOURCE.into(), ..actor };
     let spec = OperationSpec { id, act: Act::Retry { at: None }, filter, bound: None, actor };
     let operation = ask(store.start(spec)).await?;
     carry_out(store, operation).await
@@ -208,7 +213,7 @@ async fn walk(
     filter: Filter,
     mut see: impl FnMut(&DeadLetter) + Send,
 ) -> Result<(), Error> {
-    let mut query = Query { filter, page: PageRequest::first(limits::PAGE_ITEMS_MAX / 2) };
+    let mut query = Query { filter, page: PageRequest::first(PAGE) };
     loop {
         let page = ask(store.letters(query.clone())).await?;
         page.items.iter().for_each(&mut see);

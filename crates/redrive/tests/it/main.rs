@@ -3,5 +3,8 @@
 mod consumer;
 mod dead_letter_policy;
 mod eval;
+mod group;
 mod loops_kit;
+mod maintenance;
 mod replay;
+mod split;
