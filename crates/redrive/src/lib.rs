@@ -56,7 +56,9 @@ mod pace;
 mod replay;
 mod replies;
 mod runnable;
+mod send;
 mod split;
+mod worker;
 
 pub use consumer::{
     DeadLetterConsumer, DeadLetterConsumerBuilder, Disposition, IntoDisposition, LetterHandler, alert,
@@ -79,4 +81,6 @@ pub use redrive_store as store;
 pub use replay::{Others, Replayed, replay, replay_distinct, replay_if, replay_where, resume};
 pub use replies::{ReplyForwarder, ReplyResolver, ReplyTarget};
 pub use runnable::{Heartbeat, Runnable};
+pub use send::send;
 pub use split::{Ferried, LetterFerry, Returned, replay_between};
+pub use worker::{Counts, Worker, WorkerBuilder, WorkerHandle};

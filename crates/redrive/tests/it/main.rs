@@ -1,4 +1,12 @@
-//! The library on real stores, one module per topic.
+//! The library as its users see it: real stores, real tasks, real processes. One binary for all of it.
+
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a failed step in a test is a failed test; clippy.toml exempts only the test functions"
+)]
 
 mod consumer;
 mod dead_letter_policy;
@@ -6,5 +14,9 @@ mod eval;
 mod group;
 mod loops_kit;
 mod maintenance;
+mod readme;
 mod replay;
 mod split;
+mod support;
+mod takeover;
+mod worker;
