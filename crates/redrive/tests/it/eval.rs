@@ -6,15 +6,13 @@ use redrive::{
     Context, EvalHandler, EvalResult, Handler as _, HandlerError, Outcome, Score, exact_match, json_subset,
 };
 use serde_json::{Value, json};
-use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 async fn ask(handler: &EvalHandler, payload: &Value) -> Outcome {
     let store = redrive::memory();
     send(&*store, message("evals", payload)).await;
-    let delivery = Arc::new(take(&*store, "evals").await);
-    let (progress, _kept) = tokio::sync::mpsc::unbounded_channel();
-    handler.handle(Context::new(delivery, CancellationToken::new(), progress)).await
+    let delivery = take(&*store, "evals").await;
+    handler.handle(Context::detached(delivery, CancellationToken::new())).await
 }
 
 fn result(outcome: Outcome) -> EvalResult {

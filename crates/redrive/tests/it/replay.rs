@@ -57,7 +57,7 @@ async fn by_filter_it_is_an_operation_that_can_be_resumed() {
 async fn a_predicate_picks_and_what_changed_meanwhile_is_left() {
     let store = redrive::memory();
     dead_many(&*store, "q", 6).await;
-    let even = |letter: &DeadLetter| letter.death % 2 == 0;
+    let even = |letter: &DeadLetter| letter.death.is_multiple_of(2);
     let done = replay_if(&*store, "queue:q".parse().unwrap(), me(), even).await.unwrap();
     assert_eq!((done.matched, done.replayed), (3, 3));
     let again = replay_if(&*store, "queue:q".parse().unwrap(), me(), even).await.unwrap();
