@@ -238,6 +238,14 @@ impl Context {
         &self.delivery
     }
 
+    /// The same context with another payload, for handlers around handlers.
+    #[must_use]
+    pub(crate) fn with_payload(&self, payload: Payload) -> Self {
+        let mut delivery = Delivery::clone(&self.delivery);
+        delivery.message.envelope.payload = payload;
+        Self { delivery: Arc::new(delivery), ..self.clone() }
+    }
+
     /// What never changes about the message: id, queue, kind, headers, tags, payload.
     #[must_use]
     pub fn message(&self) -> &Envelope {

@@ -8,10 +8,15 @@
     reason = "a failed step in a test is a failed test; clippy.toml exempts only the test functions"
 )]
 
+mod consumer;
 mod dead_letter_policy;
-#[allow(dead_code, reason = "shared by the loops' tests")]
+mod eval;
+mod group;
 mod loops_kit;
+mod maintenance;
 mod readme;
+mod replay;
+mod split;
 mod support;
 mod takeover;
 mod worker;
