@@ -49,6 +49,7 @@ mod consumer;
 mod dead_letter_policy;
 mod directory;
 mod eval;
+pub mod executor;
 mod group;
 mod handler;
 pub mod maintenance;

@@ -14,6 +14,7 @@ mod eval;
 mod group;
 mod loops_kit;
 mod maintenance;
+mod process;
 mod readme;
 mod replay;
 mod split;
