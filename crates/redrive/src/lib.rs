@@ -48,6 +48,8 @@
 mod directory;
 mod handler;
 mod runnable;
+mod send;
+mod worker;
 
 pub use directory::{OpenOptions, memory, new_id, open, restore};
 pub use handler::{
@@ -58,3 +60,5 @@ pub use redrive_core as core;
 pub use redrive_core::priority_queue::{Accepted, Dequeued, Overdue, Picked, PriorityQueue, Rejected};
 pub use redrive_store as store;
 pub use runnable::{Heartbeat, Runnable};
+pub use send::send;
+pub use worker::{Counts, Worker, WorkerBuilder, WorkerHandle};

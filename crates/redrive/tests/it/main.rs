@@ -1,0 +1,12 @@
+//! The library as its users see it: real stores, real tasks, real processes. One binary for all of it.
+
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a failed step in a test is a failed test; clippy.toml exempts only the test functions"
+)]
+
+mod support;
+mod worker;
