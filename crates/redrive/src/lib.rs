@@ -46,6 +46,7 @@
 //! ```
 
 mod directory;
+pub mod executor;
 mod handler;
 mod runnable;
 mod send;

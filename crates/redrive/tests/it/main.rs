@@ -8,5 +8,6 @@
     reason = "a failed step in a test is a failed test; clippy.toml exempts only the test functions"
 )]
 
+mod process;
 mod support;
 mod worker;
