@@ -45,6 +45,7 @@
 //! assert_eq!(order, ["reply", "page", "report"]); // the deadline is near, then by priority
 //! ```
 
+mod batch;
 mod directory;
 pub mod executor;
 mod handler;

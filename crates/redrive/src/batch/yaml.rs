@@ -322,7 +322,7 @@ pub(super) fn nearest<'a>(wrong: &str, known: &[&'a str]) -> Option<&'a str> {
     }
     let bound = (wrong.chars().count() / 3).max(2);
     let distance = |word: &&str| {
-        let begun = wrong.len() > 2 && (word.starts_with(wrong) || wrong.starts_with(**word));
+        let begun = wrong.len() > 2 && (word.starts_with(wrong) || wrong.starts_with(*word));
         let letters = strsim::damerau_levenshtein(wrong, word);
         if begun { letters.min(bound) } else { letters }
     };
