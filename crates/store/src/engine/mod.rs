@@ -14,7 +14,8 @@ pub(crate) mod letters;
 mod maintain;
 mod operations;
 pub(crate) mod reads;
-mod settle;
+pub(crate) mod replies;
+pub(crate) mod settle;
 
 use crate::entropy::Entropy;
 use crate::faults::{self, Fault};
