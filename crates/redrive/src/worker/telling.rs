@@ -80,7 +80,7 @@ impl Dispatcher {
         let tally = self.tally();
         tracing::debug!(message = %settled.id, state = %settled.state, "settled");
         match said {
-            Settle::Ack => add(&tally.done, 1),
+            Settle::Ack | Settle::Reply { .. } => add(&tally.done, 1),
             Settle::Release => add(&tally.released, 1),
             Settle::Snooze { .. } => add(&tally.snoozed, 1),
             Settle::Extend { .. } => {}
