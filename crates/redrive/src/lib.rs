@@ -46,6 +46,7 @@
 //! ```
 
 mod batch;
+mod dead_letter_policy;
 mod directory;
 pub mod executor;
 mod handler;
@@ -53,6 +54,7 @@ mod runnable;
 mod send;
 mod worker;
 
+pub use dead_letter_policy::{DeadLetterPolicy, Difference, Drift, IntoOverride};
 pub use directory::{OpenOptions, memory, new_id, open, restore};
 pub use handler::{
     AsItIs, Context, Handler, HandlerError, IntoHandler, IntoOutcome, OfBoth, OfContext, OfPayload, Outcome,

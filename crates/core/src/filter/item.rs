@@ -96,7 +96,8 @@ fn passes(term: &Term, document: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    const ITEM: &[u8] = br#"{"size": 12, "kind": "png", "owner": {"name": "eve"}, "tags": ["a", "b"], "id": 7}"#;
+    const ITEM: &[u8] =
+        br#"{"size": 12, "kind": "png", "owner": {"name": "eve"}, "tags": ["a", "b"], "id": 7}"#;
 
     #[test]
     fn fields_are_paths_and_operators_are_the_usual_ones() {

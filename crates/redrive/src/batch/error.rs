@@ -26,7 +26,9 @@ pub enum BatchError {
         since: Time,
     },
     /// The job or its input is not what it was when the run began.
-    #[error("{what} changed since the run of job {job} began; --restart begins anew and forgets its results, --accept-changes goes on with what is new and keeps what is done")]
+    #[error(
+        "{what} changed since the run of job {job} began; --restart begins anew and forgets its results, --accept-changes goes on with what is new and keeps what is done"
+    )]
     Changed {
         /// The job.
         job: String,
@@ -50,7 +52,9 @@ pub enum BatchError {
     #[error("{0}")]
     Git(String),
     /// The run was taken over while this process was not looking.
-    #[error("job {0} was taken over by another process while this one was stopped; nothing is lost, let that one go on")]
+    #[error(
+        "job {0} was taken over by another process while this one was stopped; nothing is lost, let that one go on"
+    )]
     TakenOver(String),
     /// The store.
     #[error(transparent)]

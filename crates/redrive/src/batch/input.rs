@@ -111,7 +111,8 @@ impl<'a> Reader<'a> {
 
     fn item(&mut self, place: &str, item: String) -> Result<(), BatchError> {
         if item.len() > limits::PAYLOAD_BYTES_MAX {
-            let what = format!("an item of {} bytes; at most {} are allowed", item.len(), limits::PAYLOAD_BYTES_MAX);
+            let what =
+                format!("an item of {} bytes; at most {} are allowed", item.len(), limits::PAYLOAD_BYTES_MAX);
             return Err(self.wrong(place, &what));
         }
         self.bytes = self.bytes.saturating_add(item.len());
@@ -164,7 +165,10 @@ impl<'a> Reader<'a> {
             return Err(BatchError::Input(too_long(&self.name)));
         }
         let document: &RawValue = serde_json::from_str(&text).map_err(|e| {
-            self.wrong(&format!("line {}: column {}: ", e.line(), e.column()), &format!("not JSON: {}", plain(&e)))
+            self.wrong(
+                &format!("line {}: column {}: ", e.line(), e.column()),
+                &format!("not JSON: {}", plain(&e)),
+            )
         })?;
         let document = document.get();
         let whole = super::path::JsonPath::parse("$").map_err(BatchError::Input)?;
@@ -173,7 +177,8 @@ impl<'a> Reader<'a> {
             None if document.starts_with('[') => whole,
             None => {
                 let is = describe(document);
-                let what = format!("the document is {is}, not a list; say input.json_path, such as $.items[*]");
+                let what =
+                    format!("the document is {is}, not a list; say input.json_path, such as $.items[*]");
                 return Err(self.wrong("", &what));
             }
         };
@@ -195,7 +200,8 @@ impl<'a> Reader<'a> {
     fn csv(&mut self, from: impl Read) -> Result<(), BatchError> {
         let quotes = std::rc::Rc::new(std::cell::Cell::new(0_u64));
         let counting = Counting { from, quotes: std::rc::Rc::clone(&quotes) };
-        let mut reader = csv::ReaderBuilder::new().delimiter(self.input.delimiter).flexible(true).from_reader(counting);
+        let mut reader =
+            csv::ReaderBuilder::new().delimiter(self.input.delimiter).flexible(true).from_reader(counting);
         let header = reader.byte_headers().map_err(|e| self.wrong("line 1: ", &e.to_string()))?.clone();
         let names = self.columns(&header)?;
         let mut record = csv::ByteRecord::new();
@@ -228,7 +234,9 @@ impl<'a> Reader<'a> {
             let Ok(name) = std::str::from_utf8(name) else { return Err(self.wrong(&place, "not UTF-8")) };
             let name = name.trim_start_matches('\u{feff}').trim().to_owned();
             if name.is_empty() {
-                return Err(self.wrong(&place, "the column has no name; the first line must name the columns"));
+                return Err(
+                    self.wrong(&place, "the column has no name; the first line must name the columns")
+                );
             }
             if names.contains(&name) {
                 return Err(self.wrong(&place, &format!("a second column is called {name:?}")));
@@ -303,13 +311,15 @@ mod tests {
 
     #[test]
     fn every_format_gives_items_on_one_line_each() {
-        let csv = read("format: csv", b"\xef\xbb\xbfid,name\n1,\"a, \"\"b\"\"\"\n2,\"two\nlines\"\n").unwrap();
+        let csv =
+            read("format: csv", b"\xef\xbb\xbfid,name\n1,\"a, \"\"b\"\"\"\n2,\"two\nlines\"\n").unwrap();
         assert_eq!(csv.items, [r#"{"id":"1","name":"a, \"b\""}"#, r#"{"id":"2","name":"two\nlines"}"#]);
         let semicolons = read("format: csv, delimiter: ';'", b"a;b\n1;2\n").unwrap();
         assert_eq!(semicolons.items, [r#"{"a":"1","b":"2"}"#]);
         let jsonl = read("format: jsonl", b"{\"n\": 12345678901234567890123 }\n\n\"text\"\n7").unwrap();
         assert_eq!(jsonl.items, ["{\"n\":12345678901234567890123}", "\"text\"", "7"]);
-        let json = read("format: json, json_path: '$.items[*]'", b"{\"items\": [ {\"a\": 1 },\n 2 ]}").unwrap();
+        let json =
+            read("format: json, json_path: '$.items[*]'", b"{\"items\": [ {\"a\": 1 },\n 2 ]}").unwrap();
         assert_eq!(json.items, ["{\"a\":1}", "2"]);
         assert_eq!(read("format: json", b"[1, 2]").unwrap().items, ["1", "2"]);
     }
@@ -317,7 +327,11 @@ mod tests {
     #[test]
     fn what_cannot_be_read_names_its_place() {
         for (options, content, says) in [
-            ("format: csv", &b"a,b\n1,2\n3\n"[..], "x: line 3: column 2: 1 columns where the first line names 2"),
+            (
+                "format: csv",
+                &b"a,b\n1,2\n3\n"[..],
+                "x: line 3: column 2: 1 columns where the first line names 2",
+            ),
             ("format: csv", b"a,b\n1,\xff\n", "line 2: column 2 (b): not UTF-8"),
             ("format: csv", b"a,b\n1,\"open\n2,3\n4,5\n", "line 2: a quote is not closed"),
             ("format: csv", b"a,a\n", "a second column"),
@@ -325,7 +339,11 @@ mod tests {
             ("format: jsonl", b"{}\n{\"a\": }\n", "x: line 2: column 7: not JSON"),
             ("format: json", b"{\"items\": []}", "a map with items, not a list"),
             ("format: json", b"[1,\n 2", "line 2: column"),
-            ("format: json, json_path: $.a.b", b"{\"a\": {\"c\": 1}}", "$.a is a map with c, and .b is not in it"),
+            (
+                "format: json, json_path: $.a.b",
+                b"{\"a\": {\"c\": 1}}",
+                "$.a is a map with c, and .b is not in it",
+            ),
         ] {
             let error = read(options, content).unwrap_err();
             assert!(error.contains(says), "{says}: {error}");

@@ -225,7 +225,10 @@ pub(super) fn describe(json: &str) -> String {
             let names = names(json);
             let shown: Vec<&str> = names.iter().take(8).map(String::as_str).collect();
             let more = if names.len() > shown.len() { ", …" } else { "" };
-            format!("a map with {}{more}", if shown.is_empty() { "no fields".into() } else { shown.join(", ") })
+            format!(
+                "a map with {}{more}",
+                if shown.is_empty() { "no fields".into() } else { shown.join(", ") }
+            )
         }
         Some(b'[') => format!("a list of {}", list(json).unwrap_or_default().len()),
         Some(b'"') => "text".into(),
@@ -239,8 +242,7 @@ pub(super) fn describe(json: &str) -> String {
 mod tests {
     use super::*;
 
-    const DOCUMENT: &str =
-        r#"{"meta": {"n": 2}, "items": [{"id": 12345678901234567890123, "t": "a b"}, {"id": 2}], "none": []}"#;
+    const DOCUMENT: &str = r#"{"meta": {"n": 2}, "items": [{"id": 12345678901234567890123, "t": "a b"}, {"id": 2}], "none": []}"#;
 
     fn walk(path: &str) -> Result<Vec<String>, String> {
         let mut found = Vec::new();
@@ -269,7 +271,10 @@ mod tests {
         assert_eq!(walk("$.none[*]").unwrap(), [] as [String; 0]);
         assert_eq!(walk("$.meta.*").unwrap(), ["2"]);
         let lost = walk("$.items[*].nope.x").unwrap_err();
-        assert!(lost.contains("$.items[*] is a map with id, t") && lost.contains(".nope is not in it"), "{lost}");
+        assert!(
+            lost.contains("$.items[*] is a map with id, t") && lost.contains(".nope is not in it"),
+            "{lost}"
+        );
         let lost = walk("$.item").unwrap_err();
         assert!(lost.contains("$ is a map with items, meta, none"), "{lost}");
         for bad in ["items", "$..a", "$[?(@.x)]", "$[1:2]", "$.", "$['a'", "$a"] {

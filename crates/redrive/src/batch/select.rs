@@ -66,7 +66,9 @@ fn with_keys(path: Option<&ItemPath>, rows: Vec<String>) -> Result<Selected, Bat
             Some(path) => {
                 let value = path.find(&json).filter(|value| *value != "null");
                 let Some(value) = value else {
-                    return Err(BatchError::Input(format!("item {index} has no field {path}, which is its key")));
+                    return Err(BatchError::Input(format!(
+                        "item {index} has no field {path}, which is its key"
+                    )));
                 };
                 let key = short_hash(&[value]);
                 if let Some(first) = seen.insert(key, index) {
@@ -208,8 +210,13 @@ mod tests {
         Ok(selected.items.into_iter().map(|item| item.json).collect())
     }
 
-    const ROWS: [&str; 5] =
-        [r#"{"n":10,"k":"b"}"#, r#"{"n":9,"k":"a"}"#, r#"{"n":null,"k":"c"}"#, r#"{"k":"a"}"#, r#"{"n":10,"k":"a"}"#];
+    const ROWS: [&str; 5] = [
+        r#"{"n":10,"k":"b"}"#,
+        r#"{"n":9,"k":"a"}"#,
+        r#"{"n":null,"k":"c"}"#,
+        r#"{"k":"a"}"#,
+        r#"{"n":10,"k":"a"}"#,
+    ];
 
     #[test]
     fn nulls_sort_last_in_both_directions_and_ties_keep_their_order() {
@@ -221,7 +228,8 @@ mod tests {
 
     #[test]
     fn filter_distinct_offset_and_limit_come_in_this_order() {
-        let all = select_from("filter: n>=9\nsort_by: -k\ndistinct: n\noffset: 1\nmax_items: 1", &ROWS).unwrap();
+        let all =
+            select_from("filter: n>=9\nsort_by: -k\ndistinct: n\noffset: 1\nmax_items: 1", &ROWS).unwrap();
         assert_eq!(all, [ROWS[1]]);
         assert_eq!(select_from("offset: 9", &ROWS).unwrap(), [] as [&str; 0]);
     }

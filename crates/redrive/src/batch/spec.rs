@@ -214,8 +214,10 @@ impl Job {
 
     /// Every step with the stage it belongs to.
     pub(super) fn steps(&self) -> impl Iterator<Item = (&'static str, &Step)> {
-        let stage = |name: &'static str, steps: &'_ [Step]| steps.iter().map(move |_| name).collect::<Vec<_>>();
-        let names = [stage("setup", &self.setup), stage("map", &self.map), stage("reduce", &self.reduce)].concat();
+        let stage =
+            |name: &'static str, steps: &'_ [Step]| steps.iter().map(move |_| name).collect::<Vec<_>>();
+        let names =
+            [stage("setup", &self.setup), stage("map", &self.map), stage("reduce", &self.reduce)].concat();
         names.into_iter().zip(self.setup.iter().chain(&self.map).chain(&self.reduce))
     }
 }
@@ -245,10 +247,9 @@ fn named_queue(name: &str) -> QueueName {
 fn job(mut top: Fields<'_>) -> Option<Job> {
     let name = top.parsed("name", job_name);
     let input = top.take("input").and_then(|node| input(node, top.problems));
-    for (there, key, example) in [
-        (name.is_some(), "name", "name: resize"),
-        (input.is_some(), "input", "input: {file: items.csv}"),
-    ] {
+    for (there, key, example) in
+        [(name.is_some(), "name", "name: resize"), (input.is_some(), "input", "input: {file: items.csv}")]
+    {
         let line = top.line;
         let wrong_already = top.problems.mentions(key);
         if !there && !wrong_already {
@@ -455,7 +456,11 @@ fn map(top: &mut Fields<'_>) -> Map {
 /// A stage that is a list of steps, or a map with them.
 fn staged(place: &str, node: Node, problems: &mut Problems) -> Vec<Step> {
     if let Value::List(items) = node.value {
-        return items.into_iter().enumerate().filter_map(|(n, node)| step(place, n, node, problems)).collect();
+        return items
+            .into_iter()
+            .enumerate()
+            .filter_map(|(n, node)| step(place, n, node, problems))
+            .collect();
     }
     let Some(mut fields) = Fields::of(place, node, &["steps"], problems) else { return Vec::new() };
     steps(&mut fields, "steps")
@@ -628,13 +633,12 @@ fn shaped<T: serde::de::DeserializeOwned>(
 }
 
 fn backoff(node: Node, problems: &mut Problems) -> Option<Backoff> {
-    let (line, backoff): (usize, Backoff) =
-        shaped("map.retry.backoff", node, &BACKOFF, problems, |json| {
-            let strategy = json.entry("strategy").or_insert_with(|| "exponential".into());
-            if strategy == "exponential" {
-                json.entry("multiplier").or_insert_with(|| 2.0.into());
-            }
-        })?;
+    let (line, backoff): (usize, Backoff) = shaped("map.retry.backoff", node, &BACKOFF, problems, |json| {
+        let strategy = json.entry("strategy").or_insert_with(|| "exponential".into());
+        if strategy == "exponential" {
+            json.entry("multiplier").or_insert_with(|| 2.0.into());
+        }
+    })?;
     backoff.check().map_err(|refusal| problems.add(line, format!("map.retry.{refusal}"))).ok()?;
     Some(backoff)
 }

@@ -174,7 +174,11 @@ fn place(name: &str) -> Result<Option<Place>, String> {
         return Ok(Some(Place::Item));
     }
     let odd = |c: char| !c.is_alphanumeric() && !matches!(c, '.' | '_' | '-');
-    if name.starts_with("item") && name.strip_prefix("item").is_some_and(|rest| rest.starts_with(odd) || rest.starts_with('.') && rest.contains(odd)) {
+    if name.starts_with("item")
+        && name
+            .strip_prefix("item")
+            .is_some_and(|rest| rest.starts_with(odd) || rest.starts_with('.') && rest.contains(odd))
+    {
         return Err(format!(
             "${{{name}}}: only plain paths are read; put the value in a variable before, as in f=${{item.file}}; \
              echo \"${{f%.png}}\""
@@ -494,7 +498,10 @@ mod tests {
         assert_eq!(fill("cp ${item.x} out/${item.n}.png", item).unwrap(), r"cp 'a'\''b' out/'12'.png");
         assert_eq!(fill(r#"echo "<${item.n}>""#, item).unwrap(), r#"echo "<"'12'">""#);
         assert_eq!(fill(r#"echo "$(cat ${item.n})""#, item).unwrap(), r#"echo "$(cat '12')""#);
-        assert_eq!(fill("echo ${HOME} ${x:-y} $1 $$ ${index}", item).unwrap(), "echo ${HOME} ${x:-y} $1 $$ '7'");
+        assert_eq!(
+            fill("echo ${HOME} ${x:-y} $1 $$ ${index}", item).unwrap(),
+            "echo ${HOME} ${x:-y} $1 $$ '7'"
+        );
         assert_eq!(fill(r"echo \${item.x} $${item.x}", item).unwrap(), r"echo \${item.x} $${item.x}");
         assert_eq!(fill("echo ${item}", item).unwrap(), r#"echo '{"x":"a'\''b","n":12}'"#);
     }
@@ -541,8 +548,33 @@ mod tests {
         let part = prop_oneof![
             any::<String>().prop_map(|s| s.replace('\0', "")),
             proptest::sample::select(vec![
-                "'", "\"", "\\", "$", "`", "\n", "$(touch x)", "${item.x}", "';exit 9;'", "\\'", "'\\''", "*", "~",
-                "#", "!", "&", "|", ";", "\r", "\t", " ", "%s", "-n", "é", "\u{1F600}", "$'", "EOF",
+                "'",
+                "\"",
+                "\\",
+                "$",
+                "`",
+                "\n",
+                "$(touch x)",
+                "${item.x}",
+                "';exit 9;'",
+                "\\'",
+                "'\\''",
+                "*",
+                "~",
+                "#",
+                "!",
+                "&",
+                "|",
+                ";",
+                "\r",
+                "\t",
+                " ",
+                "%s",
+                "-n",
+                "é",
+                "\u{1F600}",
+                "$'",
+                "EOF",
             ])
             .prop_map(str::to_owned),
         ];

@@ -51,8 +51,8 @@ pub(super) fn parse(text: &str) -> Result<Node, Problem> {
     let mut open: Vec<Open> = Vec::new();
     let mut whole = None;
     for event in Parser::new_from_str(text) {
-        let (event, span) =
-            event.map_err(|e| Problem { line: e.marker().line(), what: format!("not YAML: {}", e.info()) })?;
+        let (event, span) = event
+            .map_err(|e| Problem { line: e.marker().line(), what: format!("not YAML: {}", e.info()) })?;
         let line = span.start.line();
         let finished = match event {
             Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => continue,
@@ -63,7 +63,9 @@ pub(super) fn parse(text: &str) -> Result<Node, Problem> {
             Event::Alias(_) => return wrong(line, "aliases (*name) are not read; write the value out"),
             Event::Scalar(_, _, _, Some(_))
             | Event::SequenceStart(_, Some(_))
-            | Event::MappingStart(_, Some(_)) => return wrong(line, "tags (!name) are not read; leave it out"),
+            | Event::MappingStart(_, Some(_)) => {
+                return wrong(line, "tags (!name) are not read; leave it out");
+            }
             Event::Scalar(_, _, 1.., _) | Event::SequenceStart(1.., _) | Event::MappingStart(1.., _) => {
                 return wrong(line, "anchors (&name) are not read; leave it out");
             }
@@ -106,7 +108,8 @@ fn put(place: &mut Open, node: Node) -> Result<(), Problem> {
             None => match node.value {
                 Value::Scalar { text, .. } => {
                     if let Some((first, ..)) = entries.iter().find(|(_, name, _)| *name == text) {
-                        let what = format!("{text:?} stands here a second time; the first is in line {first}");
+                        let what =
+                            format!("{text:?} stands here a second time; the first is in line {first}");
                         return Err(Problem { line: node.line, what });
                     }
                     *key = Some((node.line, text));
@@ -126,7 +129,9 @@ impl Node {
         match &self.value {
             Value::Scalar { .. } if self.is_null() => "nothing",
             Value::Scalar { plain: true, text } if text.parse::<f64>().is_ok() => "a number",
-            Value::Scalar { plain: true, text } if matches!(text.as_str(), "true" | "false") => "true or false",
+            Value::Scalar { plain: true, text } if matches!(text.as_str(), "true" | "false") => {
+                "true or false"
+            }
             Value::Scalar { .. } => "text",
             Value::List(_) => "a list",
             Value::Map(_) => "a map",

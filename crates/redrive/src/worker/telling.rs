@@ -83,7 +83,7 @@ impl Dispatcher {
             Settle::Ack | Settle::Reply { .. } => add(&tally.done, 1),
             Settle::Release => add(&tally.released, 1),
             Settle::Snooze { .. } => add(&tally.snoozed, 1),
-            Settle::Extend { .. } => {}
+            Settle::Extend { .. } | Settle::Progress { .. } => {}
             Settle::Fail { failure, .. } => {
                 add(&tally.failed, 1);
                 let dead = settled.state == State::Dead;

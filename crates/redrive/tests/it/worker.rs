@@ -346,6 +346,39 @@ async fn a_handler_that_blocks_its_thread_keeps_only_its_slot() {
     run.await.unwrap().unwrap();
 }
 
+/// The rules of a worker's policy are its queue's, and its own word goes before them.
+#[tokio::test]
+async fn a_dead_letter_policy_rules_and_speaks() {
+    let store = redrive::memory();
+    let batch = ["invalid", "funds", "down"].map(|kind| message("q", kind, "1")).into();
+    enqueue(&store, batch).await;
+    configure(&store, "q", eager(5)).await;
+    let policy =
+        redrive::DeadLetterPolicy::new().max_attempts(4).include("Invalid*").apply().should_dead_letter(
+            |delivery, failure| (failure.report.error.error_type == "Funds").then_some(delivery.attempt >= 2),
+        );
+    let counts = worker(&store)
+        .dead_letters(policy)
+        .handler("invalid", |_: Context| async { Err::<(), _>(HandlerError::new("InvalidCard", "no")) })
+        .handler("funds", |_: Context| async { Err::<(), _>(HandlerError::new("Funds", "no")) })
+        .handler("down", |_: Context| async { Err::<(), _>(HandlerError::new("Down", "no")) })
+        .until_empty()
+        .build()
+        .unwrap()
+        .run()
+        .await
+        .unwrap();
+    assert_eq!(counts.dead, 3);
+    let ends: BTreeMap<String, _> = letters(&store)
+        .await
+        .into_iter()
+        .map(|l| (l.message.envelope.kind.clone(), (l.file.reason, l.message.attempts)))
+        .collect();
+    assert_eq!(ends["invalid"], (Reason::Rule, 1));
+    assert_eq!(ends["funds"], (Reason::Manual, 2));
+    assert_eq!(ends["down"], (Reason::MaxAttempts, 4));
+}
+
 /// What cannot be meant is refused by name before anything runs.
 #[tokio::test]
 async fn what_cannot_be_meant_is_refused_by_field() {

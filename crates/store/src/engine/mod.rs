@@ -4,6 +4,7 @@
 
 mod breakers;
 mod groups;
+mod hand_over;
 pub(crate) mod hot;
 mod lines;
 pub(crate) mod tables;
@@ -16,6 +17,7 @@ mod operations;
 pub(crate) mod reads;
 pub(crate) mod replies;
 pub(crate) mod settle;
+pub(crate) mod trim;
 
 use crate::entropy::Entropy;
 use crate::faults::{self, Fault};
