@@ -54,6 +54,10 @@ mod runnable;
 mod send;
 mod worker;
 
+pub use batch::{
+    Batch, BatchError, BatchHandle, BatchProgress, BatchSummary, Begin, DryRun, DryRunItem, FailureGroup,
+    Job, Problem,
+};
 pub use dead_letter_policy::{DeadLetterPolicy, Difference, Drift, IntoOverride};
 pub use directory::{OpenOptions, memory, new_id, open, restore};
 pub use handler::{

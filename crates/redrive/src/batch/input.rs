@@ -205,22 +205,22 @@ impl<'a> Reader<'a> {
         let header = reader.byte_headers().map_err(|e| self.wrong("line 1: ", &e.to_string()))?.clone();
         let names = self.columns(&header)?;
         let mut record = csv::ByteRecord::new();
-        let mut last = (0, 0);
+        let mut last = (0, 0, false);
         loop {
             let more = reader.read_byte_record(&mut record);
             if !more.map_err(|e| self.wrong("", &e.to_string()))? {
                 break;
             }
             let line = record.position().map_or(0, csv::Position::line);
-            last = (line, self.read.items.len());
+            last = (line, self.read.items.len(), record.as_slice().contains(&b'\n'));
             match row(&names, &record) {
                 Ok(item) => self.item(&format!("line {line}: "), item)?,
                 Err(what) => self.bad_row(line, &what)?,
             }
         }
         // A quote that is not closed swallows the rest of the file into one field; that is never what is meant.
-        let (line, before) = last;
-        if quotes.get() % 2 == 1 && record.as_slice().contains(&b'\n') {
+        let (line, before, on_lines) = last;
+        if quotes.get() % 2 == 1 && on_lines {
             self.read.items.truncate(before);
             self.bad_row(line, "a quote is not closed; everything after it was read as one field")?;
         }

@@ -12,6 +12,7 @@ use redrive_core::limits;
 use redrive_core::poison::PoisonPolicy;
 use redrive_core::policy::QueuePolicy;
 use redrive_core::time::Span;
+use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -86,6 +87,8 @@ pub(super) enum OnItemFailure {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
     pub(super) name: String,
+    /// What of the file decides about results: the rest may change between processes of one run.
+    essence: String,
     pub(super) input: Input,
     pub(super) filter: Option<ItemFilter>,
     pub(super) sort_by: Vec<SortKey>,
@@ -155,9 +158,16 @@ impl Job {
             return Err(vec![Problem { line: 1, what }]);
         }
         let node = yaml::parse(text).map_err(|problem| vec![problem])?;
+        let essence = essence(&node);
         let mut problems = Problems::default();
         let job = Fields::of("", node, &TOP, &mut problems).and_then(job);
-        problems.finish(job)
+        problems.finish(job.map(|job| Self { essence, ..job }))
+    }
+
+    /// Changes when the file or a variable changes in a way that may change results.
+    pub(super) fn hash(&self) -> String {
+        let vars = serde_json::json!(self.vars).to_string();
+        super::select::hex(&Sha256::digest(format!("{}\n{vars}", self.essence)))
     }
 
     /// The job's name.
@@ -239,6 +249,28 @@ impl Step {
     }
 }
 
+/// What may change while a run is under way: how much at once, and what happens to failures.
+const MAY_CHANGE: [&str; 6] = [
+    "max_parallel",
+    "on_item_failure",
+    "continue_on_failure",
+    "max_failures",
+    "failure_threshold",
+    "breaker",
+];
+
+/// The file without what may change and without the variables, which are looked at with those of the command line.
+fn essence(node: &Node) -> String {
+    let mut json = node.to_json();
+    if let Some(top) = json.as_object_mut() {
+        top.retain(|key, _| key != "vars" && !MAY_CHANGE.contains(&key.as_str()));
+        if let Some(map) = top.get_mut("map").and_then(serde_json::Value::as_object_mut) {
+            map.retain(|key, _| !matches!(key.as_str(), "max_parallel" | "retry"));
+        }
+    }
+    json.to_string()
+}
+
 /// A name that was checked when the file was read.
 fn named_queue(name: &str) -> QueueName {
     name.parse().unwrap_or_else(|_| unreachable!("{name} was checked when the job was read"))
@@ -281,6 +313,7 @@ fn job(mut top: Fields<'_>) -> Option<Job> {
     let max_parallel = top.number("max_parallel", 1, limits::RUN_PARALLEL_MAX as u64).or(map.max_parallel);
     Some(Job {
         name: name?,
+        essence: String::new(),
         input: input?,
         filter,
         sort_by,

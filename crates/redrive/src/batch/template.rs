@@ -518,7 +518,7 @@ mod tests {
             ("cat <<EOF\n${item.x}\nEOF", "1: ${item.x} stands after a here-document"),
             ("echo $((${item.n} + 1))", "$((…))"),
             ("echo ${x:-${item.x}}", "inside a shell variable"),
-            ("echo $'a\\'b' ${item.x}", "$'…'"),
+            ("echo $'a' ${item.x}", "$'…'"),
             ("echo \"$(case a in a) echo;; esac; cat ${item.x})\"", "case"),
             ("echo ${x:-\"} ${item.x}", "shell variable with quotes"),
             ("echo ${itme.x}", "did you mean ${item.x}?"),
