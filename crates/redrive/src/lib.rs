@@ -45,6 +45,7 @@
 //! assert_eq!(order, ["reply", "page", "report"]); // the deadline is near, then by priority
 //! ```
 
+mod batch;
 mod consumer;
 mod dead_letter_policy;
 mod directory;
@@ -61,6 +62,10 @@ mod send;
 mod split;
 mod worker;
 
+pub use batch::{
+    Batch, BatchError, BatchHandle, BatchProgress, BatchSummary, Begin, DryRun, DryRunItem, FailureGroup,
+    Job, Problem,
+};
 pub use consumer::{
     DeadLetterConsumer, DeadLetterConsumerBuilder, Disposition, IntoDisposition, LetterHandler, alert,
     discard, replay_each,
