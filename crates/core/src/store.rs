@@ -6,7 +6,7 @@
 //! no reply is applied whole or not at all, per entry (**I5**); **I6** after a failed write or fsync nothing
 //! more is acknowledged; **I11** conservation holds at every commit.
 
-use crate::audit::{AuditReport, AuditRow};
+use crate::audit::{AuditReport, AuditRow, AuditTrimmed};
 use crate::breaker::BreakerView;
 use crate::dead_letter::{Act, ActRequest, Actor, DeadLetter, LetterDelivery, Status};
 use crate::error::{Outcome, Refusal};
@@ -17,9 +17,10 @@ use crate::ids::{GroupId, LeaseToken, MessageId, OperationId, QueueName};
 use crate::invariants::{Counts, Verification};
 use crate::lifecycle::State;
 use crate::limits;
-use crate::message::{Delivery, Message, NewMessage, sane};
+use crate::message::{Delivery, Message, NewMessage, Payload, sane};
 use crate::operation::{Control, Member, Operation, OperationSpec, Preview};
 use crate::policy::{Override, QueuePolicy};
+use crate::progress::Progress;
 use crate::query::{Page, PageRequest, Query};
 use crate::time::{Span, Time};
 use async_trait::async_trait;
@@ -80,6 +81,14 @@ pub fn check_lease(lease_for: Option<Span>) -> Result<(), Refusal> {
     lease_for.map_or(Ok(()), |span| sane("lease", span, limits::LEASE_MIN, limits::LEASE_MAX))
 }
 
+/// Refuses snoozes that are a typing mistake.
+///
+/// # Errors
+/// [`Refusal::Invalid`].
+pub fn check_snooze(span: Span) -> Result<(), Refusal> {
+    sane("snooze", span, Span::ZERO, limits::SPAN_MAX)
+}
+
 /// Refuses worker names that are empty, too long or not printable.
 ///
 /// # Errors
@@ -97,8 +106,15 @@ pub fn check_worker(worker: &str) -> Result<(), Refusal> {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "settle")]
 pub enum Settle {
-    /// Done.
+    /// Done; nobody is told.
     Ack,
+    /// Done, and this is the answer for whoever the message names in `reply_to`; it is enqueued there in the
+    /// same commit. The same as an ack when nobody asked.
+    Reply {
+        /// The answer.
+        #[serde(flatten)]
+        payload: Payload,
+    },
     /// Failed.
     Fail {
         /// What went wrong.
@@ -121,6 +137,11 @@ pub enum Settle {
         #[serde(default, rename = "by_ms")]
         by: Option<Span>,
     },
+    /// Still at it, and this far: the lease is extended by the queue's, and the report is kept with the message.
+    Progress {
+        /// How far.
+        progress: Progress,
+    },
 }
 
 /// One settlement.
@@ -134,15 +155,30 @@ pub struct Settlement {
 }
 
 impl Settlement {
-    /// Refuses absurd spans.
+    /// How many bytes of payload it brings.
+    #[must_use]
+    pub fn payload_bytes(&self) -> usize {
+        match &self.what {
+            Settle::Reply { payload } => payload.bytes.len(),
+            Settle::Ack
+            | Settle::Fail { .. }
+            | Settle::Release
+            | Settle::Snooze { .. }
+            | Settle::Extend { .. }
+            | Settle::Progress { .. } => 0,
+        }
+    }
+
+    /// Refuses absurd spans and answers that no message could carry.
     ///
     /// # Errors
     /// [`Refusal::Invalid`].
     pub fn check(&self) -> Result<(), Refusal> {
         match &self.what {
             Settle::Extend { by } => check_lease(*by),
-            Settle::Snooze { span } => sane("snooze", *span, Span::ZERO, limits::SPAN_MAX),
-            Settle::Ack | Settle::Fail { .. } | Settle::Release => Ok(()),
+            Settle::Snooze { span } => check_snooze(*span),
+            Settle::Reply { payload } => payload.check("reply"),
+            Settle::Ack | Settle::Fail { .. } | Settle::Release | Settle::Progress { .. } => Ok(()),
         }
     }
 }
@@ -163,6 +199,9 @@ pub struct Settled {
     /// Why it died, when it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
+    /// The reply that went out with it, when one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reply: Option<MessageId>,
 }
 
 /// What a maintenance pass did.
@@ -241,6 +280,8 @@ pub struct Purged {
 pub trait Work: Send + Sync {
     /// Accepts work. **I41** same key and body within the window is the same message, also when it is dead
     /// or done; same key and another body is refused. **I42** the same id and body again is harmless.
+    /// The queue named in `reply_to` is made if need be, so that the sender can wait there; a drawer is
+    /// refused (**I38**).
     async fn enqueue(&self, batch: Vec<NewMessage>) -> Outcome<Each<Enqueued>>;
 
     /// Hands out due work, most deserving first. **I16** one live lease per message; **I17** a new secret
@@ -249,7 +290,8 @@ pub trait Work: Send + Sync {
     async fn lease(&self, request: LeaseRequest) -> Outcome<Vec<Delivery>>;
 
     /// Takes the outcome of deliveries. **I13** exactly one finaliser; **I17** a stale token changes nothing;
-    /// **I20, I22** too late is too late; **I26** the attempt limit; **I32** death is one commit.
+    /// **I20, I22** too late is too late; **I26** the attempt limit; **I32** death is one commit, and so is
+    /// whatever reply follows from an outcome.
     async fn settle(&self, batch: Vec<Settlement>) -> Outcome<Each<Settled>>;
 
     /// One bounded maintenance pass over at most `limit` items. **I14, I23** nothing hides behind a block.
@@ -344,6 +386,12 @@ pub enum LetterSettle {
     },
     /// Back to the drawer.
     Release,
+    /// Back to the drawer, and no consumer is given it for so long.
+    Snooze {
+        /// For how long.
+        #[serde(rename = "for_ms")]
+        span: Span,
+    },
     /// Longer, please.
     Extend {
         /// From now; 300 s when not said.
@@ -360,6 +408,15 @@ pub struct LetterSettlement {
     /// What is said.
     #[serde(flatten)]
     pub what: LetterSettle,
+}
+
+/// A letter that another store has now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HandOver {
+    /// The letter.
+    pub id: MessageId,
+    /// Its version when it was copied; a letter that changed since is refused.
+    pub version: u64,
 }
 
 /// Where a letter stands after an act.
@@ -410,6 +467,11 @@ pub trait Letters: Send + Sync {
     /// Files letters from an export. A letter whose id is here already is left alone and refused by entry.
     async fn import(&self, batch: Vec<DeadLetter>, actor: Actor) -> Outcome<Each<MessageId>>;
 
+    /// Removes letters that another store has now, counted as purged, with one audit row each. Whoever asks
+    /// has seen to it that they are there. A letter that changed, is being retried, is in a consumer's hands or
+    /// holds its ordering key is refused: it belongs here (**I12, I48**).
+    async fn hand_over(&self, batch: Vec<HandOver>, actor: Actor) -> Outcome<Each<MessageId>>;
+
     /// What an operation over this filter would touch, and the bound that freezes it.
     async fn preview(&self, filter: Filter, sample: usize) -> Outcome<Preview>;
 
@@ -436,6 +498,10 @@ pub trait Letters: Send + Sync {
 
     /// Checks the chain, and that a head noted earlier is in it (**I48**).
     async fn audit_verify(&self, head: Option<String>) -> Outcome<AuditReport>;
+
+    /// Removes rows of the trail that are older than `before`, a bounded number per call, and leaves an anchor
+    /// from which the rest can still be proved. That it was done is a row itself (**I48, I49**).
+    async fn audit_trim(&self, before: Time, actor: Actor) -> Outcome<AuditTrimmed>;
 }
 
 /// A small durable value and its version.

@@ -4,10 +4,11 @@
 use crate::engine::enqueue::check_batch;
 use crate::engine::lease::{check_wait, deliver};
 use crate::engine::letters::check_import;
+use crate::engine::settle::Said;
 use crate::engine::tables::{Incoming, Reads, Tables, unless_damaged};
-use crate::engine::{Engine, reads};
+use crate::engine::{Engine, reads, replies};
 use async_trait::async_trait;
-use redrive_core::audit::{AuditKey, AuditReport, AuditRow};
+use redrive_core::audit::{AuditKey, AuditReport, AuditRow, AuditTrimmed};
 use redrive_core::breaker::BreakerView;
 use redrive_core::dead_letter::{ActRequest, Actor, DeadLetter, LetterDelivery};
 use redrive_core::error::{Outcome, Refusal};
@@ -21,8 +22,9 @@ use redrive_core::operation::{Control, Member, Operation, OperationSpec, Preview
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Page, PageRequest, Query};
 use redrive_core::store::{
-    Drawer, Each, Enqueued, KeyState, KvEntry, LeaseRequest, LetterLeaseRequest, LetterSettlement,
-    LetterState, Letters, Purged, Queue, Reaped, Settled, Settlement, Store, StoreInfo, VerifyRequest, Work,
+    Drawer, Each, Enqueued, HandOver, KeyState, KvEntry, LeaseRequest, LetterLeaseRequest, LetterSettlement,
+    LetterState, Letters, Purged, Queue, Reaped, Settle, Settled, Settlement, Store, StoreInfo,
+    VerifyRequest, Work,
 };
 use redrive_core::time::{Span, Time};
 use tokio::sync::Notify;
@@ -67,6 +69,15 @@ fn pack<T: Tables>(mut new: NewMessage) -> Result<Incoming<T::Body>, Refusal> {
     Ok(Incoming { new, body_hash, size, body })
 }
 
+/// Takes the bytes of an answer out of a settlement; one that is too large stays in, to be refused.
+fn pack_answer<T: Tables>(mut settlement: Settlement) -> Said<T::Payload> {
+    let answer = match (settlement.check(), &mut settlement.what) {
+        (Ok(()), Settle::Reply { payload }) => Some(replies::pack::<T>(std::mem::take(payload))),
+        (_, _) => None,
+    };
+    Said { settlement, answer }
+}
+
 #[async_trait]
 impl<A: Access> Work for EngineStore<A> {
     async fn enqueue(&self, batch: Vec<NewMessage>) -> Outcome<Each<Enqueued>> {
@@ -96,8 +107,9 @@ impl<A: Access> Work for EngineStore<A> {
     }
 
     async fn settle(&self, batch: Vec<Settlement>) -> Outcome<Each<Settled>> {
-        check_batch(batch.len(), 0)?;
-        self.0.write(false, move |engine, now| engine.settle(batch, now)).await
+        check_batch(batch.len(), batch.iter().map(Settlement::payload_bytes).sum())?;
+        let said: Vec<_> = batch.into_iter().map(pack_answer::<A::Tables>).collect();
+        self.0.write(false, move |engine, now| engine.settle(said, now)).await
     }
 
     async fn reap(&self, limit: usize) -> Outcome<Reaped> {
@@ -269,6 +281,10 @@ impl<A: Access> Letters for EngineStore<A> {
         Ok(results)
     }
 
+    async fn hand_over(&self, batch: Vec<HandOver>, actor: Actor) -> Outcome<Each<MessageId>> {
+        self.0.write(false, move |engine, now| engine.hand_over(batch, &actor, now)).await
+    }
+
     async fn preview(&self, filter: Filter, sample: usize) -> Outcome<Preview> {
         self.0.read(move |tables, now| reads::preview(tables, &filter, sample, now)).await
     }
@@ -304,6 +320,10 @@ impl<A: Access> Letters for EngineStore<A> {
     async fn audit_verify(&self, head: Option<String>) -> Outcome<AuditReport> {
         let key = self.0.audit_key();
         self.0.read(move |tables, _| reads::audit_verify(tables, &key, head.as_deref())).await
+    }
+
+    async fn audit_trim(&self, before: Time, actor: Actor) -> Outcome<AuditTrimmed> {
+        self.0.write(false, move |engine, now| engine.audit_trim(before, &actor, now)).await
     }
 }
 

@@ -94,7 +94,7 @@ fn decide(plan: &Plan, unit: &Unit, outcome: Outcome, took: Span) -> Settle {
             );
             failed(plan, unit, HandlerError::new("ReplyTooLarge", why).permanent(), took)
         }
-        Outcome::Reply(_) => Settle::Ack,
+        Outcome::Reply(payload) => Settle::Reply { payload },
         Outcome::Fail(error) => failed(plan, unit, error, took),
         Outcome::DeadLetter(error) => failed(plan, unit, error.permanent(), took),
         Outcome::Snooze(span) => Settle::Snooze { span: span.min(limits::SPAN_MAX) },
@@ -102,7 +102,7 @@ fn decide(plan: &Plan, unit: &Unit, outcome: Outcome, took: Span) -> Settle {
     }
 }
 
-fn failed(plan: &Plan, _unit: &Unit, error: HandlerError, took: Span) -> Settle {
+fn failed(plan: &Plan, unit: &Unit, error: HandlerError, took: Span) -> Settle {
     let report = error.into_report();
     let report = Report {
         duration: report.duration.or(Some(took)),
@@ -111,5 +111,6 @@ fn failed(plan: &Plan, _unit: &Unit, error: HandlerError, took: Span) -> Settle 
         ..report
     };
     let failure = report.analyse_with(&plan.knowledge);
-    Settle::Fail { failure: Box::new(failure), said: None }
+    let said = plan.dead_letters.as_ref().and_then(|policy| policy.said(&unit.delivery, &failure));
+    Settle::Fail { failure: Box::new(failure), said }
 }

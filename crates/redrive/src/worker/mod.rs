@@ -14,10 +14,12 @@ mod taking;
 mod telling;
 mod throttle;
 
+use crate::dead_letter_policy::DeadLetterPolicy;
 use crate::handler::{Handler, IntoHandler};
 use crate::runnable::{Heartbeat, Runnable};
 use async_trait::async_trait;
 use dispatcher::Dispatcher;
+use redrive_core::dead_letter::Actor;
 use redrive_core::error::{Error, Refusal};
 use redrive_core::failure::Knowledge;
 use redrive_core::ids::QueueName;
@@ -49,6 +51,7 @@ pub(crate) struct Plan {
     grace: Span,
     limits: Limits,
     knowledge: Knowledge,
+    dead_letters: Option<DeadLetterPolicy>,
     at_most: Option<u64>,
     until_empty: bool,
 }
@@ -115,7 +118,8 @@ impl Worker {
         &self.plan.name
     }
 
-    /// Works until [`WorkerHandle::stop`], then drains within the grace time and gives the rest back.
+    /// Works until [`WorkerHandle::stop`], then drains within the grace time and gives the rest back. A queue
+    /// that is not known yet is made, so that a worker may be there before its first message.
     ///
     /// # Errors
     /// When the store says that this request can never succeed, such as a queue that is a drawer. A store that
@@ -125,6 +129,11 @@ impl Worker {
     }
 
     async fn run_watched(&self, stop: CancellationToken, heartbeat: Heartbeat) -> Result<Counts, Error> {
+        let policy = self.plan.dead_letters.clone().unwrap_or_default();
+        for queue in &self.plan.queues {
+            let actor = Actor::new(self.name(), "library");
+            policy.propose(self.plan.store.as_ref(), queue, actor).await?;
+        }
         Dispatcher::new(Arc::clone(&self.plan), self.handle.clone(), heartbeat).run(stop).await?;
         Ok(self.handle.counts())
     }
@@ -253,6 +262,7 @@ impl WorkerBuilder {
             grace: Span::from_secs(30),
             limits: Limits::default(),
             knowledge: Knowledge::default(),
+            dead_letters: None,
             at_most: None,
             until_empty: false,
         };
@@ -377,6 +387,14 @@ impl WorkerBuilder {
         self
     }
 
+    /// When failing messages become dead letters. Its rules are proposed to the worker's queues when it starts;
+    /// its custom `should_dead_letter` has the word on each failure.
+    #[must_use]
+    pub fn dead_letters(mut self, policy: DeadLetterPolicy) -> Self {
+        self.plan.dead_letters = Some(policy);
+        self
+    }
+
     /// What you know better about errors: signature rules and classification patterns.
     #[must_use]
     pub fn knowledge(mut self, knowledge: Knowledge) -> Self {
@@ -429,6 +447,7 @@ impl WorkerBuilder {
             }
         }
         plan.limits.check()?;
+        plan.dead_letters.as_ref().map_or(Ok(()), DeadLetterPolicy::check)?;
         Ok(Worker { plan: Arc::new(plan), handle: WorkerHandle::default() })
     }
 }

@@ -8,8 +8,18 @@
     reason = "a failed step in a test is a failed test; clippy.toml exempts only the test functions"
 )]
 
+mod consumer;
+mod dead_letter_policy;
+mod eval;
 mod executors;
+mod group;
 mod http;
+mod loops_kit;
+mod maintenance;
 mod process;
+mod readme;
+mod replay;
+mod split;
 mod support;
+mod takeover;
 mod worker;

@@ -14,13 +14,14 @@ use redrive_core::lifecycle::{Command, Final, Life, Phase, transition};
 use redrive_core::limits;
 use redrive_core::message::{NewMessage, Slip};
 use redrive_core::policy::QueuePolicy;
+use redrive_core::progress::Progress;
 use redrive_core::store::{
-    Each, LetterLeaseRequest, LetterSettle, LetterSettlement, LetterState, check_lease,
+    Each, LetterLeaseRequest, LetterSettle, LetterSettlement, LetterState, check_lease, check_snooze,
 };
 use redrive_core::time::Time;
 
 /// Turns per-entry outcomes into results; an error of the store ends the batch.
-fn each<I, R>(batch: Vec<I>, mut one: impl FnMut(I) -> Outcome<R>) -> Outcome<Each<R>> {
+pub(super) fn each<I, R>(batch: Vec<I>, mut one: impl FnMut(I) -> Outcome<R>) -> Outcome<Each<R>> {
     let mut results = Vec::with_capacity(batch.len());
     for entry in batch {
         results.push(match one(entry) {
@@ -44,7 +45,7 @@ impl<T: Tables> Engine<T> {
         })
     }
 
-    fn letter_of(&mut self, id: MessageId) -> Outcome<Letter> {
+    pub(super) fn letter_of(&mut self, id: MessageId) -> Outcome<Letter> {
         self.tables.letter(id)?.ok_or_else(|| Refusal::NoSuchLetter { id }.into())
     }
 
@@ -185,6 +186,10 @@ impl<T: Tables> Engine<T> {
                 file
             }
             LetterSettle::Release => File { available_at: now, ..free },
+            LetterSettle::Snooze { span } => {
+                check_snooze(span)?;
+                File { available_at: now.plus(span), ..free }
+            }
             LetterSettle::Extend { by } => {
                 check_lease(by)?;
                 let longer = until.max(now.plus(by.unwrap_or(CONSUMER_LEASE)));
@@ -274,6 +279,7 @@ fn imported(letter: DeadLetter, slip: Slip, death: u64) -> Letter {
         generation: message.generation.max(1),
         failed: message.failed,
         first_received_at: message.first_received_at,
+        progress: message.progress.map(Progress::bounded),
         ..Life::new(message.ready_at, message.updated_at)
     };
     let file = File { status, consumer: None, consumer_until: None, ..letter.file };

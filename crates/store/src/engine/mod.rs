@@ -4,6 +4,7 @@
 
 mod breakers;
 mod groups;
+mod hand_over;
 pub(crate) mod hot;
 mod lines;
 pub(crate) mod tables;
@@ -14,7 +15,9 @@ pub(crate) mod letters;
 mod maintain;
 mod operations;
 pub(crate) mod reads;
-mod settle;
+pub(crate) mod replies;
+pub(crate) mod settle;
+pub(crate) mod trim;
 
 use crate::entropy::Entropy;
 use crate::faults::{self, Fault};

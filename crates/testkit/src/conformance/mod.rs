@@ -12,6 +12,7 @@ mod death;
 mod drawers;
 mod enqueue;
 mod groups;
+mod hand_over;
 mod import;
 mod kv;
 mod lease;
@@ -22,6 +23,7 @@ mod order;
 mod poison;
 mod queues;
 mod reap;
+mod reply;
 mod settle;
 mod table;
 mod verify;
@@ -170,6 +172,21 @@ pub const LAWS: &[Law] = laws! {
         i20_extending_never_shortens_and_ends_after_twelve_hours,
         i5_each_settlement_has_its_own_result,
     }
+    reply {
+        an_answer_goes_out_with_the_ack,
+        a_bare_ack_and_an_answer_nobody_asked_for_send_nothing,
+        every_death_sends_one_error_and_no_retry_does,
+        who_was_given_back_too_often_and_poison_are_errors_too,
+        what_is_dropped_too_late_is_an_error_with_its_own_status,
+        who_takes_a_message_away_is_not_told_so,
+        a_redriven_message_answers_after_all_or_dies_once_more,
+        replies_are_not_turned_away_by_a_full_queue,
+        i38_replies_cannot_go_to_a_drawer,
+        a_reply_that_has_no_place_is_left_out_and_the_outcome_stands,
+        i49_an_answer_that_is_too_large_changes_nothing,
+        i5_each_answer_of_a_batch_finds_its_own_sender,
+        progress_is_kept_through_retry_release_death_and_redrive,
+    }
     death {
         i32_i33_a_death_is_one_whole_letter,
         i33_i49_history_keeps_its_first_and_last_ten,
@@ -234,6 +251,7 @@ pub const LAWS: &[Law] = laws! {
         a_refused_act_leaves_the_letter_in_the_consumers_hands,
         a_failing_consumer_lets_the_letter_rest_for_an_hour,
         a_released_letter_is_free_at_once,
+        a_snoozed_letter_is_given_to_nobody_until_then,
         i20_extending_a_letter_never_shortens,
         i17_i22_a_stale_or_late_consumer_changes_nothing,
         a_letters_token_is_no_messages_token,
@@ -266,6 +284,8 @@ pub const LAWS: &[Law] = laws! {
         i48_work_leaves_no_rows,
         i48_the_chain_holds_and_knows_its_heads,
         the_trail_is_paged_latest_first,
+        i48_a_trimmed_trail_is_still_proved,
+        i48_what_is_young_is_not_trimmed_and_a_pass_is_bounded,
     }
     import {
         i33_a_letter_comes_back_as_it_left,
@@ -274,6 +294,11 @@ pub const LAWS: &[Law] = laws! {
         i38_a_letter_is_not_imported_into_a_drawer,
         what_was_in_flight_comes_back_pending,
         closed_letters_come_back_closed,
+    }
+    hand_over {
+        a_letter_that_is_elsewhere_leaves_nothing_behind,
+        what_belongs_here_stays,
+        a_letter_that_left_can_come_back,
     }
     kv {
         a_value_is_written_only_over_what_was_read,
