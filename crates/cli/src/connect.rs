@@ -57,6 +57,11 @@ impl Deref for Link<'_> {
 }
 
 impl Link<'_> {
+    /// The store itself, for what outlives this link.
+    pub(crate) fn store(&self) -> Arc<dyn Store> {
+        Arc::clone(&self.store)
+    }
+
     /// Asks the store something that may be asked twice: reading, enqueueing with a fixed id, stepping.
     pub(crate) async fn ask<T>(&mut self, question: impl AsyncFn(&dyn Store) -> Outcome<T>) -> Outcome<T> {
         for _ in 0..ASK_AGAIN_MAX {

@@ -11,6 +11,7 @@ mod ndjson;
 mod output;
 mod policy_change;
 mod progress;
+mod target_change;
 
 use exit_code::{CliError, Done};
 
@@ -33,10 +34,11 @@ fn run(cli: args::Cli) -> Done {
         .map_err(|error| CliError::io("start the runtime", &error))?;
     let done = runtime.block_on(async {
         let app = commands::surroundings(cli.global, &cli.command)?;
+        let interruptible = !cli.command.drains();
         tokio::select! {
             // First, so that Ctrl-C is listened to before the command does anything.
             biased;
-            _ = tokio::signal::ctrl_c() => Err(app.interrupted()),
+            _ = tokio::signal::ctrl_c(), if interruptible => Err(app.interrupted()),
             done = commands::run(&app, cli.command) => done,
         }
     });

@@ -87,6 +87,18 @@ pub const ATTEMPTS_MAX: u32 = 10_000;
 pub const SPAN_MAX: Span = Span::from_days(3_650);
 /// How long an idempotency key is remembered.
 pub const KEY_WINDOW: Span = Span::from_hours(24);
+/// Bytes of a target's address or directory: what servers and file systems take.
+pub const TARGET_URL_BYTES_MAX: usize = 8 * 1024;
+/// Bytes of a target's body template: the text around the values, not the values.
+pub const TARGET_BODY_BYTES_MAX: usize = 64 * 1024;
+/// Redirects a target may follow: more than that is a loop.
+pub const REDIRECTS_MAX: u8 = 10;
+/// Arguments of a target's command.
+pub const ARGUMENTS_MAX: usize = 1_000;
+/// Bytes of a command's arguments, and of its variables: far below what every system takes.
+pub const ARGUMENT_BYTES_MAX: usize = 64 * 1024;
+/// The longest wait an HTTP answer may ask for; more is a mistake, and a queue's own cap is mostly shorter.
+pub const RETRY_AFTER_MAX: Span = Span::from_hours(24);
 /// Steps of a listed backoff.
 pub const BACKOFF_STEPS_MAX: usize = 100;
 /// Include and exclude rules of one policy.

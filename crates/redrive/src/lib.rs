@@ -62,6 +62,7 @@ mod send;
 mod split;
 mod worker;
 
+pub use async_trait::async_trait;
 pub use batch::{
     Batch, BatchError, BatchHandle, BatchProgress, BatchSummary, Begin, DryRun, DryRunItem, FailureGroup,
     Job, Problem,

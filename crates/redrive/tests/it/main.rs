@@ -11,7 +11,9 @@
 mod consumer;
 mod dead_letter_policy;
 mod eval;
+mod executors;
 mod group;
+mod http;
 mod loops_kit;
 mod maintenance;
 mod process;
