@@ -13,6 +13,7 @@ mod dead_letter_policy;
 mod eval;
 mod group;
 mod loops_kit;
+mod loops_story;
 mod maintenance;
 mod readme;
 mod replay;
