@@ -212,7 +212,6 @@ impl Reported {
     }
 
     /// The last report, once.
-    #[expect(dead_code, reason = "called as soon as the store keeps progress")]
     pub(crate) fn take(&self) -> Option<Progress> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

@@ -45,10 +45,12 @@
 //! assert_eq!(order, ["reply", "page", "report"]); // the deadline is near, then by priority
 //! ```
 
+mod batch;
 mod consumer;
 mod dead_letter_policy;
 mod directory;
 mod eval;
+pub mod executor;
 mod group;
 mod handler;
 pub mod maintenance;
@@ -60,6 +62,10 @@ mod send;
 mod split;
 mod worker;
 
+pub use batch::{
+    Batch, BatchError, BatchHandle, BatchProgress, BatchSummary, Begin, DryRun, DryRunItem, FailureGroup,
+    Job, Problem,
+};
 pub use consumer::{
     DeadLetterConsumer, DeadLetterConsumerBuilder, Disposition, IntoDisposition, LetterHandler, alert,
     discard, replay_each,

@@ -15,6 +15,7 @@ mod group;
 mod loops_kit;
 mod loops_story;
 mod maintenance;
+mod process;
 mod readme;
 mod replay;
 mod split;
