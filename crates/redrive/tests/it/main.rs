@@ -15,6 +15,7 @@ mod executors;
 mod group;
 mod http;
 mod loops_kit;
+mod loops_story;
 mod maintenance;
 mod process;
 mod readme;
