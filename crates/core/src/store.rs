@@ -80,6 +80,14 @@ pub fn check_lease(lease_for: Option<Span>) -> Result<(), Refusal> {
     lease_for.map_or(Ok(()), |span| sane("lease", span, limits::LEASE_MIN, limits::LEASE_MAX))
 }
 
+/// Refuses to put off for longer than can be meant.
+///
+/// # Errors
+/// [`Refusal::Invalid`].
+pub fn check_snooze(span: Span) -> Result<(), Refusal> {
+    sane("snooze", span, Span::ZERO, limits::SPAN_MAX)
+}
+
 /// Refuses worker names that are empty, too long or not printable.
 ///
 /// # Errors
@@ -141,7 +149,7 @@ impl Settlement {
     pub fn check(&self) -> Result<(), Refusal> {
         match &self.what {
             Settle::Extend { by } => check_lease(*by),
-            Settle::Snooze { span } => sane("snooze", *span, Span::ZERO, limits::SPAN_MAX),
+            Settle::Snooze { span } => check_snooze(*span),
             Settle::Ack | Settle::Fail { .. } | Settle::Release => Ok(()),
         }
     }
@@ -344,6 +352,12 @@ pub enum LetterSettle {
     },
     /// Back to the drawer.
     Release,
+    /// Back to the drawer, and no consumer gets it for so long. It stays pending: people may act on it.
+    Snooze {
+        /// For how long.
+        #[serde(rename = "for_ms")]
+        span: Span,
+    },
     /// Longer, please.
     Extend {
         /// From now; 300 s when not said.

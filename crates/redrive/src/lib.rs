@@ -47,6 +47,7 @@
 
 mod directory;
 mod handler;
+pub mod resilient;
 mod runnable;
 
 pub use directory::{OpenOptions, memory, new_id, open, restore};
@@ -57,4 +58,5 @@ pub use handler::{
 pub use redrive_core as core;
 pub use redrive_core::priority_queue::{Accepted, Dequeued, Overdue, Picked, PriorityQueue, Rejected};
 pub use redrive_store as store;
+pub use resilient::{Processor, ResilientExecutor};
 pub use runnable::{Heartbeat, Runnable};

@@ -15,7 +15,7 @@ use redrive_core::limits;
 use redrive_core::message::{NewMessage, Slip};
 use redrive_core::policy::QueuePolicy;
 use redrive_core::store::{
-    Each, LetterLeaseRequest, LetterSettle, LetterSettlement, LetterState, check_lease,
+    Each, LetterLeaseRequest, LetterSettle, LetterSettlement, LetterState, check_lease, check_snooze,
 };
 use redrive_core::time::Time;
 
@@ -185,6 +185,10 @@ impl<T: Tables> Engine<T> {
                 file
             }
             LetterSettle::Release => File { available_at: now, ..free },
+            LetterSettle::Snooze { span } => {
+                check_snooze(span)?;
+                File { available_at: now.plus(span), ..free }
+            }
             LetterSettle::Extend { by } => {
                 check_lease(by)?;
                 let longer = until.max(now.plus(by.unwrap_or(CONSUMER_LEASE)));

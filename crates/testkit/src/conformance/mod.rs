@@ -234,6 +234,7 @@ pub const LAWS: &[Law] = laws! {
         a_refused_act_leaves_the_letter_in_the_consumers_hands,
         a_failing_consumer_lets_the_letter_rest_for_an_hour,
         a_released_letter_is_free_at_once,
+        a_snoozed_letter_is_nobodys_and_rests,
         i20_extending_a_letter_never_shortens,
         i17_i22_a_stale_or_late_consumer_changes_nothing,
         a_letters_token_is_no_messages_token,

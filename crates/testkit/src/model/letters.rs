@@ -12,7 +12,7 @@ use redrive_core::message::Record;
 use redrive_core::operation::{Member, MemberOutcome, Operation, Stage};
 use redrive_core::poison::Release;
 use redrive_core::store::{
-    LetterLeaseRequest, LetterSettle, LetterSettlement, LetterState, Reaped, check_lease,
+    LetterLeaseRequest, LetterSettle, LetterSettlement, LetterState, Reaped, check_lease, check_snooze,
 };
 use redrive_core::time::Time;
 use std::collections::BTreeSet;
@@ -132,6 +132,10 @@ impl Books {
                 self.letters[at].file.clone()
             }
             LetterSettle::Release => File { available_at: now, ..free },
+            LetterSettle::Snooze { span } => {
+                check_snooze(span)?;
+                File { available_at: now.plus(span), ..free }
+            }
             LetterSettle::Extend { by } => {
                 File { consumer_until: Some(until.max(now.plus(by.unwrap_or(CONSUMER_LEASE)))), ..file }
             }
