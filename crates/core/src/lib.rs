@@ -19,6 +19,7 @@
 //! of those who act.
 
 pub mod audit;
+pub mod auto_redrive;
 pub mod backoff;
 pub mod breaker;
 pub mod classify;

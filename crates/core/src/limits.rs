@@ -136,6 +136,10 @@ pub const FILTER_TERMS_MAX: usize = 128;
 
 /// Members written per freezing step of an operation, and letters changed per running step.
 pub const OPERATION_CHUNK: usize = 2_000;
+/// Rows of the audit trail removed by one call: one commit stays short.
+pub const AUDIT_TRIM_CHUNK: usize = 10_000;
+/// Times a queue may send a dead letter back by itself: more is a retry loop with extra steps.
+pub const AUTO_REDRIVES_MAX: u32 = 10;
 /// Messages looked at by one maintenance pass (I23).
 pub const REAP_MAX: usize = 10_000;
 /// Commands one group commit takes before it answers.

@@ -1,6 +1,7 @@
 //! The rules of a queue, and [`judge`]: the one place that turns a failure into a verdict. Workers report,
 //! stores apply; nobody else retries.
 
+use crate::auto_redrive::AutoRedrive;
 use crate::backoff::{Backoff, Roll};
 use crate::breaker::BreakerPolicy;
 use crate::error::Refusal;
@@ -144,6 +145,9 @@ pub struct QueuePolicy {
     pub breaker: Option<BreakerPolicy>,
     /// What is done about messages that break whoever touches them.
     pub poison: PoisonPolicy,
+    /// When dead letters are sent back by themselves; never when not said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auto_redrive: Option<AutoRedrive>,
     /// How long closed letters are kept, from closing.
     #[serde(rename = "retention_ms", alias = "retention")]
     pub retention: Span,
@@ -177,6 +181,7 @@ impl Default for QueuePolicy {
             handling: BTreeMap::new(),
             breaker: None,
             poison: PoisonPolicy::default(),
+            auto_redrive: None,
             retention: Span::from_days(30),
             open_ttl: None,
             max_messages: None,
@@ -281,6 +286,9 @@ impl QueuePolicy {
         if let Some(breaker) = &self.breaker {
             breaker.check()?;
         }
+        if let Some(auto) = &self.auto_redrive {
+            auto.check()?;
+        }
         sane("poison.quarantine", self.poison.quarantine, Span::from_millis(1), limits::SPAN_MAX)?;
         sane("lease", self.lease, limits::LEASE_MIN, limits::LEASE_MAX)?;
         sane("retry_for", self.retry_for, Span::from_millis(1), limits::SPAN_MAX)?;
@@ -332,6 +340,8 @@ pub enum Verdict {
 pub enum Override {
     /// Dead-letter now.
     DeadLetter,
+    /// Try again when the queue's backoff says, whatever the count says; the time budget still holds.
+    Retry,
     /// Try again after this long, whatever the count says; the time budget still holds.
     RetryAfter(Span),
 }
@@ -417,10 +427,12 @@ pub fn judge(case: &Case<'_>) -> Verdict {
     }
     let delay = match (said, case.finding) {
         (Some(Override::RetryAfter(span)), _) => span.min(policy.retry_for),
-        (Some(Override::DeadLetter) | None, Finding::Throttle(at_least)) if policy.poison.detect => {
+        (Some(Override::DeadLetter | Override::Retry) | None, Finding::Throttle(at_least))
+            if policy.poison.detect =>
+        {
             delay.max(*at_least)
         }
-        (Some(Override::DeadLetter) | None, _) => delay,
+        (Some(Override::DeadLetter | Override::Retry) | None, _) => delay,
     };
     let at = now.plus(delay);
     match overdue(terms, at) {
@@ -514,6 +526,11 @@ mod tests {
         let soon = Some(Override::RetryAfter(Span::from_secs(7)));
         let v = judge(&policy, &envelope, &life, &failure("E"), soon, NOW, Roll(0));
         assert_eq!(v, Verdict::Retry { at: NOW.plus(Span::from_secs(7)) });
+        let over = Life { attempts: 9, ..life };
+        policy.exclude.clear();
+        assert_eq!(judge(&policy, &envelope, &over, &failure("E"), None, NOW, Roll(0)), DEAD_BY_COUNT);
+        let v = judge(&policy, &envelope, &over, &failure("E"), Some(Override::Retry), NOW, Roll(0));
+        assert_eq!(v, Verdict::Retry { at: NOW.plus(policy.backoff.delay(9, None, None, Roll(0))) });
     }
 
     #[test]

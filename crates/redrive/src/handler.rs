@@ -13,8 +13,8 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
-use std::sync::Arc;
-use tokio::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 /// What becomes of a delivery, in the words of the handler.
@@ -201,18 +201,42 @@ fn short_type_name(full: &str) -> &str {
 pub struct Context {
     delivery: Arc<Delivery>,
     cancelled: CancellationToken,
-    progress: mpsc::UnboundedSender<Progress>,
+    reported: Arc<Reported>,
+}
+
+/// The last progress report of one delivery that nobody has kept yet.
+#[derive(Debug, Default)]
+pub(crate) struct Reported {
+    last: Mutex<Option<Progress>>,
+    told: Arc<Notify>,
+}
+
+impl Reported {
+    /// One whose reports are announced through `told`.
+    pub(crate) fn telling(told: Arc<Notify>) -> Self {
+        Self { last: Mutex::default(), told }
+    }
+
+    /// The last report, once.
+    #[expect(dead_code, reason = "called as soon as the store keeps progress")]
+    pub(crate) fn take(&self) -> Option<Progress> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
 }
 
 impl Context {
-    /// A context around a delivery; `progress` carries what [`Self::progress`] reports.
-    #[must_use]
-    pub fn new(
+    pub(crate) fn new(
         delivery: Arc<Delivery>,
         cancelled: CancellationToken,
-        progress: mpsc::UnboundedSender<Progress>,
+        reported: Arc<Reported>,
     ) -> Self {
-        Self { delivery, cancelled, progress }
+        Self { delivery, cancelled, reported }
+    }
+
+    /// A context outside a worker: to call a handler by hand, or in a test. Progress goes nowhere.
+    #[must_use]
+    pub fn detached(delivery: Delivery, cancelled: CancellationToken) -> Self {
+        Self { delivery: Arc::new(delivery), cancelled, reported: Arc::default() }
     }
 
     /// The whole delivery.
@@ -247,10 +271,11 @@ impl Context {
         serde_json::from_slice(self.bytes()).map_err(|error| undecodable::<T>(&error))
     }
 
-    /// Says how far the work is. Kept with the message, with the next heartbeat at the latest; never waits.
+    /// Says how far the work is. Kept with the message, at most one report a second; never waits.
     pub fn progress(&self, done: u64, total: Option<u64>, note: impl Into<String>) {
-        // Nobody listens any more when the delivery is over; then there is nothing to report to.
-        let _ = self.progress.send(Progress::new(done, total, note));
+        let report = Progress::new(done, total, note);
+        *self.reported.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
+        self.reported.told.notify_one();
     }
 
     /// How far the last attempt said it was.

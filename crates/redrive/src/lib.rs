@@ -45,11 +45,15 @@
 //! assert_eq!(order, ["reply", "page", "report"]); // the deadline is near, then by priority
 //! ```
 
+mod dead_letter_policy;
 mod directory;
 mod handler;
 pub mod resilient;
 mod runnable;
+mod send;
+mod worker;
 
+pub use dead_letter_policy::{DeadLetterPolicy, Difference, Drift, IntoOverride};
 pub use directory::{OpenOptions, memory, new_id, open, restore};
 pub use handler::{
     AsItIs, Context, Handler, HandlerError, IntoHandler, IntoOutcome, OfBoth, OfContext, OfPayload, Outcome,
@@ -60,3 +64,5 @@ pub use redrive_core::priority_queue::{Accepted, Dequeued, Overdue, Picked, Prio
 pub use redrive_store as store;
 pub use resilient::{Processor, ResilientExecutor};
 pub use runnable::{Heartbeat, Runnable};
+pub use send::send;
+pub use worker::{Counts, Worker, WorkerBuilder, WorkerHandle};

@@ -86,7 +86,7 @@ pub enum SayLetter {
     Fail,
     /// Back.
     Release,
-    /// Back, and not again for so many seconds.
+    /// Back, and not for so many seconds.
     Snooze(u64),
     /// Longer, by seconds.
     Extend(Option<u64>),

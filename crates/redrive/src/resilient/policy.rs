@@ -185,10 +185,8 @@ mod tests {
     fn a_tenth_of_jitter_is_a_tenth_to_both_sides() {
         let policy = Policy::default();
         let all: Vec<u64> =
-            (0..1_000_u64).map(|n| policy.delay(1, None, None, Roll(n << 22)).as_millis()).collect();
-        assert_eq!((all.iter().min(), all.iter().max()), (Some(&900), Some(&1_099)));
-        let last = policy.delay(1, None, None, Roll(u64::MAX));
-        assert_eq!(last.as_millis(), 1_100);
+            (0..1_024_u64).map(|n| policy.delay(1, None, None, Roll(n << 22)).as_millis()).collect();
+        assert_eq!((all.iter().min(), all.iter().max()), (Some(&900), Some(&1_100)));
     }
 
     #[test]

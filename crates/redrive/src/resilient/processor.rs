@@ -249,23 +249,28 @@ impl Processor {
 
     async fn pass(&self, stop: &CancellationToken, heartbeat: &Heartbeat) -> Outcome<Processed> {
         let mut done = Processed::default();
-        let (mut waiting, mut drawers) = (0, BTreeSet::new());
+        let (mut waiting, mut known, mut drawers) = (0, Vec::new(), BTreeSet::new());
         for name in &self.queues {
             match self.store.queue(name.clone()).await {
                 Ok(queue) => {
                     waiting += usize::try_from(queue.ready).unwrap_or(usize::MAX);
                     drawers.extend(queue.policy.drawers(name));
+                    known.push(name.clone());
                 }
+                // Nothing was ever captured there.
                 Err(Error::Refused(Refusal::NoSuchQueue { .. })) => {}
                 Err(error) => return Err(error),
             }
+        }
+        if known.is_empty() {
+            return Ok(done);
         }
         // What waits already, from a crash or an operator, comes out of the same batch.
         let mut room = self.rules.batch.saturating_sub(waiting);
         for drawer in drawers {
             self.send_back(&drawer, &mut room, &mut done).await?;
         }
-        self.execute(stop, heartbeat, &mut done).await?;
+        self.execute(&known, stop, heartbeat, &mut done).await?;
         Ok(done)
     }
 
@@ -368,6 +373,7 @@ impl Processor {
     /// Leases only for free places, up to the batch, and waits for all of them.
     async fn execute(
         &self,
+        queues: &[QueueName],
         stop: &CancellationToken,
         heartbeat: &Heartbeat,
         done: &mut Processed,
@@ -385,7 +391,7 @@ impl Processor {
             let free = left.min(self.rules.concurrency - running.len().min(self.rules.concurrency));
             let mut leased = Vec::new();
             if free > 0 && !stop.is_cancelled() && trouble.is_none() {
-                match self.store.lease(self.wish(free)).await {
+                match self.store.lease(self.wish(queues, free)).await {
                     Ok(deliveries) => leased = deliveries,
                     Err(error) => trouble = Some(error),
                 }
@@ -413,9 +419,9 @@ impl Processor {
         }
     }
 
-    fn wish(&self, max: usize) -> LeaseRequest {
+    fn wish(&self, queues: &[QueueName], max: usize) -> LeaseRequest {
         let lease_for = Some(super::rerun::LEASE);
-        LeaseRequest { queues: self.queues.clone(), max, lease_for, worker: self.name.clone() }
+        LeaseRequest { queues: queues.to_vec(), max, lease_for, worker: self.name.clone() }
     }
 
     /// Waits for an execution to end; once the end is asked for, no longer than the grace time.

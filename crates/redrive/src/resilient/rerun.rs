@@ -11,7 +11,6 @@ use redrive_core::time::Span;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -95,8 +94,7 @@ impl Rerun {
     /// Runs the handler, keeping the lease alive.
     async fn handle(&self, handler: &dyn Handler) -> Ended {
         let cancelled = CancellationToken::new();
-        let (progress, _unheard) = mpsc::unbounded_channel();
-        let context = Context::new(Arc::new(self.delivery.clone()), cancelled.clone(), progress);
+        let context = Context::detached(self.delivery.clone(), cancelled.clone());
         let mut work = pin!(caught(handler.handle(context)));
         let mut late = pin!(tokio::time::sleep(self.timeout));
         let mut beat = tokio::time::interval_at(Instant::now() + EXTEND, EXTEND);

@@ -1,11 +1,18 @@
-//! The library from outside, on real stores. One binary, one module per topic.
+//! The library as its users see it: real stores, real tasks, real processes. One binary for all of it.
 
 #![allow(
-    clippy::unwrap_used,
     clippy::expect_used,
+    clippy::unwrap_used,
     clippy::indexing_slicing,
     clippy::panic,
     reason = "a failed step in a test is a failed test; clippy.toml exempts only the test functions"
 )]
 
+mod dead_letter_policy;
+#[allow(dead_code, reason = "shared by the loops' tests")]
+mod loops_kit;
+mod readme;
 mod resilient;
+mod support;
+mod takeover;
+mod worker;

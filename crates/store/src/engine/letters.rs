@@ -20,7 +20,7 @@ use redrive_core::store::{
 use redrive_core::time::Time;
 
 /// Turns per-entry outcomes into results; an error of the store ends the batch.
-fn each<I, R>(batch: Vec<I>, mut one: impl FnMut(I) -> Outcome<R>) -> Outcome<Each<R>> {
+pub(super) fn each<I, R>(batch: Vec<I>, mut one: impl FnMut(I) -> Outcome<R>) -> Outcome<Each<R>> {
     let mut results = Vec::with_capacity(batch.len());
     for entry in batch {
         results.push(match one(entry) {
@@ -44,7 +44,7 @@ impl<T: Tables> Engine<T> {
         })
     }
 
-    fn letter_of(&mut self, id: MessageId) -> Outcome<Letter> {
+    pub(super) fn letter_of(&mut self, id: MessageId) -> Outcome<Letter> {
         self.tables.letter(id)?.ok_or_else(|| Refusal::NoSuchLetter { id }.into())
     }
 

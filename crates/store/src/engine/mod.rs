@@ -4,6 +4,7 @@
 
 mod breakers;
 mod groups;
+mod hand_over;
 pub(crate) mod hot;
 mod lines;
 pub(crate) mod tables;
@@ -15,6 +16,7 @@ mod maintain;
 mod operations;
 pub(crate) mod reads;
 mod settle;
+pub(crate) mod trim;
 
 use crate::entropy::Entropy;
 use crate::faults::{self, Fault};

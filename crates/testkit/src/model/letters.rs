@@ -12,7 +12,8 @@ use redrive_core::message::Record;
 use redrive_core::operation::{Member, MemberOutcome, Operation, Stage};
 use redrive_core::poison::Release;
 use redrive_core::store::{
-    LetterLeaseRequest, LetterSettle, LetterSettlement, LetterState, Reaped, check_lease, check_snooze,
+    HandOver, LetterLeaseRequest, LetterSettle, LetterSettlement, LetterState, Reaped, check_lease,
+    check_snooze,
 };
 use redrive_core::time::Time;
 use std::collections::BTreeSet;
@@ -80,6 +81,19 @@ impl Books {
         Ok(state)
     }
 
+    pub(super) fn hand_over(
+        &mut self,
+        HandOver { id, version }: HandOver,
+        actor: &Actor,
+        now: Time,
+    ) -> Result<MessageId, Refusal> {
+        let at = self.letter_at(id).ok_or(Refusal::NoSuchLetter { id })?;
+        self.letters[at].file.may_leave(id, version, now)?;
+        self.remove_letter(at, now);
+        self.log(now, actor, "hand over", id, 1);
+        Ok(id)
+    }
+
     pub(super) fn lease_letters(&mut self, request: &LetterLeaseRequest, now: Time) -> Vec<LeaseToken> {
         let pending = self.letters.iter().filter(|l| l.file.dlq == request.dlq && l.file.leasable(now));
         let oldest: BTreeSet<(u64, MessageId)> = pending.map(|l| (l.death, l.record.envelope.id)).collect();
@@ -102,8 +116,10 @@ impl Books {
         now: Time,
     ) -> Result<LetterState, Refusal> {
         let LeaseToken { id, secret } = said.token;
-        if let LetterSettle::Extend { by } = &said.what {
-            check_lease(*by)?;
+        match &said.what {
+            LetterSettle::Extend { by } => check_lease(*by)?,
+            LetterSettle::Snooze { span } => check_snooze(*span)?,
+            LetterSettle::Do { .. } | LetterSettle::Fail { .. } | LetterSettle::Release => {}
         }
         let at = self.letter_at(id).ok_or(Refusal::StaleToken { id })?;
         let Letter { file, secret: held, .. } = self.letters[at].clone();
@@ -132,10 +148,7 @@ impl Books {
                 self.letters[at].file.clone()
             }
             LetterSettle::Release => File { available_at: now, ..free },
-            LetterSettle::Snooze { span } => {
-                check_snooze(span)?;
-                File { available_at: now.plus(span), ..free }
-            }
+            LetterSettle::Snooze { span } => File { available_at: now.plus(span), ..free },
             LetterSettle::Extend { by } => {
                 File { consumer_until: Some(until.max(now.plus(by.unwrap_or(CONSUMER_LEASE)))), ..file }
             }
