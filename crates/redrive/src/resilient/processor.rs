@@ -84,8 +84,10 @@ impl Rules {
                 return Err(Refusal::invalid(field, why));
             }
         }
-        if self.interval.is_zero() {
-            return Err(Refusal::invalid("interval", "is zero; name a time such as 30 s"));
+        for (field, time) in [("interval", self.interval), ("timeout", self.timeout)] {
+            if time.is_zero() {
+                return Err(Refusal::invalid(field, "is zero; name a time such as 30 s"));
+            }
         }
         self.backoff.check()
     }

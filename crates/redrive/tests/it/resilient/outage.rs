@@ -54,7 +54,7 @@ async fn what_cannot_be_written_waits_in_sight_and_is_written_when_it_can() {
     let state = executor.state();
     assert_eq!((state.buffered, state.stored, state.dropped), (5, 1, 0));
     assert!(state.bytes > 0 && state.since.is_some());
-    assert!(state.last_error.as_deref().unwrap().contains("nobody answers"), "{state:?}");
+    assert!(state.last_error.as_deref().unwrap().contains("answer"), "{state:?}");
     assert_eq!(ids(&far).await.len(), 1);
 
     far.set(Wire::Whole);
