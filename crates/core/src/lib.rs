@@ -13,6 +13,7 @@
 //!    counted in a [`group`] by cause.
 //! 7. A person finds it with a [`filter`], looks, and acts; or an [`operation`] acts on all that match.
 //!    Every act is in the [`audit`] trail. Sent back, the message starts a new generation at step 2.
+//!    Whoever asked for an answer gets a [`reply`], also when the answer is that it died.
 //! 8. [`invariants`] says what must hold at every moment of this, and recounts to see that it does.
 //!
 //! This crate decides and never acts: no I/O, no clock, no randomness of its own. [`store`] is the contract
@@ -42,6 +43,7 @@ pub mod priority;
 pub mod priority_queue;
 pub mod progress;
 pub mod query;
+pub mod reply;
 pub mod review;
 pub mod scheduler;
 pub mod signature;

@@ -178,3 +178,23 @@ pub const PROCESSOR_LOOKS_MAX: usize = 10;
 pub const PROCESSOR_BATCH_MAX: usize = 1_000;
 /// Bytes of one value in the small key-value space.
 pub const KV_BYTES_MAX: usize = 256 * 1024;
+/// Bytes of a job file: written by a person.
+pub const JOB_FILE_BYTES_MAX: usize = 1024 * 1024;
+/// Nesting of a job file.
+pub const JOB_FILE_DEPTH_MAX: usize = 32;
+/// Steps of one stage of a job: each is a process per item.
+pub const JOB_STEPS_MAX: usize = 100;
+/// Mistakes in a job file that are listed; after that many it is not a job file.
+pub const JOB_PROBLEMS_MAX: usize = 20;
+/// Items of one run. Their keys are held in memory, about a hundred bytes each.
+pub const RUN_ITEMS_MAX: usize = 1_000_000;
+/// Bytes of a run's input: it is held in memory while it is sorted and compared.
+pub const RUN_INPUT_BYTES_MAX: usize = 1024 * 1024 * 1024;
+/// Items enqueued in one commit when a run begins.
+pub const RUN_CHUNK: usize = 1_000;
+/// Processes a run has at once.
+pub const RUN_PARALLEL_MAX: usize = 1_024;
+/// Bytes of a step's output that are kept as the item's result: more belongs in a file.
+pub const RUN_OUTPUT_BYTES_MAX: usize = 64 * 1024;
+/// Items a failure threshold waits for: the share of fewer says little.
+pub const RUN_THRESHOLD_AFTER: u64 = 10;

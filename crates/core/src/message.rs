@@ -69,7 +69,7 @@ pub struct NewMessage {
     pub enqueued_by: Option<String>,
 }
 
-fn bounded(field: &str, length: usize, max: usize) -> Result<(), Refusal> {
+pub(crate) fn bounded(field: &str, length: usize, max: usize) -> Result<(), Refusal> {
     if length <= max {
         return Ok(());
     }
@@ -77,7 +77,7 @@ fn bounded(field: &str, length: usize, max: usize) -> Result<(), Refusal> {
 }
 
 /// Names and labels end up in terminals and logs: no control characters.
-fn printable(field: &str, text: &str, max: usize) -> Result<(), Refusal> {
+pub(crate) fn printable(field: &str, text: &str, max: usize) -> Result<(), Refusal> {
     bounded(field, text.len(), max)?;
     if text.chars().any(char::is_control) {
         return Err(Refusal::invalid(field, "contains a control character; only printable text is allowed"));
@@ -123,8 +123,7 @@ impl NewMessage {
     /// # Errors
     /// [`Refusal::Invalid`] for the first field that is out of bounds.
     pub fn check(&self) -> Result<(), Refusal> {
-        bounded("payload", self.payload.bytes.len(), limits::PAYLOAD_BYTES_MAX)?;
-        printable("content_type", &self.payload.content_type, limits::LABEL_BYTES_MAX)?;
+        self.payload.check("payload")?;
         printable("kind", &self.kind, limits::NAME_BYTES_MAX)?;
         if self.headers.len() > limits::HEADERS_MAX {
             return Err(Refusal::invalid("headers", format!("more than {} headers", limits::HEADERS_MAX)));
@@ -384,6 +383,8 @@ pub struct Slip {
     pub terms: Terms,
     /// The value its breaker goes by, where that had to be read from headers or payload at enqueue.
     pub breaker: Option<String>,
+    /// Where replies go.
+    pub reply_to: Option<QueueName>,
 }
 
 impl From<&Envelope> for Slip {
@@ -399,6 +400,7 @@ impl From<&Envelope> for Slip {
             ordering_key: e.ordering_key.clone(),
             terms: e.into(),
             breaker: None,
+            reply_to: e.reply_to.clone(),
         }
     }
 }
@@ -438,7 +440,7 @@ impl Record {
             updated_at: self.life.updated_at,
             leased_by: lease.map(|l| l.worker.clone()),
             lease_expires_at: lease.map(|l| l.expires_at),
-            progress: None,
+            progress: self.life.progress.clone(),
             failures: Vec::new(),
         }
     }

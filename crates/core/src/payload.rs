@@ -1,5 +1,8 @@
 //! The exact bytes of a message. They are opaque: kept, handed out and exported bit for bit, never re-encoded.
 
+use crate::error::Refusal;
+use crate::limits;
+use crate::message::{bounded, printable};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
@@ -22,6 +25,17 @@ impl Payload {
     /// When the value cannot be written as JSON, such as a map whose keys are not text.
     pub fn json<T: Serialize + ?Sized>(value: &T) -> Result<Self, serde_json::Error> {
         Ok(Self { bytes: serde_json::to_vec(value)?, content_type: "application/json".into() })
+    }
+}
+
+impl Payload {
+    /// Refuses what no message could carry, naming the field (I49).
+    ///
+    /// # Errors
+    /// [`Refusal::Invalid`].
+    pub fn check(&self, field: &str) -> Result<(), Refusal> {
+        bounded(field, self.bytes.len(), limits::PAYLOAD_BYTES_MAX)?;
+        printable("content_type", &self.content_type, limits::LABEL_BYTES_MAX)
     }
 }
 

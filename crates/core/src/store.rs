@@ -17,9 +17,10 @@ use crate::ids::{GroupId, LeaseToken, MessageId, OperationId, QueueName};
 use crate::invariants::{Counts, Verification};
 use crate::lifecycle::State;
 use crate::limits;
-use crate::message::{Delivery, Message, NewMessage, sane};
+use crate::message::{Delivery, Message, NewMessage, Payload, sane};
 use crate::operation::{Control, Member, Operation, OperationSpec, Preview};
 use crate::policy::{Override, QueuePolicy};
+use crate::progress::Progress;
 use crate::query::{Page, PageRequest, Query};
 use crate::time::{Span, Time};
 use async_trait::async_trait;
@@ -105,8 +106,15 @@ pub fn check_worker(worker: &str) -> Result<(), Refusal> {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "settle")]
 pub enum Settle {
-    /// Done.
+    /// Done; nobody is told.
     Ack,
+    /// Done, and this is the answer for whoever the message names in `reply_to`; it is enqueued there in the
+    /// same commit. The same as an ack when nobody asked.
+    Reply {
+        /// The answer.
+        #[serde(flatten)]
+        payload: Payload,
+    },
     /// Failed.
     Fail {
         /// What went wrong.
@@ -129,6 +137,11 @@ pub enum Settle {
         #[serde(default, rename = "by_ms")]
         by: Option<Span>,
     },
+    /// Still at it, and this far: the lease is extended by the queue's, and the report is kept with the message.
+    Progress {
+        /// How far.
+        progress: Progress,
+    },
 }
 
 /// One settlement.
@@ -142,7 +155,21 @@ pub struct Settlement {
 }
 
 impl Settlement {
-    /// Refuses absurd spans.
+    /// How many bytes of payload it brings.
+    #[must_use]
+    pub fn payload_bytes(&self) -> usize {
+        match &self.what {
+            Settle::Reply { payload } => payload.bytes.len(),
+            Settle::Ack
+            | Settle::Fail { .. }
+            | Settle::Release
+            | Settle::Snooze { .. }
+            | Settle::Extend { .. }
+            | Settle::Progress { .. } => 0,
+        }
+    }
+
+    /// Refuses absurd spans and answers that no message could carry.
     ///
     /// # Errors
     /// [`Refusal::Invalid`].
@@ -150,7 +177,8 @@ impl Settlement {
         match &self.what {
             Settle::Extend { by } => check_lease(*by),
             Settle::Snooze { span } => check_snooze(*span),
-            Settle::Ack | Settle::Fail { .. } | Settle::Release => Ok(()),
+            Settle::Reply { payload } => payload.check("reply"),
+            Settle::Ack | Settle::Fail { .. } | Settle::Release | Settle::Progress { .. } => Ok(()),
         }
     }
 }
@@ -171,6 +199,9 @@ pub struct Settled {
     /// Why it died, when it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
+    /// The reply that went out with it, when one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reply: Option<MessageId>,
 }
 
 /// What a maintenance pass did.
@@ -249,6 +280,8 @@ pub struct Purged {
 pub trait Work: Send + Sync {
     /// Accepts work. **I41** same key and body within the window is the same message, also when it is dead
     /// or done; same key and another body is refused. **I42** the same id and body again is harmless.
+    /// The queue named in `reply_to` is made if need be, so that the sender can wait there; a drawer is
+    /// refused (**I38**).
     async fn enqueue(&self, batch: Vec<NewMessage>) -> Outcome<Each<Enqueued>>;
 
     /// Hands out due work, most deserving first. **I16** one live lease per message; **I17** a new secret
@@ -257,7 +290,8 @@ pub trait Work: Send + Sync {
     async fn lease(&self, request: LeaseRequest) -> Outcome<Vec<Delivery>>;
 
     /// Takes the outcome of deliveries. **I13** exactly one finaliser; **I17** a stale token changes nothing;
-    /// **I20, I22** too late is too late; **I26** the attempt limit; **I32** death is one commit.
+    /// **I20, I22** too late is too late; **I26** the attempt limit; **I32** death is one commit, and so is
+    /// whatever reply follows from an outcome.
     async fn settle(&self, batch: Vec<Settlement>) -> Outcome<Each<Settled>>;
 
     /// One bounded maintenance pass over at most `limit` items. **I14, I23** nothing hides behind a block.

@@ -218,7 +218,6 @@ impl Reported {
     }
 
     /// The last report, once.
-    #[expect(dead_code, reason = "called as soon as the store keeps progress")]
     pub(crate) fn take(&self) -> Option<Progress> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -243,6 +242,14 @@ impl Context {
     #[must_use]
     pub fn delivery(&self) -> &Delivery {
         &self.delivery
+    }
+
+    /// The same context with another payload, for handlers around handlers.
+    #[must_use]
+    pub(crate) fn with_payload(&self, payload: Payload) -> Self {
+        let mut delivery = Delivery::clone(&self.delivery);
+        delivery.message.envelope.payload = payload;
+        Self { delivery: Arc::new(delivery), ..self.clone() }
     }
 
     /// What never changes about the message: id, queue, kind, headers, tags, payload.

@@ -4,8 +4,9 @@
 use crate::engine::enqueue::check_batch;
 use crate::engine::lease::{check_wait, deliver};
 use crate::engine::letters::check_import;
+use crate::engine::settle::Said;
 use crate::engine::tables::{Incoming, Reads, Tables, unless_damaged};
-use crate::engine::{Engine, reads};
+use crate::engine::{Engine, reads, replies};
 use async_trait::async_trait;
 use redrive_core::audit::{AuditKey, AuditReport, AuditRow, AuditTrimmed};
 use redrive_core::breaker::BreakerView;
@@ -22,7 +23,8 @@ use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Page, PageRequest, Query};
 use redrive_core::store::{
     Drawer, Each, Enqueued, HandOver, KeyState, KvEntry, LeaseRequest, LetterLeaseRequest, LetterSettlement,
-    LetterState, Letters, Purged, Queue, Reaped, Settled, Settlement, Store, StoreInfo, VerifyRequest, Work,
+    LetterState, Letters, Purged, Queue, Reaped, Settle, Settled, Settlement, Store, StoreInfo,
+    VerifyRequest, Work,
 };
 use redrive_core::time::{Span, Time};
 use tokio::sync::Notify;
@@ -67,6 +69,15 @@ fn pack<T: Tables>(mut new: NewMessage) -> Result<Incoming<T::Body>, Refusal> {
     Ok(Incoming { new, body_hash, size, body })
 }
 
+/// Takes the bytes of an answer out of a settlement; one that is too large stays in, to be refused.
+fn pack_answer<T: Tables>(mut settlement: Settlement) -> Said<T::Payload> {
+    let answer = match (settlement.check(), &mut settlement.what) {
+        (Ok(()), Settle::Reply { payload }) => Some(replies::pack::<T>(std::mem::take(payload))),
+        (_, _) => None,
+    };
+    Said { settlement, answer }
+}
+
 #[async_trait]
 impl<A: Access> Work for EngineStore<A> {
     async fn enqueue(&self, batch: Vec<NewMessage>) -> Outcome<Each<Enqueued>> {
@@ -96,8 +107,9 @@ impl<A: Access> Work for EngineStore<A> {
     }
 
     async fn settle(&self, batch: Vec<Settlement>) -> Outcome<Each<Settled>> {
-        check_batch(batch.len(), 0)?;
-        self.0.write(false, move |engine, now| engine.settle(batch, now)).await
+        check_batch(batch.len(), batch.iter().map(Settlement::payload_bytes).sum())?;
+        let said: Vec<_> = batch.into_iter().map(pack_answer::<A::Tables>).collect();
+        self.0.write(false, move |engine, now| engine.settle(said, now)).await
     }
 
     async fn reap(&self, limit: usize) -> Outcome<Reaped> {

@@ -161,7 +161,11 @@ impl Books {
             let same = record.envelope.body_hash() == hash;
             return same.then_some(Enqueued { id, state, duplicate: true }).ok_or(Refusal::IdConflict { id });
         }
-        let Shelf { policy, counts, .. } = self.queues.entry(new.queue.clone()).or_default();
+        if let Some(reply_to) = &new.reply_to {
+            self.check_reply_to(&new.queue, reply_to)?;
+        }
+        let (policy, counts) = self.queues.get(&new.queue).map(|s| (&s.policy, s.counts)).unzip();
+        let (policy, counts) = (policy.cloned().unwrap_or_default(), counts.unwrap_or_default());
         let (messages, bytes) = (counts.waiting + counts.leased, counts.bytes.unsigned_abs());
         let messages = messages.unsigned_abs();
         let full = |limit: &str, allowed, actual| {
@@ -174,9 +178,20 @@ impl Books {
             }
             _ => {}
         }
+        self.queues.entry(new.queue.clone()).or_default();
+        if let Some(reply_to) = &new.reply_to {
+            self.queues.entry(reply_to.clone()).or_default();
+        }
+        Ok(self.accept(new, now))
+    }
+
+    /// Takes in a message that nothing stands in the way of.
+    fn accept(&mut self, new: NewMessage, now: Time) -> Enqueued {
+        let (id, hash, policy) = (new.id, new.body_hash(), self.policy(&new.queue).clone());
+        let named = new.key.clone().map(|key| (new.queue.clone(), key));
         let breaker = policy.breaker.as_ref().and_then(|rules| rules.key.read(&new.headers, &new.payload));
         self.breaker_values.extend(breaker.map(|value| (id, value)));
-        let record = new.accept(policy, self.seq + 1, now);
+        let record = new.accept(&policy, self.seq + 1, now);
         self.seq += 1;
         let counts = self.counts(&record.envelope.queue);
         counts.enqueued += 1;
@@ -186,7 +201,22 @@ impl Books {
         }
         let state = record.life.state(now);
         self.live.push(record);
-        Ok(Enqueued { id, state, duplicate: false })
+        Enqueued { id, state, duplicate: false }
+    }
+
+    /// Whether replies may go there, also when the message's own queue is only made with it.
+    fn check_reply_to(&self, queue: &QueueName, reply_to: &QueueName) -> Result<(), Refusal> {
+        self.check_new(reply_to)?;
+        if self.queues.contains_key(queue) {
+            return Ok(());
+        }
+        if queue.default_drawer() == *reply_to {
+            return Err(Refusal::IsDrawer { queue: reply_to.clone(), owner: queue.clone() });
+        }
+        if reply_to.default_drawer() == *queue && !self.queues.contains_key(reply_to) {
+            return Err(Refusal::invalid("reply_to", "the queue would be its drawer"));
+        }
+        Ok(())
     }
 
     fn reap_work(&mut self, limit: usize, now: Time) -> Reaped {
@@ -279,8 +309,14 @@ impl Books {
         let granted_at = record.life.lease().map_or(now, |l| l.granted_at);
         let max_attempts = record.envelope.max_attempts(policy);
         let lost = || Some(Analysed::lease_lost(now.since(granted_at)).into());
+        let mut answer = None;
+        let most = granted_at.plus(limits::LEASE_MAX).since(now);
         let (command, failure) = match settlement.what {
             Settle::Ack => (Command::Ack { secret }, None),
+            Settle::Reply { payload } => {
+                answer = Some(payload);
+                (Command::Ack { secret }, None)
+            }
             Settle::Fail { failure, said } => {
                 let _ = transition(id, &record.life, &Command::Ack { secret }, now)?;
                 let found = self.review(at, *failure, said, now);
@@ -291,17 +327,22 @@ impl Books {
                 (Command::GiveBack { secret, until: Some(now.plus(span)), max_attempts }, lost())
             }
             Settle::Extend { by } => {
-                let most = granted_at.plus(limits::LEASE_MAX).since(now);
-                (Command::Extend { secret, lease_for: by.unwrap_or(policy.lease).min(most) }, None)
+                let lease_for = by.unwrap_or(policy.lease).min(most);
+                (Command::Extend { secret, lease_for, progress: None }, None)
+            }
+            Settle::Progress { progress } => {
+                let lease_for = policy.lease.min(most);
+                (Command::Extend { secret, lease_for, progress: Some(progress.bounded()) }, None)
             }
         };
-        let (life, effect) = self.change(at, &command, failure, now)?;
+        let (life, effect, reply) = self.change_with(at, &command, failure, answer, now)?;
         Ok(Settled {
             id,
             state: life.state(now),
             ready_at: (life.phase == Phase::Waiting).then_some(life.ready_at),
             lease_expires_at: life.lease().map(|l| l.expires_at),
             reason: if let Effect::Died(reason) = effect { Some(reason) } else { None },
+            reply,
         })
     }
 }

@@ -60,6 +60,8 @@ pub struct Send {
     pub max_attempts: Option<u32>,
     /// Bytes of payload.
     pub size: usize,
+    /// Which place for replies.
+    pub reply_to: Option<usize>,
 }
 
 /// What is said about a delivery.
@@ -67,6 +69,8 @@ pub struct Send {
 pub enum Say {
     /// Done.
     Ack,
+    /// Done, with an answer of so many bytes.
+    Reply(usize),
     /// Failed: which error, whether for good, and a custom policy's word.
     Fail(usize, bool, Option<Override>),
     /// Back.
@@ -75,6 +79,8 @@ pub enum Say {
     Snooze(u64),
     /// Longer, by seconds.
     Extend(Option<u64>),
+    /// This far.
+    Progress(u64),
 }
 
 /// What is said about a leased letter.
@@ -191,6 +197,9 @@ pub enum Op {
 /// The queues of every stream.
 pub const QUEUES: [&str; 3] = ["a", "b", "c"];
 
+/// Where replies go: a queue with rules of its own, one that nobody else sends to, and two that may be drawers.
+pub const REPLY_TO: [&str; 4] = ["c", "answers", "a-dlq", "bin"];
+
 /// The errors of every stream: two causes of different routes, one that the rules know and one they spare.
 pub const ERRORS: [&str; 4] = ["ConnectionError", "Bad", "Fatal", "Patient"];
 
@@ -270,9 +279,12 @@ fn rarely<T: Strategy>(what: T) -> impl Strategy<Value = Option<T::Value>> {
 fn send() -> impl Strategy<Value = Send> {
     let said = (weighted(0.25, 0_usize..3), weighted(0.4, 0_usize..2), 0_usize..5, 0_usize..20);
     let times = (of(prop_oneof![Just(0), Just(5)]), rarely(1_u64..20), rarely(1_u64..20), rarely(1_u32..4));
-    (0_usize..3, said, times).prop_map(|(queue, (key, order, level, size), times)| {
+    // The last places are mostly refused, and being asked for takes a name away from the drawers.
+    let reply_to = prop_oneof![6 => 0_usize..2, 1 => 2..REPLY_TO.len()];
+    (0_usize..3, said, times, weighted(0.3, reply_to)).prop_map(|(queue, said, times, reply_to)| {
+        let (key, order, level, size) = said;
         let (delay, ttl, deadline, max_attempts) = times;
-        Send { queue, key, order, level, delay, ttl, deadline, max_attempts, size }
+        Send { queue, key, order, level, delay, ttl, deadline, max_attempts, size, reply_to }
     })
 }
 
@@ -284,10 +296,12 @@ fn say() -> impl Strategy<Value = Say> {
     ];
     prop_oneof![
         3 => Just(Say::Ack),
+        2 => (0_usize..40).prop_map(Say::Reply),
         8 => (0..ERRORS.len(), proptest::bool::weighted(0.4), word).prop_map(|(e, p, w)| Say::Fail(e, p, w)),
         1 => Just(Say::Release),
         1 => (0_u64..10).prop_map(Say::Snooze),
         1 => of(1_u64..60).prop_map(Say::Extend),
+        1 => (0_u64..3).prop_map(Say::Progress),
     ]
 }
 

@@ -4,6 +4,7 @@ use super::state::{Final, Life};
 use crate::failure::Reason;
 use crate::ids::Secret;
 use crate::policy::Verdict;
+use crate::progress::Progress;
 use crate::time::{Span, Time};
 
 /// What is asked of a message.
@@ -48,6 +49,8 @@ pub enum Command {
         secret: Secret,
         /// How much longer from now; never shortens.
         lease_for: Span,
+        /// How far it is, when it says so.
+        progress: Option<Progress>,
     },
     /// The store found the lease run out; judged like a failure.
     LoseLease {

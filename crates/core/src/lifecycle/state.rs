@@ -5,6 +5,7 @@ use crate::failure::named;
 use crate::ids::Secret;
 use crate::limits;
 use crate::poison::Indicators;
+use crate::progress::Progress;
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -101,6 +102,8 @@ pub struct Life {
     pub updated_at: Time,
     /// What its failures say about it.
     pub indicators: Indicators,
+    /// How far its handlers said they are; kept until it is over.
+    pub progress: Option<Progress>,
 }
 
 impl Life {
@@ -120,6 +123,7 @@ impl Life {
             first_received_at: None,
             updated_at: now,
             indicators: Indicators::default(),
+            progress: None,
         }
     }
 

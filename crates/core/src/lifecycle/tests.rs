@@ -6,6 +6,7 @@ use crate::error::Refusal;
 use crate::failure::Reason;
 use crate::ids::{MessageId, Secret};
 use crate::policy::Verdict;
+use crate::progress::Progress;
 use crate::time::{Span, Time};
 
 const NOW: Time = Time::from_millis(100_000);
@@ -62,8 +63,8 @@ fn commands() -> Vec<(&'static str, Command)> {
         ("fail-wrong", Command::Fail { secret: WRONG, verdict: die }),
         ("release", back(RIGHT)),
         ("release-wrong", back(WRONG)),
-        ("extend", Command::Extend { secret: RIGHT, lease_for }),
-        ("extend-wrong", Command::Extend { secret: WRONG, lease_for }),
+        ("extend", Command::Extend { secret: RIGHT, lease_for, progress: None }),
+        ("extend-wrong", Command::Extend { secret: WRONG, lease_for, progress: None }),
         ("lose", Command::LoseLease { verdict: retry }),
         ("time-out", Command::TimeOut { verdict: die }),
         ("cancel", Command::Cancel),
@@ -130,9 +131,32 @@ fn i18_i24_only_a_lease_counts_a_delivery_and_none_takes_one_back() {
 #[test]
 fn i20_extend_never_shortens() {
     let far = life(Phase::Leased(lease(NOW.plus(Span::from_hours(1)))), NOW);
-    let extend = Command::Extend { secret: RIGHT, lease_for: Span::from_secs(1) };
+    let extend = Command::Extend { secret: RIGHT, lease_for: Span::from_secs(1), progress: None };
     let next = transition(id(), &far, &extend, NOW).unwrap().next;
     assert_eq!(next.lease().unwrap().expires_at, NOW.plus(Span::from_hours(1)));
+}
+
+#[test]
+fn progress_stays_through_everything_that_may_follow() {
+    let said = Progress::new(3, Some(9), "unpacking");
+    let l = life(Phase::Leased(lease(NOW.plus(Span::from_secs(9)))), NOW);
+    let report = Command::Extend { secret: RIGHT, lease_for: Span::ZERO, progress: Some(said.clone()) };
+    let reported = transition(id(), &l, &report, NOW).unwrap().next;
+    let plain = Command::Extend { secret: RIGHT, lease_for: Span::ZERO, progress: None };
+    let retry = Verdict::Retry { at: NOW };
+    let dead = Verdict::Dead { reason: Reason::MaxAttempts };
+    for next in [
+        plain,
+        Command::GiveBack { secret: RIGHT, until: None, max_attempts: 5 },
+        Command::Fail { secret: RIGHT, verdict: retry },
+        Command::Fail { secret: RIGHT, verdict: dead },
+    ] {
+        let after = transition(id(), &reported, &next, NOW).unwrap().next;
+        assert_eq!(after.progress, Some(said.clone()), "{next:?}");
+        if let Ok(revived) = transition(id(), &after, &Command::Redrive { at: NOW }, NOW) {
+            assert_eq!(revived.next.progress, Some(said.clone()));
+        }
+    }
 }
 
 #[test]

@@ -84,9 +84,12 @@ fn from_leased(
         Command::GiveBack { secret, until, max_attempts } => {
             holder(secret).map(|()| give_back(life, *until, *max_attempts, now))
         }
-        Command::Extend { secret, lease_for } => holder(secret).map(|()| {
+        Command::Extend { secret, lease_for, progress } => holder(secret).map(|()| {
             let longer = Lease { expires_at: lease.expires_at.max(now.plus(*lease_for)), ..lease.clone() };
-            let next = Life { phase: Phase::Leased(longer), updated_at: now, ..life.clone() };
+            let mut next = Life { phase: Phase::Leased(longer), updated_at: now, ..life.clone() };
+            if progress.is_some() {
+                next.progress.clone_from(progress);
+            }
             Transition { next, effect: Effect::Extended }
         }),
         Command::LoseLease { verdict } if lease.expires_at <= now => {

@@ -2,10 +2,12 @@
 //! Whatever happens to the handler, the store is told; what follows from it is the store's to decide.
 
 use super::attempt::caught;
-use crate::handler::{Context, Handler, HandlerError, Outcome};
+use crate::handler::{Context, Handler, HandlerError, Outcome, Reported};
 use redrive_core::error::{Error, Refusal};
 use redrive_core::failure::Report;
+use redrive_core::limits;
 use redrive_core::message::Delivery;
+use redrive_core::progress::Progress;
 use redrive_core::store::{Settle, Settlement, Store};
 use redrive_core::time::Span;
 use std::pin::pin;
@@ -73,7 +75,12 @@ impl Rerun {
         let started = Instant::now();
         let ended = self.handle(handler.as_ref()).await;
         let (what, ended) = match ended {
-            Ended::Said(Outcome::Done | Outcome::Reply(_)) => (Settle::Ack, Reran::Succeeded),
+            Ended::Said(Outcome::Done) => (Settle::Ack, Reran::Succeeded),
+            Ended::Said(Outcome::Reply(answer)) if answer.bytes.len() > limits::PAYLOAD_BYTES_MAX => {
+                let words = "the reply is too large to be sent; the work was done, its answer is lost";
+                failure(HandlerError::new("ReplyTooLarge", words).permanent().into_report(), started)
+            }
+            Ended::Said(Outcome::Reply(payload)) => (Settle::Reply { payload }, Reran::Succeeded),
             Ended::Said(Outcome::Snooze(span)) => (Settle::Snooze { span }, Reran::Returned),
             Ended::Said(Outcome::Release) | Ended::Over => (Settle::Release, Reran::Returned),
             Ended::Lost => return Reran::Returned,
@@ -94,7 +101,8 @@ impl Rerun {
     /// Runs the handler, keeping the lease alive.
     async fn handle(&self, handler: &dyn Handler) -> Ended {
         let cancelled = CancellationToken::new();
-        let context = Context::detached(self.delivery.clone(), cancelled.clone());
+        let reported = Arc::new(Reported::default());
+        let context = Context::new(Arc::new(self.delivery.clone()), cancelled.clone(), reported.clone());
         let mut work = pin!(caught(handler.handle(context)));
         let mut late = pin!(tokio::time::sleep(self.timeout));
         let mut beat = tokio::time::interval_at(Instant::now() + EXTEND, EXTEND);
@@ -112,15 +120,19 @@ impl Rerun {
                     };
                 }
                 () = &mut late => return Ended::TimedOut,
-                _ = beat.tick() => if self.extend().await.is_err() { return Ended::Lost },
+                _ = beat.tick() => if self.extend(reported.take()).await.is_err() { return Ended::Lost },
             }
         }
     }
 
-    /// Fails only when the lease is lost; a store that does not answer may answer the next time.
-    async fn extend(&self) -> Result<(), Refusal> {
-        let what = Settle::Extend { by: Some(LEASE) };
-        match self.settle(what).await {
+    /// Keeps the lease, and how far the handler said it is. Fails only when the lease is lost; a store that does
+    /// not answer may answer the next time.
+    async fn extend(&self, progress: Option<Progress>) -> Result<(), Refusal> {
+        let told = match progress {
+            Some(progress) => self.settle(Settle::Progress { progress }).await,
+            None => Ok(()),
+        };
+        match told.and(self.settle(Settle::Extend { by: Some(LEASE) }).await) {
             Err(Error::Refused(refusal)) => Err(refusal),
             Ok(()) | Err(Error::Store(_)) => Ok(()),
         }

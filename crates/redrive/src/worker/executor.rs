@@ -94,7 +94,7 @@ fn decide(plan: &Plan, unit: &Unit, outcome: Outcome, took: Span) -> Settle {
             );
             failed(plan, unit, HandlerError::new("ReplyTooLarge", why).permanent(), took)
         }
-        Outcome::Reply(_) => Settle::Ack,
+        Outcome::Reply(payload) => Settle::Reply { payload },
         Outcome::Fail(error) => failed(plan, unit, error, took),
         Outcome::DeadLetter(error) => failed(plan, unit, error.permanent(), took),
         Outcome::Snooze(span) => Settle::Snooze { span: span.min(limits::SPAN_MAX) },

@@ -8,11 +8,17 @@
     reason = "a failed step in a test is a failed test; clippy.toml exempts only the test functions"
 )]
 
+mod consumer;
 mod dead_letter_policy;
-#[allow(dead_code, reason = "shared by the loops' tests")]
+mod eval;
+mod group;
 mod loops_kit;
+mod maintenance;
+mod process;
 mod readme;
+mod replay;
 mod resilient;
+mod split;
 mod support;
 mod takeover;
 mod worker;

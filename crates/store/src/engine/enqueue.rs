@@ -1,6 +1,7 @@
 //! Enqueue, and the verbs of queues and of waiting messages: configure, pause, cancel, purge.
 
 use super::Engine;
+use super::settle::Along;
 use super::tables::{Incoming, Kept, KeyRow, Live, QueueRow, Tables, unless_damaged};
 use redrive_core::audit::AuditEntry;
 use redrive_core::breaker::{BreakerKey, BreakerPolicy};
@@ -51,14 +52,28 @@ impl<T: Tables> Engine<T> {
     }
 
     fn enqueue_one(&mut self, incoming: Incoming<T::Body>, now: Time) -> Outcome<Enqueued> {
-        self.ensure_queue(&incoming.new.queue, &QueuePolicy::default())?;
+        let new = &incoming.new;
+        self.check_queue(&new.queue, &QueuePolicy::default())?;
         if let Some(known) = self.known(&incoming, now)? {
             return Ok(known);
         }
+        if let Some(reply_to) = &new.reply_to {
+            self.check_reply_to(&new.queue, reply_to)?;
+        }
+        if let Some(row) = self.queues()?.get(&new.queue) {
+            check_room(&new.queue, row, incoming.size)?;
+        }
+        self.ensure_queue(&new.queue, &QueuePolicy::default())?;
+        if let Some(reply_to) = &new.reply_to {
+            self.ensure_queue(reply_to, &QueuePolicy::default())?;
+        }
+        self.accept(incoming, now)
+    }
+
+    /// Takes a message in: nothing stands in its way any more.
+    pub(super) fn accept(&mut self, incoming: Incoming<T::Body>, now: Time) -> Outcome<Enqueued> {
         let Incoming { new, body, body_hash, size } = incoming;
-        let row = self.queue(&new.queue)?;
-        check_room(&new.queue, row, size)?;
-        let policy = row.policy.clone();
+        let policy = self.queue(&new.queue)?.policy.clone();
         let breaker = breaker_value::<T>(&policy, &new, &body)?;
         let heads = self.heads()?;
         heads.seq += 1;
@@ -117,6 +132,17 @@ impl<T: Tables> Engine<T> {
 
     /// Makes a queue if it is not there, unless its name is a drawer's or its drawers are queues (I38).
     pub(super) fn ensure_queue(&mut self, name: &QueueName, policy: &QueuePolicy) -> Outcome<()> {
+        if self.queues()?.contains_key(name) {
+            return Ok(());
+        }
+        self.check_queue(name, policy)?;
+        self.queues()?.insert(name.clone(), QueueRow { policy: policy.clone(), ..QueueRow::default() });
+        self.cache.queues_changed.insert(name.clone());
+        Ok(())
+    }
+
+    /// Refuses a queue that is not there and cannot be made.
+    fn check_queue(&mut self, name: &QueueName, policy: &QueuePolicy) -> Outcome<()> {
         let queues = self.queues()?;
         if queues.contains_key(name) {
             return Ok(());
@@ -129,8 +155,24 @@ impl<T: Tables> Engine<T> {
         if let Some(owner) = owner_of_drawer(queues.iter(), name) {
             return Err(Refusal::IsDrawer { queue: name.clone(), owner }.into());
         }
-        queues.insert(name.clone(), QueueRow { policy: policy.clone(), ..QueueRow::default() });
-        self.cache.queues_changed.insert(name.clone());
+        Ok(())
+    }
+
+    /// Refuses a place for replies that is a drawer, also one of the message's own queue if that is new, and
+    /// one whose own drawer would be that queue.
+    fn check_reply_to(&mut self, queue: &QueueName, reply_to: &QueueName) -> Outcome<()> {
+        self.check_queue(reply_to, &QueuePolicy::default())?;
+        if self.queues()?.contains_key(queue) || queue == reply_to {
+            return Ok(());
+        }
+        let plain = QueuePolicy::default();
+        if plain.drawers(queue).contains(reply_to) {
+            return Err(Refusal::IsDrawer { queue: reply_to.clone(), owner: queue.clone() }.into());
+        }
+        if plain.drawers(reply_to).contains(queue) && !self.queues()?.contains_key(reply_to) {
+            let why = format!("{queue} is its drawer; name another queue for replies");
+            return Err(Refusal::invalid("reply_to", why).into());
+        }
         Ok(())
     }
 
@@ -205,7 +247,7 @@ impl<T: Tables> Engine<T> {
             return Err(Refusal::WrongState { id, state, command: "cancel".into() }.into());
         }
         let policy = self.queue(&live.slip.queue)?.policy.clone();
-        self.change(live, &Command::Cancel, None, &policy, now)?;
+        self.change(live, &Command::Cancel, Along::NONE, &policy, now)?;
         self.record(AuditEntry::new(now, actor, "cancel", id, 1))?;
         Ok(())
     }
@@ -227,7 +269,7 @@ impl<T: Tables> Engine<T> {
                     more = true;
                     break;
                 }
-                self.change(live, &Command::Purge, None, &policy, now)?;
+                self.change(live, &Command::Purge, Along::NONE, &policy, now)?;
                 purged += 1;
             }
             if more {

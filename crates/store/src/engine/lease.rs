@@ -3,6 +3,7 @@
 
 use super::Engine;
 use super::hot::{Hot, Next, Refill};
+use super::settle::Along;
 use super::tables::{Kept, Live, Tables};
 use redrive_core::error::{Outcome, Refusal};
 use redrive_core::failure::Analysed;
@@ -108,7 +109,7 @@ impl<T: Tables> Engine<T> {
             permit,
         };
         let slip = live.slip.clone();
-        let changed = self.change(live, &command, None, policy, now)?;
+        let changed = self.change(live, &command, Along::NONE, policy, now)?;
         Ok(Grant { live: Live { slip, life: changed.life }, token, policy: policy.clone() })
     }
 
@@ -129,7 +130,7 @@ impl<T: Tables> Engine<T> {
             let failure = Analysed::lease_lost(now.since(lease.granted_at));
             let found = self.review(&live, failure, None, &policy, now)?;
             let command = Command::LoseLease { verdict: found.verdict };
-            self.change(live, &command, Some(found.into()), &policy, now)?;
+            self.change(live, &command, Along::filing(found), &policy, now)?;
             lost += 1;
         }
         let mut timed_out = 0;
@@ -147,7 +148,7 @@ impl<T: Tables> Engine<T> {
         let policy = self.queue(&live.slip.queue)?.policy.clone();
         let verdict = too_late(&policy, reason);
         let failure = Analysed::too_late(reason);
-        self.change(live, &Command::TimeOut { verdict }, Some(failure.into()), &policy, now)?;
+        self.change(live, &Command::TimeOut { verdict }, Along::filing(failure), &policy, now)?;
         Ok(())
     }
 

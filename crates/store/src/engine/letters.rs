@@ -14,6 +14,7 @@ use redrive_core::lifecycle::{Command, Final, Life, Phase, transition};
 use redrive_core::limits;
 use redrive_core::message::{NewMessage, Slip};
 use redrive_core::policy::QueuePolicy;
+use redrive_core::progress::Progress;
 use redrive_core::store::{
     Each, LetterLeaseRequest, LetterSettle, LetterSettlement, LetterState, check_lease, check_snooze,
 };
@@ -278,6 +279,7 @@ fn imported(letter: DeadLetter, slip: Slip, death: u64) -> Letter {
         generation: message.generation.max(1),
         failed: message.failed,
         first_received_at: message.first_received_at,
+        progress: message.progress.map(Progress::bounded),
         ..Life::new(message.ready_at, message.updated_at)
     };
     let file = File { status, consumer: None, consumer_until: None, ..letter.file };

@@ -15,7 +15,8 @@ pub(crate) mod letters;
 mod maintain;
 mod operations;
 pub(crate) mod reads;
-mod settle;
+pub(crate) mod replies;
+pub(crate) mod settle;
 pub(crate) mod trim;
 
 use crate::entropy::Entropy;

@@ -2,6 +2,7 @@
 //! everything that follows from it: counters, history, index, letter, key. Every other verb goes through it.
 
 use super::Engine;
+use super::replies::Answer;
 use super::tables::{Kept, Letter, Live, Tables};
 use crate::faults::{self, Fault};
 use redrive_core::breaker::Signal;
@@ -9,7 +10,7 @@ use redrive_core::dead_letter::{File, Status};
 use redrive_core::error::{Error, Outcome, Refusal};
 use redrive_core::failure::{Analysed, Reason, displaced_by};
 use redrive_core::group::LeafKey;
-use redrive_core::ids::Secret;
+use redrive_core::ids::{MessageId, Secret};
 use redrive_core::lifecycle::{Command, Effect, Final, Life, Phase, State, Transition, transition};
 use redrive_core::limits;
 use redrive_core::message::Slip;
@@ -37,18 +38,41 @@ impl From<Analysed> for Filing {
     }
 }
 
+/// What comes along with a change: a failure to be filed, an answer to be sent.
+pub(super) struct Along<P> {
+    pub(super) filing: Option<Filing>,
+    pub(super) answer: Option<Answer<P>>,
+}
+
+impl<P> Along<P> {
+    /// Nothing.
+    pub(super) const NONE: Self = Self { filing: None, answer: None };
+
+    /// A failure.
+    pub(super) fn filing(failure: impl Into<Filing>) -> Self {
+        Self { filing: Some(failure.into()), answer: None }
+    }
+}
+
+/// A settlement on its way in; the bytes of its answer are packed outside the commit.
+pub(crate) struct Said<P> {
+    pub(crate) settlement: Settlement,
+    pub(crate) answer: Option<Answer<P>>,
+}
+
 /// A life changed: what it is now and what that means.
 pub(super) struct Changed {
     pub(super) life: Life,
     pub(super) effect: Effect,
+    pub(super) reply: Option<MessageId>,
 }
 
 impl<T: Tables> Engine<T> {
     /// Takes the outcome of deliveries, entry by entry.
-    pub(crate) fn settle(&mut self, batch: Vec<Settlement>, now: Time) -> Outcome<Each<Settled>> {
+    pub(crate) fn settle(&mut self, batch: Vec<Said<T::Payload>>, now: Time) -> Outcome<Each<Settled>> {
         let mut results = Vec::with_capacity(batch.len());
-        for settlement in batch {
-            results.push(match self.settle_one(settlement, now) {
+        for said in batch {
+            results.push(match self.settle_one(said, now) {
                 Ok(settled) => Ok(settled),
                 Err(Error::Refused(refusal)) => Err(refusal),
                 Err(Error::Store(error)) => return Err(error.into()),
@@ -57,7 +81,8 @@ impl<T: Tables> Engine<T> {
         Ok(results)
     }
 
-    fn settle_one(&mut self, settlement: Settlement, now: Time) -> Outcome<Settled> {
+    fn settle_one(&mut self, said: Said<T::Payload>, now: Time) -> Outcome<Settled> {
+        let Said { settlement, answer } = said;
         settlement.check()?;
         let id = settlement.token.id;
         let Some(live) = self.tables.live(id)? else { return Err(Refusal::StaleToken { id }.into()) };
@@ -66,7 +91,7 @@ impl<T: Tables> Engine<T> {
             Some(lease) if faults::is(Fault::TokenNotChecked) => lease.secret,
             Some(_) | None => settlement.token.secret,
         };
-        let extended = matches!(settlement.what, Settle::Extend { .. });
+        let extended = matches!(settlement.what, Settle::Extend { .. } | Settle::Progress { .. });
         let (command, filing) = match settlement.what {
             Settle::Fail { failure, said } => {
                 // Who does not hold the message teaches nothing.
@@ -74,11 +99,14 @@ impl<T: Tables> Engine<T> {
                 let found = self.review(&live, *failure, said, &policy, now)?;
                 (Command::Fail { secret, verdict: found.verdict }, Some(found.into()))
             }
-            what @ (Settle::Ack | Settle::Release | Settle::Snooze { .. } | Settle::Extend { .. }) => {
-                command_of(&what, secret, &live, &policy, now)
-            }
+            what @ (Settle::Ack
+            | Settle::Reply { .. }
+            | Settle::Release
+            | Settle::Snooze { .. }
+            | Settle::Extend { .. }
+            | Settle::Progress { .. }) => command_of(what, secret, &live, &policy, now),
         };
-        let changed = self.change(live, &command, filing, &policy, now)?;
+        let changed = self.change(live, &command, Along { filing, answer }, &policy, now)?;
         let state = changed.life.state(now);
         Ok(Settled {
             id,
@@ -95,6 +123,7 @@ impl<T: Tables> Engine<T> {
                 | Effect::Revived
                 | Effect::PulledBack => None,
             },
+            reply: changed.reply,
         })
     }
 
@@ -125,13 +154,13 @@ impl<T: Tables> Engine<T> {
         &mut self,
         live: Live,
         command: &Command,
-        filing: Option<Filing>,
+        along: Along<T::Payload>,
         policy: &QueuePolicy,
         now: Time,
     ) -> Outcome<Changed> {
         let Live { slip, life } = live;
         let Transition { mut next, effect } = transition(slip.id, &life, command, now)?;
-        let (mut failure, reviewed) = match filing {
+        let (mut failure, reviewed) = match along.filing {
             Some(Filing { failure, indicators: Some(indicators) }) => {
                 next.indicators = indicators;
                 (Some(failure), true)
@@ -165,6 +194,8 @@ impl<T: Tables> Engine<T> {
         // A failed delivery has moved `failed`; a message that died without one (its time was over, or it was
         // handed back too often) gets its place in the history here.
         let died = matches!(effect, Effect::Died(_));
+        let error = failure.as_ref().map(|failure| &failure.report.error);
+        let reply = self.due_reply(&slip, &next, effect, along.answer, error)?;
         failure = failure.filter(|_| died || next.failed > life.failed);
         if let Some(failure) = &mut failure {
             next.failed = life.failed + 1;
@@ -193,7 +224,11 @@ impl<T: Tables> Engine<T> {
             }
             Effect::PulledBack | Effect::Revived => self.tables.drop_live(&slip)?,
         }
-        Ok(Changed { life: next, effect })
+        let reply = match reply {
+            Some(reply) => self.send_reply(reply, now)?,
+            None => None,
+        };
+        Ok(Changed { life: next, effect, reply })
     }
 
     fn keep(&mut self, slip: &Slip, next: &Life) -> Kept<()> {
@@ -355,7 +390,7 @@ pub(super) fn leaf_key(slip: &Slip, leaf: redrive_core::ids::LeafId) -> LeafKey 
 
 /// What a worker's word means for its message: the command, and the failure that is filed if it comes to that.
 fn command_of(
-    what: &Settle,
+    what: Settle,
     secret: Secret,
     live: &Live,
     policy: &QueuePolicy,
@@ -366,14 +401,16 @@ fn command_of(
         let max_attempts = live.slip.terms.max_attempts(policy);
         (Command::GiveBack { secret, until, max_attempts }, Some(Analysed::lease_lost(held_for).into()))
     };
+    let extend = |by: Option<Span>, progress| {
+        let longest = limits::LEASE_MAX.as_millis().saturating_sub(held_for.as_millis());
+        let lease_for = by.unwrap_or(policy.lease).as_millis().min(longest);
+        (Command::Extend { secret, lease_for: Span::from_millis(lease_for), progress }, None)
+    };
     match what {
         Settle::Release => give_back(None),
-        Settle::Snooze { span } => give_back(Some(now.plus(*span))),
-        Settle::Extend { by } => {
-            let longest = limits::LEASE_MAX.as_millis().saturating_sub(held_for.as_millis());
-            let lease_for = by.unwrap_or(policy.lease).as_millis().min(longest);
-            (Command::Extend { secret, lease_for: Span::from_millis(lease_for) }, None)
-        }
-        Settle::Ack | Settle::Fail { .. } => (Command::Ack { secret }, None),
+        Settle::Snooze { span } => give_back(Some(now.plus(span))),
+        Settle::Extend { by } => extend(by, None),
+        Settle::Progress { progress } => extend(None, Some(progress.bounded())),
+        Settle::Ack | Settle::Reply { .. } | Settle::Fail { .. } => (Command::Ack { secret }, None),
     }
 }

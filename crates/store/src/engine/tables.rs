@@ -12,7 +12,7 @@ use redrive_core::group::{Leaf, LeafCount, LeafKey};
 use redrive_core::ids::{GroupId, LeafId, MessageId, OperationId, QueueName, Secret};
 use redrive_core::invariants::{Counts, Verification};
 use redrive_core::lifecycle::{Life, State};
-use redrive_core::message::{Envelope, NewMessage, Slip};
+use redrive_core::message::{Envelope, NewMessage, Payload, Slip};
 use redrive_core::operation::{Member, MemberOutcome, Operation};
 use redrive_core::poison::Standing;
 use redrive_core::policy::QueuePolicy;
@@ -128,6 +128,8 @@ pub(crate) trait Reads {
     fn envelope(&self, slip: &Slip) -> Kept<Envelope> {
         self.body(slip)?.open(slip)
     }
+    /// The trace context of a message, without its payload.
+    fn trace(&self, slip: &Slip) -> Kept<Option<String>>;
     fn failures(&self, slip: &Slip) -> Kept<Vec<Failure>>;
     fn key(&self, queue: &QueueName, key: &str) -> Kept<Option<KeyRow>>;
 
@@ -180,6 +182,11 @@ pub(crate) trait Tables: Reads {
     type Body: Send;
     /// Takes the body out of a message.
     fn pack(new: &mut NewMessage) -> Self::Body;
+    /// A payload made ready before it is known whose it is.
+    type Payload: Send;
+    fn pack_payload(payload: Payload) -> Self::Payload;
+    /// The body with another payload.
+    fn with_payload(body: Self::Body, payload: Self::Payload) -> Self::Body;
     /// The message as handlers see it, with the body that was taken out; only asked for when its id is known
     /// already or its breaker goes by what is in it.
     fn whole(new: &NewMessage, body: &Self::Body) -> Kept<NewMessage>;

@@ -106,7 +106,7 @@ impl Reads for Maps {
             tags: rest.tags,
             key: slip.key.clone(),
             ordering_key: slip.ordering_key.clone(),
-            reply_to: rest.reply_to,
+            reply_to: slip.reply_to.clone(),
             trace: rest.trace,
             context: rest.context,
             max_attempts: slip.terms.max_attempts,
@@ -116,6 +116,10 @@ impl Reads for Maps {
             enqueued_by: rest.enqueued_by,
             enqueued_at: body.enqueued_at,
         })))
+    }
+
+    fn trace(&self, slip: &Slip) -> Kept<Option<String>> {
+        Ok(self.bodies.get(&slip.seq).and_then(|body| body.rest.trace.clone()))
     }
 
     fn failures(&self, slip: &Slip) -> Kept<Vec<Failure>> {
@@ -254,6 +258,16 @@ impl Tables for Maps {
         let whole = new.clone();
         new.payload = Payload::default();
         whole
+    }
+
+    type Payload = Payload;
+
+    fn pack_payload(payload: Payload) -> Payload {
+        payload
+    }
+
+    fn with_payload(body: NewMessage, payload: Payload) -> NewMessage {
+        NewMessage { payload, ..body }
     }
 
     fn whole(_: &NewMessage, body: &NewMessage) -> Kept<NewMessage> {

@@ -213,6 +213,7 @@ impl Work for RemoteStore {
         self.call(Call::Lease(request)).await
     }
     async fn settle(&self, batch: Vec<Settlement>) -> Outcome<Each<Settled>> {
+        check_batch(batch.len(), batch.iter().map(Settlement::payload_bytes).sum())?;
         self.call(Call::Settle(batch)).await
     }
     async fn reap(&self, limit: usize) -> Outcome<Reaped> {

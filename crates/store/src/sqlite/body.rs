@@ -63,14 +63,20 @@ pub(super) fn pack(new: &mut NewMessage) -> Packed {
     let rest = Rest {
         headers: std::mem::take(&mut new.headers),
         tags: std::mem::take(&mut new.tags),
-        reply_to: new.reply_to.take(),
+        // It is on the slip; only bodies of older formats have it here.
+        reply_to: None,
         trace: new.trace.take(),
         context: new.context.take(),
         delay: new.delay,
         enqueued_by: new.enqueued_by.take(),
     };
     let rest = (rest != Rest::default()).then(|| serde_json::to_vec(&rest).unwrap_or_default());
-    let Payload { bytes, content_type } = std::mem::take(&mut new.payload);
+    pack_payload(std::mem::take(&mut new.payload), rest)
+}
+
+/// A payload with the rarely used part that belongs to it.
+pub(super) fn pack_payload(payload: Payload, rest: Option<Vec<u8>>) -> Packed {
+    let Payload { bytes, content_type } = payload;
     let (payload, unpacked) = compress(bytes);
     let checksum = checksum(rest.as_deref(), &content_type, &payload);
     Packed { rest, content_type, payload, unpacked, checksum, ttl: None, enqueued_at: Time::ZERO }
@@ -86,7 +92,18 @@ fn compress(bytes: Vec<u8>) -> (Vec<u8>, i64) {
     }
 }
 
+/// The trace context in the rarely used part of a body, if it is there and can be read.
+pub(super) fn trace(rest: Option<Vec<u8>>) -> Option<String> {
+    serde_json::from_slice::<Rest>(&rest?).ok()?.trace
+}
+
 impl Packed {
+    /// The payload of this body with the rest of another.
+    pub(super) fn with_rest(self, rest: Option<Vec<u8>>) -> Self {
+        let checksum = checksum(rest.as_deref(), &self.content_type, &self.payload);
+        Self { rest, checksum, ..self }
+    }
+
     /// Whether the bytes are what was written.
     pub(super) fn is_whole(&self) -> bool {
         checksum(self.rest.as_deref(), &self.content_type, &self.payload) == self.checksum
@@ -131,7 +148,7 @@ impl Packed {
             tags: rest.tags,
             key: slip.key.clone(),
             ordering_key: slip.ordering_key.clone(),
-            reply_to: rest.reply_to,
+            reply_to: slip.reply_to.clone(),
             trace: rest.trace,
             context: rest.context,
             max_attempts: slip.terms.max_attempts,

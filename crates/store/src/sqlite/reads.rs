@@ -174,6 +174,11 @@ impl Reads for SqlTables {
         packed.map(Stored::Packed).ok_or_else(missing)
     }
 
+    fn trace(&self, slip: &Slip) -> Kept<Option<String>> {
+        let rest = self.one("SELECT rest FROM bodies WHERE seq = ?1", &[&int(slip.seq)], |row| row.get(0))?;
+        Ok(body::trace(rest.flatten()))
+    }
+
     fn failures(&self, slip: &Slip) -> Kept<Vec<Failure>> {
         let sql = "SELECT f.body, s.body FROM failures f LEFT JOIN stacks s ON s.hash = f.stack WHERE seq = ?1 \
                    ORDER BY n";
@@ -367,8 +372,8 @@ mod const_sql {
     macro_rules! live_columns {
         () => {
             "SELECT id, seq, queue, kind, priority, size, key, ordering_key, max_attempts, ttl_ends_at, deadline, \
-             breaker, ready_at, attempts, deliveries, generation, given_back, failed, failing_since, last_delay, \
-             first_received_at, updated_at, indicators, phase, secret, worker, granted_at, lease_expires_at, permit \
+             breaker, reply_to, ready_at, attempts, deliveries, generation, given_back, failed, failing_since, last_delay, \
+             first_received_at, updated_at, indicators, progress, phase, secret, worker, granted_at, lease_expires_at, permit \
              FROM messages "
         };
     }

@@ -7,21 +7,21 @@ use redrive_core::ids::{LeafId, MessageId, QueueName, Secret};
 use redrive_core::lifecycle::{Lease, Life, Phase};
 use redrive_core::message::{Priority, Slip, Terms};
 use redrive_core::poison::Indicators;
+use redrive_core::progress::Progress;
 use redrive_core::time::{Span, Time};
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{Result as Sql, Row};
 
 /// Columns of a slip, in the order [`slip`] reads them.
-pub(super) const SLIP: &str =
-    "id, seq, queue, kind, priority, size, key, ordering_key, max_attempts, ttl_ends_at, deadline, breaker";
+pub(super) const SLIP: &str = "id, seq, queue, kind, priority, size, key, ordering_key, max_attempts, ttl_ends_at, deadline, breaker, reply_to";
 /// Columns of a life without its lease, in the order [`life`] reads them.
 pub(super) const LIFE: &str = "ready_at, attempts, deliveries, generation, given_back, failed, failing_since, \
-     last_delay, first_received_at, updated_at, indicators";
+     last_delay, first_received_at, updated_at, indicators, progress";
 
 /// How many columns a slip has.
-const SLIP_COLUMNS: usize = 12;
+const SLIP_COLUMNS: usize = 13;
 /// How many columns a life has.
-const LIFE_COLUMNS: usize = 11;
+const LIFE_COLUMNS: usize = 12;
 
 /// A value of the core as SQLite keeps it.
 pub(super) struct Cell<T>(pub(super) T);
@@ -68,6 +68,17 @@ impl FromSql for Cell<Indicators> {
     fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
         serde_json::from_str(value.as_str()?).map(Self).map_err(|_| FromSqlError::InvalidType)
     }
+}
+
+impl FromSql for Cell<Progress> {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        serde_json::from_str(value.as_str()?).map(Self).map_err(|_| FromSqlError::InvalidType)
+    }
+}
+
+/// How far a message is, as SQLite keeps it.
+pub(super) fn progress(life: &Life) -> Kept<Option<String>> {
+    life.progress.as_ref().map(text).transpose()
 }
 
 /// What a failing message carries, as SQLite keeps it; a message that has not failed has nothing.
@@ -123,6 +134,7 @@ pub(super) fn slip(row: &Row<'_>, at: usize) -> Sql<Slip> {
             deadline: time(row, at + 10)?,
         },
         breaker: row.get(at + 11)?,
+        reply_to: row.get::<_, Option<Cell<QueueName>>>(at + 12)?.map(|cell| cell.0),
     })
 }
 
@@ -141,6 +153,7 @@ fn life(row: &Row<'_>, at: usize, phase: Phase) -> Sql<Life> {
         first_received_at: time(row, at + 8)?,
         updated_at: row.get::<_, Cell<Time>>(at + 9)?.0,
         indicators: row.get::<_, Option<Cell<Indicators>>>(at + 10)?.map(|cell| cell.0).unwrap_or_default(),
+        progress: row.get::<_, Option<Cell<Progress>>>(at + 11)?.map(|cell| cell.0),
     })
 }
 

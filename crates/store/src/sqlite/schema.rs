@@ -11,7 +11,7 @@ use rusqlite::Connection;
 pub(super) const APPLICATION_ID: i32 = 0x5244_5256;
 
 /// What each version adds to the one before; the first makes the tables.
-const STEPS: [&str; 2] = [VERSION_1, VERSION_2];
+const STEPS: [&str; 3] = [VERSION_1, VERSION_2, VERSION_3];
 
 /// Bodies are keyed by sequence and only ever appended; what changes is in narrow rows apart from them.
 /// Columns of `letters` beside `file` repeat what is in it, for SQL to search by; they are never read back.
@@ -101,6 +101,23 @@ ALTER TABLE leaves ADD COLUMN pinned INTEGER;
 ALTER TABLE leaves ADD COLUMN fixed INTEGER NOT NULL DEFAULT 0;
 CREATE TABLE breakers(queue TEXT NOT NULL, key TEXT NOT NULL, body TEXT NOT NULL, PRIMARY KEY(queue, key)) WITHOUT ROWID;
 CREATE TABLE standings(group_id INTEGER PRIMARY KEY, body TEXT NOT NULL);
+";
+
+/// Where replies go, out of the bodies, where it was until now; how far a message is; and what is counted. A body
+/// that cannot be read keeps what it has: nothing is sent for its message.
+const VERSION_3: &str = "
+ALTER TABLE messages ADD COLUMN reply_to TEXT;
+ALTER TABLE messages ADD COLUMN progress TEXT;
+ALTER TABLE letters ADD COLUMN reply_to TEXT;
+ALTER TABLE letters ADD COLUMN progress TEXT;
+UPDATE messages SET reply_to = (SELECT json_extract(CAST(rest AS TEXT), '$.reply_to') FROM bodies b
+  WHERE b.seq = messages.seq AND rest IS NOT NULL AND json_valid(CAST(rest AS TEXT)));
+UPDATE letters SET reply_to = (SELECT json_extract(CAST(rest AS TEXT), '$.reply_to') FROM bodies b
+  WHERE b.seq = letters.seq AND rest IS NOT NULL AND json_valid(CAST(rest AS TEXT)));
+CREATE TABLE tallies(
+  metric TEXT NOT NULL, queue TEXT NOT NULL, label TEXT NOT NULL, value INTEGER NOT NULL,
+  PRIMARY KEY(metric, queue, label)
+) WITHOUT ROWID;
 ";
 
 /// The version this program writes.

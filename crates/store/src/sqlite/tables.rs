@@ -12,7 +12,7 @@ use redrive_core::failure::Failure;
 use redrive_core::group::{Leaf, LeafCount, LeafKey};
 use redrive_core::ids::{GroupId, OperationId, QueueName, Secret};
 use redrive_core::lifecycle::{Life, Phase};
-use redrive_core::message::{NewMessage, Slip, Terms};
+use redrive_core::message::{NewMessage, Payload, Slip, Terms};
 use redrive_core::operation::{Member, MemberOutcome, Operation};
 use redrive_core::poison::Standing;
 use redrive_core::store::KvEntry;
@@ -55,8 +55,8 @@ impl SqlTables {
 
 const ADD_LIVE: &str = "INSERT INTO messages(id, seq, queue, kind, priority, size, key, ordering_key, max_attempts, \
      ttl_ends_at, deadline, ready_at, attempts, deliveries, generation, given_back, failed, failing_since, last_delay, \
-     first_received_at, updated_at, delayed, breaker, indicators, phase) \
-     VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,0)";
+     first_received_at, updated_at, delayed, breaker, indicators, reply_to, progress, phase) \
+     VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,?25,?26,0)";
 
 /// The same for a message that is new, due and plain, as most are: everything else is the column's default.
 const ADD_PLAIN: &str = "INSERT INTO messages(id, seq, queue, kind, priority, size, ready_at, updated_at) VALUES(?1,?2,?3,?4,?5,?6,?7,?7)";
@@ -65,19 +65,20 @@ fn is_plain(live: &Live) -> bool {
     let Live { slip, life } = live;
     let fresh = Life::new(life.updated_at, life.updated_at);
     let unkeyed = slip.key.is_none() && slip.ordering_key.is_none() && slip.breaker.is_none();
-    unkeyed && slip.terms == Terms::default() && *life == fresh
+    let unasked = slip.reply_to.is_none();
+    unkeyed && unasked && slip.terms == Terms::default() && *life == fresh
 }
 
 const PUT_LIFE: &str = "UPDATE messages SET ready_at=?2, attempts=?3, deliveries=?4, generation=?5, given_back=?6, \
      failed=?7, failing_since=?8, last_delay=?9, first_received_at=?10, updated_at=?11, delayed=?12, phase=?13, \
-     secret=?14, worker=?15, granted_at=?16, lease_expires_at=?17, permit=?18, indicators=?19 WHERE id=?1";
+     secret=?14, worker=?15, granted_at=?16, lease_expires_at=?17, permit=?18, indicators=?19, progress=?20 WHERE id=?1";
 
 const ADD_LETTER: &str = "INSERT INTO letters(death, id, seq, queue, kind, priority, size, key, ordering_key, \
      max_attempts, ttl_ends_at, deadline, ready_at, attempts, deliveries, generation, given_back, failed, \
      failing_since, last_delay, first_received_at, updated_at, file, secret, dlq, status, reason, route, category, \
      severity, leaf, redrives, dead_at, last_failed_at, expires_at, quarantined_until, holds_key, available_at, \
-     consumer_until, breaker, indicators) VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,\
-     ?25,?26,?27,?28,?29,?30,?31,?32,?33,?34,?35,?36,?37,?38,?39,?40,?41)";
+     consumer_until, breaker, indicators, reply_to, progress) VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,\
+     ?25,?26,?27,?28,?29,?30,?31,?32,?33,?34,?35,?36,?37,?38,?39,?40,?41,?42,?43)";
 
 /// Rows kept in memory as they were written: about 20 MB at most.
 const RECENT_MAX: usize = 65_536;
@@ -95,6 +96,16 @@ impl Tables for SqlTables {
 
     fn pack(new: &mut NewMessage) -> Packed {
         body::pack(new)
+    }
+
+    type Payload = Packed;
+
+    fn pack_payload(payload: Payload) -> Packed {
+        body::pack_payload(payload, None)
+    }
+
+    fn with_payload(body: Packed, payload: Packed) -> Packed {
+        payload.with_rest(body.rest)
     }
 
     fn whole(new: &NewMessage, body: &Packed) -> Kept<NewMessage> {
@@ -195,6 +206,8 @@ impl Tables for SqlTables {
             &delayed(life),
             &slip.breaker,
             &rows::indicators(life)?,
+            &slip.reply_to.as_ref().map(QueueName::as_str),
+            &rows::progress(life)?,
         ];
         self.run_one("a message", ADD_LIVE, params)
     }
@@ -221,6 +234,7 @@ impl Tables for SqlTables {
             &ms(lease.map(|l| l.expires_at)),
             &lease.and_then(|l| l.permit).map(int),
             &rows::indicators(life)?,
+            &rows::progress(life)?,
         ];
         self.run_one("a message", PUT_LIFE, params)?;
         if let Some(live) = self.recent.get_mut(&slip.id) {
@@ -320,6 +334,8 @@ impl Tables for SqlTables {
             &ms(file.consumer_until),
             &slip.breaker,
             &rows::indicators(life)?,
+            &slip.reply_to.as_ref().map(QueueName::as_str),
+            &rows::progress(life)?,
         ];
         self.run_one("a dead letter", ADD_LETTER, params)
     }

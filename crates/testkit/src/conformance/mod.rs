@@ -23,6 +23,7 @@ mod order;
 mod poison;
 mod queues;
 mod reap;
+mod reply;
 mod settle;
 mod table;
 mod verify;
@@ -170,6 +171,21 @@ pub const LAWS: &[Law] = laws! {
         i26_giving_back_has_an_end,
         i20_extending_never_shortens_and_ends_after_twelve_hours,
         i5_each_settlement_has_its_own_result,
+    }
+    reply {
+        an_answer_goes_out_with_the_ack,
+        a_bare_ack_and_an_answer_nobody_asked_for_send_nothing,
+        every_death_sends_one_error_and_no_retry_does,
+        who_was_given_back_too_often_and_poison_are_errors_too,
+        what_is_dropped_too_late_is_an_error_with_its_own_status,
+        who_takes_a_message_away_is_not_told_so,
+        a_redriven_message_answers_after_all_or_dies_once_more,
+        replies_are_not_turned_away_by_a_full_queue,
+        i38_replies_cannot_go_to_a_drawer,
+        a_reply_that_has_no_place_is_left_out_and_the_outcome_stands,
+        i49_an_answer_that_is_too_large_changes_nothing,
+        i5_each_answer_of_a_batch_finds_its_own_sender,
+        progress_is_kept_through_retry_release_death_and_redrive,
     }
     death {
         i32_i33_a_death_is_one_whole_letter,

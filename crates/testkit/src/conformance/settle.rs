@@ -13,8 +13,9 @@ use redrive_core::ids::{LeaseToken, Secret};
 use redrive_core::invariants::Counts;
 use redrive_core::lifecycle::State;
 use redrive_core::limits;
-use redrive_core::message::{Message, NewMessage};
+use redrive_core::message::{Message, NewMessage, Payload};
 use redrive_core::policy::{OnExpire, Override, QueuePolicy};
+use redrive_core::progress::Progress;
 use redrive_core::store::{Settle, Settled, Settlement};
 use redrive_core::time::Span;
 
@@ -22,6 +23,8 @@ use redrive_core::time::Span;
 fn everything() -> Vec<Settle> {
     vec![
         Settle::Ack,
+        Settle::Reply { payload: Payload::default() },
+        Settle::Progress { progress: Progress::new(1, None, "") },
         failed("Late"),
         hopeless("Late"),
         Settle::Release,
@@ -34,7 +37,8 @@ pub(super) async fn an_acknowledged_message_is_done(stage: &Stage<'_>) {
     let id = stage.send(new(1, "q")).await;
     let taken = stage.take_one("q").await;
     let settled = stage.settle(taken.token, Settle::Ack).await;
-    let done = Settled { id, state: State::Done, ready_at: None, lease_expires_at: None, reason: None };
+    let done =
+        Settled { id, state: State::Done, ready_at: None, lease_expires_at: None, reason: None, reply: None };
     assert_eq!(settled, Ok(done));
     assert_eq!(refused(stage.store.message(id).await), Refusal::NoSuchMessage { id });
     assert_eq!(stage.counts("q").await, Counts { enqueued: 1, done: 1, ..Counts::default() });
@@ -49,7 +53,8 @@ pub(super) async fn a_failed_message_waits_for_its_retry(stage: &Stage<'_>) {
     let now = stage.clock.advance(secs(2));
     let settled = stage.settle(taken.token, failed("Bad")).await;
     let ready_at = Some(now.plus(BACKOFF));
-    let waits = Settled { id, state: State::Scheduled, ready_at, lease_expires_at: None, reason: None };
+    let waits =
+        Settled { id, state: State::Scheduled, ready_at, lease_expires_at: None, reason: None, reply: None };
     assert_eq!(settled, Ok(waits));
     let waiting = Message {
         state: State::Scheduled,
@@ -167,7 +172,10 @@ pub(super) async fn a_message_may_have_a_limit_of_its_own(stage: &Stage<'_>) {
     let taken = stage.take_one("q").await;
     let settled = stage.settle(taken.token, failed("Bad")).await.expect("held");
     let reason = Some(Reason::MaxAttempts);
-    assert_eq!(settled, Settled { id, state: State::Dead, ready_at: None, lease_expires_at: None, reason });
+    assert_eq!(
+        settled,
+        Settled { id, state: State::Dead, ready_at: None, lease_expires_at: None, reason, reply: None }
+    );
 }
 
 pub(super) async fn i27_every_delay_is_what_the_backoff_says(stage: &Stage<'_>) {
@@ -256,7 +264,14 @@ pub(super) async fn a_retry_that_would_come_too_late_is_not_made(stage: &Stage<'
     let id = stage.send(NewMessage { ttl: Some(BACKOFF), ..new(2, "drops") }).await;
     let taken = stage.take_one("drops").await;
     let settled = stage.settle(taken.token, failed("Dropped")).await.expect("held");
-    let gone = Settled { id, state: State::Expired, ready_at: None, lease_expires_at: None, reason: None };
+    let gone = Settled {
+        id,
+        state: State::Expired,
+        ready_at: None,
+        lease_expires_at: None,
+        reason: None,
+        reply: None,
+    };
     assert_eq!(settled, gone);
     assert_eq!(stage.counts("drops").await, Counts { enqueued: 1, expired: 1, ..Counts::default() });
     let groups = stage.seen().await.groups;
@@ -271,8 +286,14 @@ pub(super) async fn trap9_release_and_snooze_give_the_attempt_back(stage: &Stage
     let taken = stage.take_one("q").await;
     let now = stage.clock.advance(secs(1));
     let settled = stage.settle(taken.token, Settle::Release).await;
-    let ready =
-        |ready_at| Settled { id, state: State::Ready, ready_at, lease_expires_at: None, reason: None };
+    let ready = |ready_at| Settled {
+        id,
+        state: State::Ready,
+        ready_at,
+        lease_expires_at: None,
+        reason: None,
+        reply: None,
+    };
     assert_eq!(settled, Ok(ready(Some(START))), "it keeps its place");
     let given_back = Message {
         deliveries: 1,
@@ -323,6 +344,7 @@ pub(super) async fn i20_extending_never_shortens_and_ends_after_twelve_hours(sta
         ready_at: None,
         lease_expires_at: Some(until),
         reason: None,
+        reply: None,
     };
     for (by, until) in [
         (None, now.plus(secs(30))),

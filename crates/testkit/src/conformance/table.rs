@@ -7,14 +7,15 @@ use redrive_core::dead_letter::Act;
 use redrive_core::error::{Error, Refusal};
 use redrive_core::ids::{LeaseToken, MessageId};
 use redrive_core::lifecycle::State;
-use redrive_core::message::NewMessage;
+use redrive_core::message::{NewMessage, Payload};
 use redrive_core::policy::{OnExpire, QueuePolicy};
+use redrive_core::progress::Progress;
 use redrive_core::store::Settle;
 use std::fmt::Debug;
 
 /// The verbs, and what each comes to in the states of [`State::ALL`], in that order.
 #[rustfmt::skip]
-const TABLE: [(&str, [&str; 8]); 15] = [
+const TABLE: [(&str, [&str; 8]); 17] = [
     // verb        scheduled          ready              leased             dead               done               cancelled          expired            purged
     ("lease",     ["nothing",         "leased",          "nothing",         "nothing",         "nothing",         "nothing",         "nothing",         "nothing"]),
     ("ack",       ["stale token",     "stale token",     "done",            "stale token",     "stale token",     "stale token",     "stale token",     "stale token"]),
@@ -23,6 +24,8 @@ const TABLE: [(&str, [&str; 8]); 15] = [
     ("release",   ["stale token",     "stale token",     "ready",           "stale token",     "stale token",     "stale token",     "stale token",     "stale token"]),
     ("snooze",    ["stale token",     "stale token",     "scheduled",       "stale token",     "stale token",     "stale token",     "stale token",     "stale token"]),
     ("extend",    ["stale token",     "stale token",     "leased",          "stale token",     "stale token",     "stale token",     "stale token",     "stale token"]),
+    ("progress",  ["stale token",     "stale token",     "leased",          "stale token",     "stale token",     "stale token",     "stale token",     "stale token"]),
+    ("reply",     ["stale token",     "stale token",     "done",            "stale token",     "stale token",     "stale token",     "stale token",     "stale token"]),
     ("cancel",    ["cancelled",       "cancelled",       "wrong state",     "wrong state",     "no such message", "no such message", "no such message", "no such message"]),
     ("purge",     ["purged",          "purged",          "nothing",         "nothing",         "nothing",         "nothing",         "nothing",         "nothing"]),
     ("retry",     ["no such letter",  "no such letter",  "no such letter",  "retrying",        "no such letter",  "no such letter",  "no such letter",  "no such letter"]),
@@ -93,6 +96,8 @@ impl Stage<'_> {
             "release" => Some(Settle::Release),
             "snooze" => Some(Settle::Snooze { span: secs(60) }),
             "extend" => Some(Settle::Extend { by: None }),
+            "progress" => Some(Settle::Progress { progress: Progress::new(1, None, "") }),
+            "reply" => Some(Settle::Reply { payload: Payload::default() }),
             _ => None,
         };
         if let Some(what) = settle {
@@ -149,5 +154,5 @@ pub(super) async fn i12_every_state_and_every_verb(stage: &Stage<'_>) {
             stage.store.reap(1_000).await.expect("answers");
         }
     }
-    assert_eq!(n, 15 * 8);
+    assert_eq!(n, 17 * 8);
 }

@@ -6,10 +6,11 @@ use redrive_core::dead_letter::File;
 use redrive_core::error::Refusal;
 use redrive_core::failure::{Analysed, Reason, displaced_by};
 use redrive_core::group::LeafKey;
-use redrive_core::ids::LeafId;
+use redrive_core::ids::{LeafId, MessageId};
 use redrive_core::lifecycle::{Command, Effect, Final, Life, Phase, State, transition};
-use redrive_core::message::{Envelope, Record};
+use redrive_core::message::{Envelope, NewMessage, Payload, Record};
 use redrive_core::poison::Indicators;
+use redrive_core::reply;
 use redrive_core::review::Review;
 use redrive_core::time::Time;
 
@@ -31,6 +32,9 @@ impl From<Analysed> for Filing {
     }
 }
 
+/// A life after its step, what the step means, and the reply that went out with it.
+pub(super) type Stepped = (Life, Effect, Option<MessageId>);
+
 impl Books {
     /// One step in one message's life, and everything that follows from it.
     pub(super) fn change(
@@ -39,7 +43,19 @@ impl Books {
         command: &Command,
         filing: Option<Filing>,
         now: Time,
-    ) -> Result<(Life, Effect), Refusal> {
+    ) -> Result<Stepped, Refusal> {
+        self.change_with(at, command, filing, None, now)
+    }
+
+    /// The same with a worker's answer.
+    pub(super) fn change_with(
+        &mut self,
+        at: usize,
+        command: &Command,
+        filing: Option<Filing>,
+        answer: Option<Payload>,
+        now: Time,
+    ) -> Result<Stepped, Refusal> {
         let record = self.live[at].clone();
         let Record { envelope, life } = record.clone();
         let id = envelope.id;
@@ -56,6 +72,8 @@ impl Books {
             };
             self.signal(&record, signal, now);
         }
+        let error = failure.as_ref().map(|f| &f.report.error);
+        let reply = reply::due(&(&record).into(), &next, effect, answer, error);
         let failed = matches!(command, Command::Fail { .. } | Command::LoseLease { .. });
         failure = failure.filter(|_| failed || matches!(effect, Effect::Died(_)));
         failure = failure.map(|failure| if reviewed { failure } else { self.place(failure) });
@@ -98,7 +116,19 @@ impl Books {
             Effect::Granted | Effect::Retried | Effect::GivenBack => {}
             Effect::Extended | Effect::Revived | Effect::PulledBack => {}
         }
-        Ok((next, effect))
+        let message = reply.map(|due| due.message(&(&record).into(), &next, envelope.trace.clone()));
+        let sent = message.and_then(|message| self.send_reply(message, now));
+        Ok((next, effect, sent))
+    }
+
+    /// Sends a reply past all limits, unless it is here already or its place is no queue.
+    fn send_reply(&mut self, message: NewMessage, now: Time) -> Option<MessageId> {
+        let known = self.live_at(message.id).is_some() || self.letter_at(message.id).is_some();
+        if known || self.check_new(&message.queue).is_err() {
+            return None;
+        }
+        self.queues.entry(message.queue.clone()).or_default();
+        Some(self.accept(message, now).id)
     }
 
     /// Files the letter of a message that died; a second death replaces the file and keeps the identity.

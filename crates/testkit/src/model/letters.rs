@@ -11,6 +11,7 @@ use redrive_core::limits::{self, OPERATION_CHUNK};
 use redrive_core::message::Record;
 use redrive_core::operation::{Member, MemberOutcome, Operation, Stage};
 use redrive_core::poison::Release;
+use redrive_core::progress::Progress;
 use redrive_core::store::{
     HandOver, LetterLeaseRequest, LetterSettle, LetterSettlement, LetterState, Reaped, check_lease,
     check_snooze,
@@ -281,6 +282,7 @@ impl Books {
             generation: message.generation,
             failed,
             first_received_at: message.first_received_at,
+            progress: message.progress.map(Progress::bounded),
             updated_at: message.updated_at,
             ..Life::new(message.ready_at, now)
         };

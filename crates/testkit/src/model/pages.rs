@@ -225,6 +225,10 @@ impl Work for Model {
     }
 
     async fn settle(&self, batch: Vec<Settlement>) -> Outcome<Each<Settled>> {
+        let bytes: usize = batch.iter().map(Settlement::payload_bytes).sum();
+        if batch.len() > limits::BATCH_ENTRIES_MAX || bytes > limits::BATCH_BYTES_MAX {
+            return Err(Refusal::invalid("batch", "too much at once").into());
+        }
         self.at(|b, now| Ok(batch.into_iter().map(|s| b.settle(s, now)).collect()))
     }
 

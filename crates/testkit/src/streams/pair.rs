@@ -1,6 +1,6 @@
 //! Two stores side by side: tells both the same, compares what they answer and what they show.
 
-use super::{ActOp, ERRORS, FILTERS, Op, QUEUES, Say, SayLetter, Send, policies};
+use super::{ActOp, ERRORS, FILTERS, Op, QUEUES, REPLY_TO, Say, SayLetter, Send, policies};
 use crate::clock::TestClock;
 use crate::ids::{message_id, operation_id};
 use crate::observe::Seen;
@@ -11,6 +11,7 @@ use redrive_core::filter::Filter;
 use redrive_core::ids::{GroupId, LeaseToken, MessageId, QueueName, Secret};
 use redrive_core::message::{Delivery, NewMessage, Payload, Priority};
 use redrive_core::operation::OperationSpec;
+use redrive_core::progress::Progress;
 use redrive_core::query::{Cursor, Page, PageRequest, Query};
 use redrive_core::store::{
     Each, LeaseRequest, LetterLeaseRequest, LetterSettle, LetterSettlement, Queue, Settle, Settlement, Store,
@@ -207,6 +208,8 @@ impl Pair<'_> {
                 ttl: said.ttl.map(Span::from_secs),
                 deadline: said.deadline.map(after),
                 max_attempts: said.max_attempts,
+                reply_to: said.reply_to.map(|n| REPLY_TO[n % REPLY_TO.len()].parse().expect("a name")),
+                trace: (said.size == 7).then(|| "00-trace".into()),
                 ..NewMessage::new(message_id(self.kept.ids), queue(said.queue), payload)
             });
         }
@@ -246,6 +249,10 @@ impl Pair<'_> {
             let Some((a, b)) = choose(&self.kept.tokens, *n) else { continue };
             let what = match say {
                 Say::Ack => Settle::Ack,
+                Say::Reply(size) => Settle::Reply {
+                    payload: Payload { bytes: vec![b'y'; *size], content_type: "text/plain".into() },
+                },
+                Say::Progress(done) => Settle::Progress { progress: Progress::new(*done, Some(3), "at it") },
                 Say::Fail(error, permanent, said) => {
                     let error = ErrorInfo {
                         error_type: ERRORS[error % ERRORS.len()].into(),
