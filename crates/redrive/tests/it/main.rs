@@ -20,6 +20,7 @@ mod maintenance;
 mod process;
 mod readme;
 mod replay;
+mod resilient;
 mod split;
 mod support;
 mod takeover;
