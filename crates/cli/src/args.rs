@@ -3,7 +3,7 @@
 
 use crate::commands::{
     audit, backup, bench, breaker, classify, completions, dlq, doctor, enqueue, group, lease, message, queue,
-    settle, signature,
+    run, settle, signature,
 };
 use crate::output::{Format, TimeStyle, complain, escape};
 use clap::builder::TypedValueParser as _;
@@ -88,6 +88,8 @@ pub(crate) enum Command {
     Extend(settle::ExtendArgs),
     /// Give a leased message back; the attempt does not count
     Release(settle::ReleaseArgs),
+    /// Run a job over many items: retries, a drawer for what fails, resume after a crash
+    Run(run::RunArgs),
     /// Look at live messages and take them back
     #[command(subcommand)]
     Message(message::MessageCommand),

@@ -197,7 +197,7 @@ mod tests {
     async fn one_holder_at_a_time_and_the_dead_are_replaced() {
         let store = crate::memory();
         let first = Hold::take(&store, "j", "eve").await.unwrap();
-        let refused = Hold::take(&store, "j", "bob").await.unwrap_err().to_string();
+        let refused = Hold::take(&store, "j", "bob").await.err().unwrap().to_string();
         assert!(refused.contains("job j is being run by eve on"), "{refused}");
         Hold::take(&store, "k", "bob").await.unwrap();
         first.release().await;
