@@ -194,7 +194,7 @@ fn advise(app: &App, summary: &BatchSummary, again: &str) {
     }
     let data = format!("--data {}", app.data.display());
     if summary.dead > 0 {
-        note(&format!("look: redrive dlq list --filter 'queue:run.{}' {data}", summary.job));
+        note(&format!("look: redrive dlq list 'queue:run.{}' {data}", summary.job));
         note(&format!("after a fix: {again} --retry-dead"));
     }
     if summary.left > 0 {

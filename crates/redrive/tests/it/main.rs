@@ -8,6 +8,8 @@
     reason = "a failed step in a test is a failed test; clippy.toml exempts only the test functions"
 )]
 
+mod batch;
+mod batch_git;
 mod dead_letter_policy;
 #[allow(dead_code, reason = "shared by the loops' tests")]
 mod loops_kit;
