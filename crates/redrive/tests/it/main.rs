@@ -9,6 +9,8 @@
 )]
 
 mod consumer;
+mod batch;
+mod batch_git;
 mod dead_letter_policy;
 mod eval;
 mod executors;
