@@ -67,6 +67,7 @@ pub(super) enum Call {
     Audit(PageRequest),
     AuditVerify(Option<String>),
     Info,
+    Stats,
     Verify(VerifyRequest),
     Backup(String),
     KvGet(String, String),
