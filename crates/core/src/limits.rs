@@ -130,6 +130,11 @@ pub const PATTERN_SIZE_MAX: usize = 512 * 1024;
 pub const REASONS_MAX: usize = 8;
 /// Bytes of one such reason.
 pub const REASON_BYTES_MAX: usize = 200;
+/// Counters of one event and queue that are told apart by their labels; beyond it new values of the first label
+/// are counted as `other`. Each is a row and a line in a dashboard nobody reads when there are more.
+pub const TALLIES_MAX: usize = 200;
+/// Characters of one label's value.
+pub const TALLY_VALUE_CHARS_MAX: usize = 64;
 /// Queues of one store: each costs a few kilobytes of memory when it is served.
 pub const QUEUES_MAX: usize = 10_000;
 
