@@ -167,7 +167,7 @@ impl<T: Tables> Engine<T> {
         let free = File { consumer: None, consumer_until: None, ..letter.file.clone() };
         let outcome = match &settlement.what {
             LetterSettle::Fail { .. } => Some("failed"),
-            LetterSettle::Release => Some("released"),
+            LetterSettle::Release | LetterSettle::Snooze { .. } => Some("released"),
             LetterSettle::Do { .. } | LetterSettle::Extend { .. } => None,
         };
         let file = match settlement.what {

@@ -107,7 +107,7 @@ impl Books {
     ) -> Result<MessageId, Refusal> {
         let at = self.letter_at(id).ok_or(Refusal::NoSuchLetter { id })?;
         self.letters[at].file.may_leave(id, version, now)?;
-        self.remove_letter(at, now);
+        self.remove_letter(at, "hand_over", now);
         self.log(now, actor, "hand over", id, 1);
         Ok(id)
     }
@@ -144,7 +144,7 @@ impl Books {
         let outcome = match &said.what {
             LetterSettle::Do { .. } => Some("done"),
             LetterSettle::Fail { .. } => Some("failed"),
-            LetterSettle::Release => Some("released"),
+            LetterSettle::Release | LetterSettle::Snooze { .. } => Some("released"),
             LetterSettle::Extend { .. } => None,
         };
         let (Some(worker), Some(until)) = (file.consumer.clone(), file.consumer_until) else {
