@@ -3,7 +3,7 @@
 
 use crate::commands::{
     audit, backup, bench, breaker, classify, completions, dlq, doctor, enqueue, group, lease, message, queue,
-    settle, signature, work,
+    run, settle, signature, work,
 };
 use crate::output::{Format, TimeStyle, complain, escape};
 use clap::builder::TypedValueParser as _;
@@ -90,6 +90,8 @@ pub(crate) enum Command {
     Release(settle::ReleaseArgs),
     /// Run a command, or the queue's target, for every message
     Work(Box<work::WorkArgs>),
+    /// Run a job over many items: retries, a drawer for what fails, resume after a crash
+    Run(run::RunArgs),
     /// Look at live messages and take them back
     #[command(subcommand)]
     Message(message::MessageCommand),

@@ -36,6 +36,7 @@ pub mod invariants;
 pub mod lifecycle;
 pub mod limits;
 pub mod message;
+pub mod metrics;
 pub mod operation;
 pub mod payload;
 pub mod poison;

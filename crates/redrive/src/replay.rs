@@ -12,6 +12,7 @@ use redrive_core::operation::{Operation, OperationSpec, Stage};
 use redrive_core::query::{PageRequest, Query};
 use redrive_core::store::Store;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// What a replay did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,9 +56,9 @@ const PAGE: usize = 100;
 ///
 /// let store = redrive::memory();
 /// let me = Actor::new("me", "library");
-/// let done = replay_where(&*store, "queue:payments error:timeout".parse()?, me.clone()).await?;
-/// let fresh = replay_if(&*store, "queue:payments".parse()?, me.clone(), |l| l.file.redrives == 0).await?;
-/// let once = replay_distinct(&*store, "queue:mail".parse()?, me, Others::Resolve, |l| {
+/// let done = replay_where(&store, "queue:payments error:timeout".parse()?, me.clone()).await?;
+/// let fresh = replay_if(&store, "queue:payments".parse()?, me.clone(), |l| l.file.redrives == 0).await?;
+/// let once = replay_distinct(&store, "queue:mail".parse()?, me, Others::Resolve, |l| {
 ///     l.message.envelope.key.clone()
 /// })
 /// .await?;
@@ -69,13 +70,13 @@ const PAGE: usize = 100;
 /// # Errors
 /// The store's error when it cannot be asked; calling again is harmless.
 pub async fn replay(
-    store: &dyn Store,
+    store: &Arc<dyn Store>,
     ids: impl IntoIterator<Item = MessageId>,
     actor: Actor,
 ) -> Result<Replayed, Error> {
     let ids: BTreeSet<MessageId> = ids.into_iter().collect();
     let all: Vec<Pick> = ids.into_iter().map(|id| Pick { id, version: None }).collect();
-    let (replayed, skipped) = act(store, &all, &Act::Retry { at: None }, &actor).await?;
+    let (replayed, skipped) = act(store.as_ref(), &all, &Act::Retry { at: None }, &actor).await?;
     Ok(Replayed { matched: all.len() as u64, replayed, skipped, ..Replayed::default() })
 }
 
@@ -84,21 +85,21 @@ pub async fn replay(
 ///
 /// # Errors
 /// The store's error when it cannot be asked. What was begun is found with `Letters::operations`.
-pub async fn replay_where(store: &dyn Store, filter: Filter, actor: Actor) -> Result<Replayed, Error> {
+pub async fn replay_where(store: &Arc<dyn Store>, filter: Filter, actor: Actor) -> Result<Replayed, Error> {
     let id = OperationId::new(redrive_store::new_id());
     let actor = Actor { source: SOURCE.into(), ..actor };
     let spec = OperationSpec { id, act: Act::Retry { at: None }, filter, bound: None, actor };
     let operation = ask(store.start(spec)).await?;
-    carry_out(store, operation).await
+    carry_out(store.as_ref(), operation).await
 }
 
 /// Goes on with an operation that was interrupted.
 ///
 /// # Errors
 /// The store's error when it cannot be asked; a refusal when there is no such operation.
-pub async fn resume(store: &dyn Store, id: OperationId) -> Result<Replayed, Error> {
+pub async fn resume(store: &Arc<dyn Store>, id: OperationId) -> Result<Replayed, Error> {
     let operation = ask(store.operation(id)).await?;
-    carry_out(store, operation).await
+    carry_out(store.as_ref(), operation).await
 }
 
 async fn carry_out(store: &dyn Store, mut operation: Operation) -> Result<Replayed, Error> {
@@ -119,19 +120,19 @@ async fn carry_out(store: &dyn Store, mut operation: Operation) -> Result<Replay
 /// # Errors
 /// The store's error when it cannot be asked; calling again is harmless.
 pub async fn replay_if(
-    store: &dyn Store,
+    store: &Arc<dyn Store>,
     filter: Filter,
     actor: Actor,
     mut wanted: impl FnMut(&DeadLetter) -> bool + Send,
 ) -> Result<Replayed, Error> {
     let mut picks = Vec::new();
-    walk(store, filter, |letter| {
+    walk(store.as_ref(), filter, |letter| {
         if can_go_back(letter) && wanted(letter) {
             picks.push(Pick::of(letter));
         }
     })
     .await?;
-    let (replayed, skipped) = act(store, &picks, &Act::Retry { at: None }, &actor).await?;
+    let (replayed, skipped) = act(store.as_ref(), &picks, &Act::Retry { at: None }, &actor).await?;
     Ok(Replayed { matched: picks.len() as u64, replayed, skipped, ..Replayed::default() })
 }
 
@@ -141,7 +142,7 @@ pub async fn replay_if(
 /// # Errors
 /// The store's error when it cannot be asked; calling again is harmless.
 pub async fn replay_distinct(
-    store: &dyn Store,
+    store: &Arc<dyn Store>,
     filter: Filter,
     actor: Actor,
     others: Others,
@@ -149,7 +150,7 @@ pub async fn replay_distinct(
 ) -> Result<Replayed, Error> {
     let mut by_key: BTreeMap<String, Vec<Pick>> = BTreeMap::new();
     let mut single = Vec::new();
-    walk(store, filter, |letter| {
+    walk(store.as_ref(), filter, |letter| {
         if can_go_back(letter) {
             match key(letter) {
                 Some(key) => by_key.entry(key).or_default().push(Pick::of(letter)),
@@ -162,7 +163,7 @@ pub async fn replay_distinct(
     // that is chosen here too.
     let mut taken = BTreeSet::new();
     let under_way = Filter::parse("status:retrying").map_err(|e| Error::Refused(invalid(&e)))?;
-    walk(store, under_way, |letter| taken.extend(key(letter))).await?;
+    walk(store.as_ref(), under_way, |letter| taken.extend(key(letter))).await?;
     let matched = (single.len() + by_key.values().map(Vec::len).sum::<usize>()) as u64;
     by_key.retain(|key, _| !taken.contains(key));
     // Pages come latest death first: the last is the one that died first.
@@ -171,7 +172,7 @@ pub async fn replay_distinct(
         single.extend(picks.pop());
         rest.push((single.len() - 1, picks));
     }
-    let outcomes = act_each(store, &single, &Act::Retry { at: None }, &actor).await?;
+    let outcomes = act_each(store.as_ref(), &single, &Act::Retry { at: None }, &actor).await?;
     let replayed = outcomes.iter().filter(|went| **went).count() as u64;
     let mut resolved = 0;
     if others == Others::Resolve {
@@ -180,7 +181,7 @@ pub async fn replay_distinct(
             rest.into_iter().filter(|(at, _)| went(*at)).flat_map(|(_, picks)| picks).collect();
         let reason = Some("another letter with the same key was sent back".to_owned());
         let actor = Actor { reason, ..actor };
-        (resolved, _) = act(store, &rest, &Act::Resolve, &actor).await?;
+        (resolved, _) = act(store.as_ref(), &rest, &Act::Resolve, &actor).await?;
     }
     Ok(Replayed { matched, replayed, resolved, skipped: matched - replayed - resolved, operation: None })
 }

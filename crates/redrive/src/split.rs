@@ -263,14 +263,14 @@ pub struct Returned {
 /// # Errors
 /// The error of whichever store cannot be asked; calling again goes on where it stopped.
 pub async fn replay_between(
-    letters: &dyn Store,
-    work: &dyn Store,
+    letters: &Arc<dyn Store>,
+    work: &Arc<dyn Store>,
     ids: impl IntoIterator<Item = MessageId>,
     actor: Actor,
 ) -> Result<Returned, Error> {
     let mut returned = Returned::default();
     for id in ids.into_iter().collect::<BTreeSet<_>>() {
-        match return_one(letters, work, id, &actor).await? {
+        match return_one(letters.as_ref(), work.as_ref(), id, &actor).await? {
             Ok(true) => returned.replayed += 1,
             Ok(false) => returned.under_way += 1,
             Err(refusal) => returned.refused.push((id, refusal.to_string())),
@@ -448,7 +448,7 @@ mod tests {
         let id = dead(&*work).await;
         ferry.pass().await.unwrap();
         act(&*letters, id, Act::Note).await;
-        let back = replay_between(&*letters, &*work, [id, id], me()).await.unwrap();
+        let back = replay_between(&letters, &work, [id, id], me()).await.unwrap();
         assert_eq!(back, Returned { replayed: 1, ..Returned::default() });
         assert_eq!(letters.letter(id).await.unwrap().file.status, Status::Resolved);
         let message = work.message(id).await.unwrap();
@@ -468,7 +468,7 @@ mod tests {
         let (work, letters, ferry) = pair();
         let id = dead(&*work).await;
         ferry.pass().await.unwrap();
-        replay_between(&*letters, &*work, [id], me()).await.unwrap();
+        replay_between(&letters, &work, [id], me()).await.unwrap();
         ferry.pass().await.unwrap();
         settle(&*work, Settle::Ack).await;
         ferry.pass().await.unwrap();
@@ -484,16 +484,16 @@ mod tests {
         ferry.pass().await.unwrap();
         let letter = letters.letter(id).await.unwrap();
         work.import(vec![letter.clone()], me()).await.unwrap();
-        let back = replay_between(&*letters, &*work, [id], me()).await.unwrap();
+        let back = replay_between(&letters, &work, [id], me()).await.unwrap();
         assert_eq!(back.replayed, 1);
 
         let id = dead(&*letters).await;
         assert_eq!(redrive_in(&*work, &letters.letter(id).await.unwrap(), &me()).await.unwrap(), Some(true));
-        let back = replay_between(&*letters, &*work, [id], me()).await.unwrap();
+        let back = replay_between(&letters, &work, [id], me()).await.unwrap();
         assert_eq!(back, Returned { under_way: 1, ..Returned::default() });
         assert_eq!(letters.letter(id).await.unwrap().file.status, Status::Resolved);
         let unknown = crate::new_id();
-        let back = replay_between(&*letters, &*work, [id, unknown], me()).await.unwrap();
+        let back = replay_between(&letters, &work, [id, unknown], me()).await.unwrap();
         assert_eq!((back.replayed, back.under_way, back.refused.len()), (0, 0, 2));
         assert_eq!(work.queue(q()).await.unwrap().ready, 2);
     }

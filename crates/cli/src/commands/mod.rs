@@ -15,6 +15,7 @@ pub(crate) mod init;
 pub(crate) mod lease;
 pub(crate) mod message;
 pub(crate) mod queue;
+pub(crate) mod run;
 pub(crate) mod settle;
 pub(crate) mod signature;
 pub(crate) mod work;
@@ -37,6 +38,7 @@ use redrive::core::store::Store;
 pub(crate) fn surroundings(global: Global, command: &Command) -> Result<App, CliError> {
     let global = global.without_empty();
     match command {
+        Command::Run(_) => App::load(global).map(App::or_user_data),
         Command::Init | Command::Completions(_) => Ok(App::new(global, Config::default())),
         Command::Enqueue(_)
         | Command::Lease(_)
@@ -70,6 +72,7 @@ pub(crate) async fn run(app: &App, command: Command) -> Done {
         Command::Extend(args) => settle::extend(app, args).await,
         Command::Release(args) => settle::release(app, args).await,
         Command::Work(args) => work::run(app, *args).await,
+        Command::Run(args) => run::run(app, args).await,
         Command::Message(command) => message::run(app, command).await,
         Command::Queue(command) => queue::run(app, command).await,
         Command::Dlq(command) => dlq::run(app, command).await,

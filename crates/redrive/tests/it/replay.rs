@@ -28,9 +28,9 @@ async fn by_id_each_is_sent_back_once() {
     bury(&*store, "q", "Broken").await;
     let second = dead(&*store, "q", &json!(2)).await;
     let unknown = redrive::new_id();
-    let done = replay(&*store, [first, second, first, unknown], me()).await.unwrap();
+    let done = replay(&store, [first, second, first, unknown], me()).await.unwrap();
     assert_eq!(done, Replayed { matched: 3, replayed: 2, skipped: 1, ..Replayed::default() });
-    let again = replay(&*store, [first, second], me()).await.unwrap();
+    let again = replay(&store, [first, second], me()).await.unwrap();
     assert_eq!((again.replayed, again.skipped), (0, 2), "they are under way");
     let delivery = take(&*store, "q").await;
     assert_eq!(delivery.message.envelope.reply_to, Some(name("answers")));
@@ -42,13 +42,9 @@ async fn by_filter_it_is_an_operation_that_can_be_resumed() {
     let store = redrive::memory();
     dead_many(&*store, "q", 5).await;
     dead_many(&*store, "other", 2).await;
-    let done = replay_where(&*store, "queue:q".parse().unwrap(), me()).await.unwrap();
+    let done = replay_where(&store, "queue:q".parse().unwrap(), me()).await.unwrap();
     assert_eq!((done.matched, done.replayed, done.skipped), (5, 5, 0));
-    assert_eq!(
-        resume(&*store, done.operation.unwrap()).await.unwrap(),
-        done,
-        "it is over, and says the same"
-    );
+    assert_eq!(resume(&store, done.operation.unwrap()).await.unwrap(), done, "it is over, and says the same");
     assert_eq!(store.queue(name("q")).await.unwrap().counts.dead, 0);
     assert_eq!(store.queue(name("other")).await.unwrap().counts.dead, 2);
 }
@@ -58,9 +54,9 @@ async fn a_predicate_picks_and_what_changed_meanwhile_is_left() {
     let store = redrive::memory();
     dead_many(&*store, "q", 6).await;
     let even = |letter: &DeadLetter| letter.death.is_multiple_of(2);
-    let done = replay_if(&*store, "queue:q".parse().unwrap(), me(), even).await.unwrap();
+    let done = replay_if(&store, "queue:q".parse().unwrap(), me(), even).await.unwrap();
     assert_eq!((done.matched, done.replayed), (3, 3));
-    let again = replay_if(&*store, "queue:q".parse().unwrap(), me(), even).await.unwrap();
+    let again = replay_if(&store, "queue:q".parse().unwrap(), me(), even).await.unwrap();
     assert_eq!((again.matched, again.replayed), (0, 0), "they are under way");
 }
 
@@ -69,21 +65,21 @@ async fn one_of_each_key_goes_back_and_the_others_are_left_or_closed() {
     let store = redrive::memory();
     dead_many(&*store, "q", 30).await;
     let q = || "queue:q".parse().unwrap();
-    let done = replay_distinct(&*store, q(), me(), Others::Leave, key).await.unwrap();
+    let done = replay_distinct(&store, q(), me(), Others::Leave, key).await.unwrap();
     assert_eq!(done, Replayed { matched: 30, replayed: 10, skipped: 20, ..Replayed::default() });
     let letters = all_letters(&*store).await;
     let first_ten = letters.iter().filter(|l| l.death <= 10).all(|l| l.file.status == Status::Retrying);
     assert!(first_ten, "the one that died first of each key");
-    let again = replay_distinct(&*store, q(), me(), Others::Resolve, key).await.unwrap();
+    let again = replay_distinct(&store, q(), me(), Others::Resolve, key).await.unwrap();
     assert_eq!((again.replayed, again.resolved), (0, 0), "every key is under way");
 
     let fresh = redrive::memory();
     dead_many(&*fresh, "q", 30).await;
-    let done = replay_distinct(&*fresh, q(), me(), Others::Resolve, key).await.unwrap();
+    let done = replay_distinct(&fresh, q(), me(), Others::Resolve, key).await.unwrap();
     assert_eq!(done, Replayed { matched: 30, replayed: 10, resolved: 20, ..Replayed::default() });
     let single = redrive::memory();
     dead_many(&*single, "q", 3).await;
-    let done = replay_distinct(&*single, q(), me(), Others::Resolve, |_| None).await.unwrap();
+    let done = replay_distinct(&single, q(), me(), Others::Resolve, |_| None).await.unwrap();
     assert_eq!(done.replayed, 3, "without a key each is its own");
 }
 
@@ -100,9 +96,9 @@ async fn trap4_trap5_replays_at_once_never_multiply_and_skip_nothing() {
         replays.spawn(async move {
             let q = "queue:q".parse().unwrap();
             match n % 3 {
-                0 => replay_where(&*store, q, me()).await,
-                1 => replay_if(&*store, q, me(), |_| true).await,
-                _ => replay_distinct(&*store, q, me(), Others::Leave, |l| Some(l.id().to_string())).await,
+                0 => replay_where(&store, q, me()).await,
+                1 => replay_if(&store, q, me(), |_| true).await,
+                _ => replay_distinct(&store, q, me(), Others::Leave, |l| Some(l.id().to_string())).await,
             }
         });
     }

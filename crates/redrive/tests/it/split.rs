@@ -59,7 +59,7 @@ async fn while_the_letter_store_is_down_letters_stay_and_the_group_says_so() {
     stop.cancel();
     tokio::time::timeout(PATIENCE, running).await.unwrap().unwrap().unwrap();
     assert!(ferry.degraded().is_empty());
-    let back = replay_between(&*holder, &*work, [first, second], me()).await.unwrap();
+    let back = replay_between(&holder, &work, [first, second], me()).await.unwrap();
     assert_eq!((back.replayed, back.refused.len()), (2, 0));
     assert_eq!(work.queue(name("q")).await.unwrap().ready, 2);
 }
