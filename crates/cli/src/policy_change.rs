@@ -2,6 +2,7 @@
 //! `[queues.NAME]` tables of `redrive.toml` are the same list, so they are one type. It proposes; the store
 //! checks and decides.
 
+use crate::target_change::TargetChange;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use redrive::core::auto_redrive::AutoRedrive;
@@ -13,6 +14,7 @@ use redrive::core::ids::QueueName;
 use redrive::core::message::Priority;
 use redrive::core::poison::Release;
 use redrive::core::policy::{ErrorMatch, OnDead, OnExpire, QueuePolicy};
+use redrive::core::target::Target;
 use redrive::core::time::Span;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
@@ -45,7 +47,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Maybe<T> {
 }
 
 /// Reads a word that serde knows, with the list of such words for help and completion.
-fn word<T>(words: &'static [&'static str]) -> impl clap::builder::TypedValueParser<Value = T>
+pub(crate) fn word<T>(words: &'static [&'static str]) -> impl clap::builder::TypedValueParser<Value = T>
 where
     T: DeserializeOwned + Clone + Send + Sync + 'static,
 {
@@ -142,6 +144,11 @@ pub(crate) struct PolicyChange {
     poison: PoisonChange,
     #[command(flatten)]
     auto_redrive: AutoRedriveChange,
+    #[command(flatten)]
+    #[serde(skip)]
+    targeted: TargetChange,
+    #[arg(skip)]
+    target: Option<Target>,
 }
 
 /// The part of the settings that says when dead letters are sent back by themselves.
@@ -306,7 +313,7 @@ pub(crate) struct BackoffChange {
 }
 
 /// Sets a value if one was given.
-fn set<T: Clone>(target: &mut T, given: Option<&T>) {
+pub(crate) fn set<T: Clone>(target: &mut T, given: Option<&T>) {
     if let Some(value) = given {
         target.clone_from(value);
     }
@@ -385,6 +392,10 @@ impl PolicyChange {
         set(&mut policy.poison.detect, self.poison.detect.as_ref());
         set(&mut policy.poison.quarantine, self.poison.quarantine.as_ref());
         set(&mut policy.poison.release, self.poison.release.as_ref());
+        if self.target.is_some() {
+            policy.target.clone_from(&self.target);
+        }
+        policy.target = self.targeted.apply(policy.target)?;
         policy.auto_redrive = self.auto_redrive.apply(policy.auto_redrive)?;
         Ok(policy)
     }

@@ -19,6 +19,7 @@
 //! This crate decides and never acts: no I/O, no clock, no randomness of its own. [`store`] is the contract
 //! of those who act.
 
+pub mod address;
 pub mod audit;
 pub mod auto_redrive;
 pub mod backoff;
@@ -35,6 +36,7 @@ pub mod invariants;
 pub mod lifecycle;
 pub mod limits;
 pub mod message;
+pub mod metrics;
 pub mod operation;
 pub mod payload;
 pub mod poison;
@@ -49,4 +51,6 @@ pub mod scheduler;
 pub mod signature;
 pub mod store;
 mod sync;
+pub mod target;
+pub mod template;
 pub mod time;

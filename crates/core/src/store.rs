@@ -18,6 +18,7 @@ use crate::invariants::{Counts, Verification};
 use crate::lifecycle::State;
 use crate::limits;
 use crate::message::{Delivery, Message, NewMessage, Payload, sane};
+use crate::metrics::Stats;
 use crate::operation::{Control, Member, Operation, OperationSpec, Preview};
 use crate::policy::{Override, QueuePolicy};
 use crate::progress::Progress;
@@ -544,6 +545,10 @@ pub struct StoreInfo {
 pub trait Store: Work + Letters {
     /// What this store is and how it is.
     async fn info(&self) -> Outcome<StoreInfo>;
+
+    /// What was counted in commits, which survives a restart; the queues as they stand; and what the process that
+    /// holds the store measured about itself.
+    async fn stats(&self) -> Outcome<Stats>;
 
     /// Recounts everything and compares (**I11, I14, I15, I30, I32, I46, I48**).
     async fn verify(&self, request: VerifyRequest) -> Outcome<Verification>;

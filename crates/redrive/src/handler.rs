@@ -98,7 +98,8 @@ impl HandlerError {
         Self::of("Error", error.as_ref())
     }
 
-    fn of(error_type: &str, error: &dyn StdError) -> Self {
+    /// From a borrowed error of this type.
+    pub(crate) fn of(error_type: &str, error: &dyn StdError) -> Self {
         let mut all = Self::new(error_type, error.to_string());
         let mut beneath = error.source();
         let mut causes = Vec::new();
@@ -179,6 +180,11 @@ impl fmt::Display for HandlerError {
         let error = &self.report.error;
         write!(f, "{}: {}", error.error_type, error.message)
     }
+}
+
+/// The short name of a type.
+pub(crate) fn short_name_of<T: ?Sized>() -> &'static str {
+    short_type_name(std::any::type_name::<T>())
 }
 
 /// `a::b::Error<c::D>` is `b::Error`: the last module says whose `Error` it is, the rest is noise.

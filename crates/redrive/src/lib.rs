@@ -57,11 +57,13 @@ pub mod maintenance;
 mod pace;
 mod replay;
 mod replies;
+pub mod resilient;
 mod runnable;
 mod send;
 mod split;
 mod worker;
 
+pub use async_trait::async_trait;
 pub use batch::{
     Batch, BatchError, BatchHandle, BatchProgress, BatchSummary, Begin, DryRun, DryRunItem, FailureGroup,
     Job, Problem,
@@ -86,6 +88,7 @@ pub use redrive_core::priority_queue::{Accepted, Dequeued, Overdue, Picked, Prio
 pub use redrive_store as store;
 pub use replay::{Others, Replayed, replay, replay_distinct, replay_if, replay_where, resume};
 pub use replies::{ReplyForwarder, ReplyResolver, ReplyTarget};
+pub use resilient::{Processor, ResilientExecutor};
 pub use runnable::{Heartbeat, Runnable};
 pub use send::send;
 pub use split::{Ferried, LetterFerry, Returned, replay_between};

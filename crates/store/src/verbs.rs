@@ -18,6 +18,7 @@ use redrive_core::group::{Group, check_merge};
 use redrive_core::ids::{GroupId, MessageId, OperationId, QueueName};
 use redrive_core::invariants::Verification;
 use redrive_core::message::{Delivery, Message, NewMessage};
+use redrive_core::metrics::{self, Counter, Stats, Timer};
 use redrive_core::operation::{Control, Member, Operation, OperationSpec, Preview};
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Page, PageRequest, Query};
@@ -27,6 +28,7 @@ use redrive_core::store::{
     VerifyRequest, Work,
 };
 use redrive_core::time::{Span, Time};
+use std::time::Instant;
 use tokio::sync::Notify;
 
 /// How a backend runs verbs: writes inside a commit, reads anywhere.
@@ -82,13 +84,22 @@ fn pack_answer<T: Tables>(mut settlement: Settlement) -> Said<T::Payload> {
 impl<A: Access> Work for EngineStore<A> {
     async fn enqueue(&self, batch: Vec<NewMessage>) -> Outcome<Each<Enqueued>> {
         check_batch(batch.len(), batch.iter().map(|m| m.payload.bytes.len()).sum())?;
+        let began = Instant::now();
         let packed: Vec<_> = batch.into_iter().map(pack::<A::Tables>).collect();
-        self.0.write(true, move |engine, now| engine.enqueue(packed, now)).await
+        let each = self.0.write(true, move |engine, now| engine.enqueue(packed, now)).await?;
+        let full = each.iter().filter(|r| matches!(r, Err(Refusal::QueueFull { .. }))).count();
+        if full > 0 {
+            metrics::process().count(Counter::Overflow, full as u64);
+        }
+        metrics::process().took(Timer::Enqueue, began.elapsed());
+        Ok(each)
     }
 
     async fn lease(&self, request: LeaseRequest) -> Outcome<Vec<Delivery>> {
         request.check()?;
-        self.0
+        let began = Instant::now();
+        let leased = self
+            .0
             .write(false, move |engine, now| {
                 let grants = engine.lease(&request, now)?;
                 let with_body =
@@ -103,13 +114,18 @@ impl<A: Access> Work for EngineStore<A> {
                     body.open(&grant.live.slip).ok().map(|envelope| deliver(envelope, grant, now))
                 });
                 opened.collect()
-            })
+            });
+        metrics::process().took(Timer::Lease, began.elapsed());
+        leased
     }
 
     async fn settle(&self, batch: Vec<Settlement>) -> Outcome<Each<Settled>> {
         check_batch(batch.len(), batch.iter().map(Settlement::payload_bytes).sum())?;
+        let began = Instant::now();
         let said: Vec<_> = batch.into_iter().map(pack_answer::<A::Tables>).collect();
-        self.0.write(false, move |engine, now| engine.settle(said, now)).await
+        let each = self.0.write(false, move |engine, now| engine.settle(said, now)).await;
+        metrics::process().took(Timer::Settle, began.elapsed());
+        each
     }
 
     async fn reap(&self, limit: usize) -> Outcome<Reaped> {
@@ -331,6 +347,10 @@ impl<A: Access> Letters for EngineStore<A> {
 impl<A: Access> Store for EngineStore<A> {
     async fn info(&self) -> Outcome<StoreInfo> {
         Ok(self.0.describe())
+    }
+
+    async fn stats(&self) -> Outcome<Stats> {
+        self.0.read(reads::stats).await
     }
 
     async fn verify(&self, request: VerifyRequest) -> Outcome<Verification> {

@@ -19,6 +19,7 @@ use redrive_core::invariants::Counts;
 use redrive_core::lifecycle::{Command, Effect, Phase, State, transition};
 use redrive_core::limits;
 use redrive_core::message::{Envelope, NewMessage, Record, Terms};
+use redrive_core::metrics::{Event, Tallies, TallyKey};
 use redrive_core::operation::{Member, Operation};
 use redrive_core::poison::{Isolation, Standing};
 use redrive_core::policy::{QueuePolicy, overdue, too_late};
@@ -43,6 +44,8 @@ struct Shelf {
     policy: QueuePolicy,
     counts: Counts,
     paused_by: Option<String>,
+    peak: i64,
+    dead_peak: i64,
 }
 
 #[derive(Clone)]
@@ -70,6 +73,7 @@ struct Books {
     leaves: Vec<Leaf>,
     tree: Tree,
     tallies: BTreeMap<LeafKey, LeafCount>,
+    counted: Tallies,
     drawers: BTreeSet<QueueName>,
     operations: Vec<(Operation, Vec<Member>)>,
     audit: Vec<AuditRow>,
@@ -93,6 +97,16 @@ impl Books {
 
     fn counts(&mut self, queue: &QueueName) -> &mut Counts {
         &mut self.queues.get_mut(queue).expect("its messages are here").counts
+    }
+
+    fn happened(&mut self, event: Event, queue: &QueueName, labels: &[&str], amount: u64, now: Time) {
+        self.counted.add(TallyKey::new(event, queue, labels), amount, now);
+    }
+
+    fn note_peaks(&mut self, queue: &QueueName) {
+        let shelf = self.queues.get_mut(queue).expect("its messages are here");
+        shelf.peak = shelf.peak.max(shelf.counts.waiting + shelf.counts.leased);
+        shelf.dead_peak = shelf.dead_peak.max(shelf.counts.dead);
     }
 
     fn live_at(&self, id: MessageId) -> Option<usize> {
@@ -196,6 +210,9 @@ impl Books {
         let counts = self.counts(&record.envelope.queue);
         counts.enqueued += 1;
         counts.enter(&record.life.phase, record.envelope.size());
+        self.note_peaks(&record.envelope.queue);
+        let labels = [record.envelope.kind.as_str(), record.envelope.priority.name()];
+        self.happened(Event::Enqueued, &record.envelope.queue, &labels, record.envelope.size(), now);
         if let Some(key) = named {
             self.keys.insert(key, Key { id, hash, created_at: now, over: None });
         }

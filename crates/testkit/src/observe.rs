@@ -8,9 +8,11 @@ use redrive_core::error::Outcome;
 use redrive_core::group::Group;
 use redrive_core::limits;
 use redrive_core::message::Message;
+use redrive_core::metrics::{Snapshot, Stats};
 use redrive_core::operation::{Member, Operation};
 use redrive_core::query::{Cursor, Page, PageRequest, Query};
 use redrive_core::store::{Drawer, Queue, Store};
+use redrive_core::time::Time;
 
 /// The observable state of a store.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,6 +33,8 @@ pub struct Seen {
     pub audit: Vec<AuditRow>,
     /// Breakers by queue and key.
     pub breakers: Vec<BreakerView>,
+    /// What was counted, without the time and without what a process measures about itself.
+    pub stats: Stats,
 }
 
 /// Reads a list to its end. The page size is the largest, so that the pages are few.
@@ -84,6 +88,7 @@ impl Seen {
             operations,
             audit: walk(|page| store.audit(page)).await?,
             breakers: store.breakers().await?,
+            stats: Stats { now: Time::ZERO, process: Snapshot::default(), ..store.stats().await? },
         })
     }
 
@@ -139,5 +144,7 @@ impl Seen {
             .or_else(|| part("operations", &self.operations, &other.operations))
             .or_else(|| part("audit rows", &self.audit, &other.audit))
             .or_else(|| part("breakers", &self.breakers, &other.breakers))
+            .or_else(|| part("counters", &self.stats.counters, &other.stats.counters))
+            .or_else(|| part("stats", std::slice::from_ref(&self.stats), std::slice::from_ref(&other.stats)))
     }
 }

@@ -2,8 +2,9 @@
 
 use super::error::BatchError;
 use super::ledger::{ItemResult, written};
+use super::mapping::Run;
 use super::path::compact;
-use super::run::{Batch, BatchSummary, Run};
+use super::run::{Batch, BatchSummary};
 use super::spec::Step;
 use super::steps::{Output, Stage, StepError, write_log};
 use super::template::Values;

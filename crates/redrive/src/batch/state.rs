@@ -197,7 +197,7 @@ mod tests {
     async fn one_holder_at_a_time_and_the_dead_are_replaced() {
         let store = crate::memory();
         let first = Hold::take(&store, "j", "eve").await.unwrap();
-        let refused = Hold::take(&store, "j", "bob").await.unwrap_err().to_string();
+        let refused = Hold::take(&store, "j", "bob").await.err().unwrap().to_string();
         assert!(refused.contains("job j is being run by eve on"), "{refused}");
         Hold::take(&store, "k", "bob").await.unwrap();
         first.release().await;
@@ -208,7 +208,7 @@ mod tests {
             pid: std::process::id(),
             born: Some(1),
             since: Time::ZERO,
-            until: Time::from_millis(i64::MAX / 2),
+            until: store.info().await.unwrap().now.plus(Span::from_hours(1)),
         };
         kept.save(store.as_ref(), Some(gone)).await.unwrap();
         Hold::take(&store, "j", "bob").await.unwrap();

@@ -394,7 +394,10 @@ impl<'a> Shell<'a> {
     /// `$` that does not begin `${`.
     fn dollar(&mut self, inside: Option<Inside>) {
         let rest = self.rest();
-        if rest.starts_with("$((") {
+        if let Some(length) = arithmetic(rest) {
+            self.word.push('$');
+            self.take(length);
+        } else if rest.starts_with("$((") {
             self.unsure = Some("after $((…)); put the value in a variable before it: n=${item.n}");
             self.take(3);
             self.inside.push(Inside::Command(1));
@@ -457,6 +460,14 @@ impl<'a> Shell<'a> {
     }
 }
 
+/// The length of plain arithmetic, `$((n + 1))`: nothing in it is quoted, and nothing of ours stands in it.
+fn arithmetic(rest: &str) -> Option<usize> {
+    let inner = rest.strip_prefix("$((")?;
+    let inner = inner.get(..inner.find("))")?)?;
+    let plain = !inner.contains(['\'', '"', '`', '\\', '#', '(', ')', '{', '\n']);
+    plain.then_some(inner.len() + 5)
+}
+
 /// Whether the double quotes that open here hold a script: `sh -c "…"`, `bash -lc "…"`, `eval "…"`.
 fn is_script(last_word: &str, word: &str) -> bool {
     let flag = last_word.starts_with('-') && !last_word.starts_with("--") && last_word.ends_with('c');
@@ -503,6 +514,7 @@ mod tests {
             "echo ${HOME} ${x:-y} $1 $$ '7'"
         );
         assert_eq!(fill(r"echo \${item.x} $${item.x}", item).unwrap(), r"echo \${item.x} $${item.x}");
+        assert_eq!(fill("echo $((1 + n)) ${index}", item).unwrap(), "echo $((1 + n)) '7'");
         assert_eq!(fill("echo ${item}", item).unwrap(), r#"echo '{"x":"a'\''b","n":12}'"#);
     }
 

@@ -11,6 +11,7 @@ use redrive_core::ids::{MessageId, QueueName};
 use redrive_core::lifecycle::{Command, Phase, State};
 use redrive_core::limits;
 use redrive_core::message::{NewMessage, Slip};
+use redrive_core::metrics::Event;
 use redrive_core::policy::QueuePolicy;
 use redrive_core::store::{Each, Enqueued, Purged};
 use redrive_core::time::Time;
@@ -87,6 +88,7 @@ impl<T: Tables> Engine<T> {
             self.tables.put_key(&slip.queue, key, &row)?;
         }
         self.move_count(&slip, None, &Phase::Waiting)?;
+        self.tally(Event::Enqueued, &slip.queue, &[&slip.kind, slip.priority.name()], size, now)?;
         let state = record.life.state(now);
         let id = slip.id;
         let live = Live { slip, life: record.life };

@@ -13,6 +13,7 @@ use redrive_core::ids::{LeaseToken, MessageId};
 use redrive_core::lifecycle::{Command, Final, Life, Phase, transition};
 use redrive_core::limits;
 use redrive_core::message::{NewMessage, Slip};
+use redrive_core::metrics::{self, Event, Timer};
 use redrive_core::policy::QueuePolicy;
 use redrive_core::progress::Progress;
 use redrive_core::store::{
@@ -60,7 +61,7 @@ impl<T: Tables> Engine<T> {
         let policy = self.queue(&letter.slip.queue)?.policy.clone();
         match letter.file.act(id, request, &policy, now)? {
             Acted::Purged => {
-                self.remove_letter(letter, now)?;
+                self.remove_letter(letter, "letter", now)?;
                 Ok(LetterState { id, status: None, version: letter.file.version })
             }
             Acted::Changed(file) => {
@@ -78,6 +79,7 @@ impl<T: Tables> Engine<T> {
                     | Act::Note
                     | Act::Purge => {}
                 }
+                self.count_act(&letter.slip, &letter.file, &request.act, now)?;
                 let letter = self.replace_letter(letter, *file, now)?;
                 Ok(LetterState { id, status: Some(letter.file.status), version: letter.file.version })
             }
@@ -98,8 +100,9 @@ impl<T: Tables> Engine<T> {
     }
 
     /// Removes a letter with all that belongs to it, counted as purged.
-    pub(super) fn remove_letter(&mut self, letter: &Letter, now: Time) -> Outcome<()> {
+    pub(super) fn remove_letter(&mut self, letter: &Letter, what: &str, now: Time) -> Outcome<()> {
         let slip = &letter.slip;
+        self.tally(Event::Discarded, &slip.queue, &[what], 0, now)?;
         self.count_drawer(&letter.file.dlq, letter.file.status, -1)?;
         if !letter.file.status.is_closed() {
             self.count_leaf(leaf_key(slip, letter.file.leaf), |c| c.add(-1, 0, 0, now))?;
@@ -131,6 +134,7 @@ impl<T: Tables> Engine<T> {
             letter.file.consumer_until = Some(now.plus(request.lease_for.unwrap_or(CONSUMER_LEASE)));
             letter.secret = Some(token.secret);
             self.tables.put_letter(&letter)?;
+            metrics::process().spanned(Timer::LetterAge, now.since(letter.file.dead_at));
             leased.push((letter, token));
         }
         Ok(leased)
@@ -161,11 +165,17 @@ impl<T: Tables> Engine<T> {
         }
         let consumer = letter.file.consumer.clone().unwrap_or_default();
         let free = File { consumer: None, consumer_until: None, ..letter.file.clone() };
+        let outcome = match &settlement.what {
+            LetterSettle::Fail { .. } => Some("failed"),
+            LetterSettle::Release | LetterSettle::Snooze { .. } => Some("released"),
+            LetterSettle::Do { .. } | LetterSettle::Extend { .. } => None,
+        };
         let file = match settlement.what {
             LetterSettle::Do { act, actor } => {
                 let request = ActRequest { id, act, actor, expected_version: None };
                 let freed = Letter { file: free, ..letter };
                 let state = self.act_on(&freed, &request, now)?;
+                self.tally(Event::Processed, &freed.slip.queue, &["done"], 0, now)?;
                 self.record(AuditEntry::new(now, &request.actor, request.act.name(), id, 1))?;
                 return Ok(state);
             }
@@ -196,6 +206,9 @@ impl<T: Tables> Engine<T> {
                 File { consumer_until: Some(longer), ..letter.file.clone() }
             }
         };
+        if let Some(outcome) = outcome {
+            self.tally(Event::Processed, &letter.slip.queue, &[outcome], 0, now)?;
+        }
         let letter = self.replace_letter(&letter, file, now)?;
         Ok(LetterState { id, status: Some(letter.file.status), version: letter.file.version })
     }
@@ -241,6 +254,7 @@ impl<T: Tables> Engine<T> {
         self.count_leaf(leaf_key(&row.slip, row.file.leaf), |c| c.add(open, 1, 0, now))?;
         self.count_drawer(&row.file.dlq, row.file.status, 1)?;
         self.move_count(&row.slip, None, &Phase::Dead)?;
+        self.tally(Event::Imported, &row.slip.queue, &[], 0, now)?;
         if let Some(hot) = &mut self.hot {
             hot.hold(&row.slip, row.file.holds_key);
         }

@@ -2,7 +2,7 @@
 
 use super::Engine;
 use super::tables::Tables;
-use redrive_core::dead_letter::{ActRequest, Status};
+use redrive_core::dead_letter::{Act, ActRequest, Status};
 use redrive_core::error::Outcome;
 use redrive_core::group::LeafKey;
 use redrive_core::ids::QueueName;
@@ -21,7 +21,7 @@ impl<T: Tables> Engine<T> {
         let mut reaped = Reaped { leases_lost, timed_out, ..Reaped::default() };
         reaped.released = self.end_quarantines(limit, now)?;
         for letter in self.tables.retention_ended(limit, now)? {
-            self.remove_letter(&letter, now)?;
+            self.remove_letter(&letter, "retention", now)?;
             reaped.letters_expired += 1;
         }
         reaped.keys_forgotten = self.tables.drop_keys(now.minus(limits::KEY_WINDOW), limit)?;
@@ -41,6 +41,7 @@ impl<T: Tables> Engine<T> {
             if letter.file.released_to(&policy) == Release::Queue {
                 self.act_on(&letter, &ActRequest::release_to_queue(letter.slip.id), now)?;
             } else {
+                self.count_act(&letter.slip, &letter.file, &Act::Review, now)?;
                 let file = letter.file.moved(Status::Review, &policy, "system", now);
                 self.replace_letter(&letter, file, now)?;
             }

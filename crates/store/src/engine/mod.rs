@@ -3,6 +3,7 @@
 //! It decides nothing that the core decides.
 
 mod breakers;
+mod counting;
 mod groups;
 mod hand_over;
 pub(crate) mod hot;
@@ -29,9 +30,11 @@ use redrive_core::error::{Error, Outcome, Refusal, StoreError};
 use redrive_core::group::{LeafCount, LeafKey};
 use redrive_core::ids::{GroupId, QueueName};
 use redrive_core::limits;
+use redrive_core::metrics::{Event, Tallies, TallyKey};
 use redrive_core::poison::{Isolation, Standing};
 use redrive_core::scheduler::Scheduler;
 use redrive_core::signature::Tree;
+use redrive_core::time::Time;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use tables::{DrawerCounts, Heads, Kept, QueueRow, Tables};
@@ -72,6 +75,8 @@ struct Cache {
     leaves_changed: BTreeSet<LeafKey>,
     standings: HashMap<GroupId, Standing>,
     standings_changed: BTreeSet<GroupId>,
+    tallies: Option<Tallies>,
+    tallies_changed: BTreeSet<TallyKey>,
 }
 
 /// Leaf counters kept in memory between commits; beyond it they are read again.
@@ -131,6 +136,13 @@ impl<T: Tables> Engine<T> {
             if let Some(standing) = cache.standings.get(&group) {
                 let known = Some(standing).filter(|standing| **standing != Standing::default());
                 self.tables.put_standing(group, known)?;
+            }
+        }
+        if let Some(tallies) = &cache.tallies {
+            for key in std::mem::take(&mut cache.tallies_changed) {
+                if let Some(tally) = tallies.get(&key) {
+                    self.tables.put_tally(&key, tally)?;
+                }
             }
         }
         if cache.standings.len() > LEAF_CACHE_MAX {
@@ -232,6 +244,25 @@ impl<T: Tables> Engine<T> {
             change(count);
         }
         self.cache.leaves_changed.insert(key);
+        Ok(())
+    }
+
+    /// Counts an event, in this commit.
+    fn tally(
+        &mut self,
+        event: Event,
+        queue: &QueueName,
+        labels: &[&str],
+        amount: u64,
+        now: Time,
+    ) -> Kept<()> {
+        if self.cache.tallies.is_none() {
+            self.cache.tallies = Some(Tallies::new(self.tables.tallies()?));
+        }
+        if let Some(tallies) = &mut self.cache.tallies {
+            let key = tallies.add(TallyKey::new(event, queue, labels), amount, now);
+            self.cache.tallies_changed.insert(key);
+        }
         Ok(())
     }
 

@@ -12,6 +12,7 @@ use redrive_core::invariants::Census;
 use redrive_core::lifecycle::State;
 use redrive_core::limits;
 use redrive_core::message::{Message, Record};
+use redrive_core::metrics::{self, QueueStats, Stats, Tallies};
 use redrive_core::operation::{Member, Operation, Preview};
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Cursor, Page, PageRequest, Query};
@@ -214,6 +215,32 @@ pub(crate) fn preview(tables: &dyn Reads, filter: &Filter, sample: usize, now: T
         false
     })?;
     Ok(Preview { count, sample: shown, bound })
+}
+
+/// Everything that was counted, and the queues as they stand.
+pub(crate) fn stats(tables: &dyn Reads, now: Time) -> Outcome<Stats> {
+    let mut open: BTreeMap<QueueName, i64> = BTreeMap::new();
+    for (key, count) in tables.leaf_counts()? {
+        *open.entry(key.queue).or_default() += count.open;
+    }
+    let number = |n: i64| u64::try_from(n).unwrap_or(0);
+    let queues = tables.queues()?.into_iter().map(|(queue, row)| QueueStats {
+        waiting: number(row.counts.waiting),
+        leased: number(row.counts.leased),
+        bytes: number(row.counts.bytes),
+        letters_open: number(open.get(&queue).copied().unwrap_or(0)),
+        peak: number(row.peak),
+        letters_peak: number(row.dead_peak),
+        capacity: row.policy.max_messages,
+        queue,
+    });
+    Ok(Stats {
+        now,
+        queues: queues.collect(),
+        counters: Tallies::new(tables.tallies()?).counted(),
+        oldest_open_at: tables.oldest_open()?,
+        process: metrics::process().snapshot(now),
+    })
 }
 
 /// Every drawer.

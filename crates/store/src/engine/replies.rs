@@ -5,17 +5,25 @@ use super::Engine;
 use super::tables::{Incoming, Kept, Tables, unless_damaged};
 use redrive_core::error::{Error, Outcome};
 use redrive_core::failure::ErrorInfo;
-use redrive_core::ids::MessageId;
+use redrive_core::ids::{MessageId, QueueName};
 use redrive_core::lifecycle::{Effect, Life};
 use redrive_core::message::{Payload, Slip};
+use redrive_core::metrics::Event;
 use redrive_core::policy::QueuePolicy;
-use redrive_core::reply;
+use redrive_core::reply::{self, ReplyStatus};
 use redrive_core::time::Time;
 
 /// The bytes of a worker's answer, packed outside the commit, and how many they were.
 pub(crate) struct Answer<P> {
     payload: P,
     size: u64,
+}
+
+/// A reply that is due: how the message ended, in which queue, and what is to be sent.
+pub(super) struct Due<B> {
+    asked_in: QueueName,
+    status: ReplyStatus,
+    incoming: Incoming<B>,
 }
 
 /// Packs an answer. Everything but the payload is put on it when it is known, in the commit.
@@ -32,11 +40,12 @@ impl<T: Tables> Engine<T> {
         effect: Effect,
         answer: Option<Answer<T::Payload>>,
         error: Option<&ErrorInfo>,
-    ) -> Kept<Option<Incoming<T::Body>>> {
+    ) -> Kept<Option<Due<T::Body>>> {
         let given = answer.as_ref().map(|_| Payload::default());
         let Some(due) = reply::due(slip, life, effect, given, error) else { return Ok(None) };
         // A reply without its trace is better than none.
         let trace = unless_damaged(self.tables.trace(slip))?.flatten();
+        let status = due.status;
         let mut new = due.message(slip, life, trace);
         let size = new.payload.bytes.len() as u64;
         let rest = T::pack(&mut new);
@@ -44,12 +53,20 @@ impl<T: Tables> Engine<T> {
             Some(Answer { payload, size }) => (T::with_payload(rest, payload), size),
             None => (rest, size),
         };
-        Ok(Some(Incoming { new, body_hash: None, size, body }))
+        let incoming = Incoming { new, body_hash: None, size, body };
+        Ok(Some(Due { asked_in: slip.queue.clone(), status, incoming }))
     }
 
     /// Sends a reply past the limits of its queue: a lost answer is worse than one too many, and there are no
     /// more of them than there were messages. Gives its id, or nothing when it cannot be sent.
-    pub(super) fn send_reply(&mut self, reply: Incoming<T::Body>, now: Time) -> Outcome<Option<MessageId>> {
+    pub(super) fn send_reply(&mut self, due: Due<T::Body>, now: Time) -> Outcome<Option<MessageId>> {
+        let sent = self.try_reply(due.incoming, now)?;
+        let status = if sent.is_some() { due.status.name() } else { "left_out" };
+        self.tally(Event::Replied, &due.asked_in, &[status], 0, now)?;
+        Ok(sent)
+    }
+
+    fn try_reply(&mut self, reply: Incoming<T::Body>, now: Time) -> Outcome<Option<MessageId>> {
         if self.tables.is_known(reply.new.id)? {
             return Ok(None);
         }

@@ -14,6 +14,7 @@ use redrive_core::ids::{MessageId, Secret};
 use redrive_core::lifecycle::{Command, Effect, Final, Life, Phase, State, Transition, transition};
 use redrive_core::limits;
 use redrive_core::message::Slip;
+use redrive_core::metrics::Event;
 use redrive_core::poison::Indicators;
 use redrive_core::policy::{Override, QueuePolicy};
 use redrive_core::review::{Failed, Review, review};
@@ -197,6 +198,7 @@ impl<T: Tables> Engine<T> {
         let error = failure.as_ref().map(|failure| &failure.report.error);
         let reply = self.due_reply(&slip, &next, effect, along.answer, error)?;
         failure = failure.filter(|_| died || next.failed > life.failed);
+        self.count_step(&slip, (&life, &next), command, effect, now)?;
         if let Some(failure) = &mut failure {
             next.failed = life.failed + 1;
             if !reviewed {
@@ -241,12 +243,14 @@ impl<T: Tables> Engine<T> {
 
     /// Moves one message between the counters of its queue.
     pub(super) fn move_count(&mut self, slip: &Slip, from: Option<&Phase>, to: &Phase) -> Outcome<()> {
-        let counts = &mut self.queue_mut(&slip.queue)?.counts;
+        let row = self.queue_mut(&slip.queue)?;
         match from {
-            Some(phase) => counts.leave(phase, slip.size),
-            None => counts.enqueued += 1,
+            Some(phase) => row.counts.leave(phase, slip.size),
+            None => row.counts.enqueued += 1,
         }
-        counts.enter(to, slip.size);
+        row.counts.enter(to, slip.size);
+        row.peak = row.peak.max(row.counts.waiting + row.counts.leased);
+        row.dead_peak = row.dead_peak.max(row.counts.dead);
         Ok(())
     }
 
@@ -258,6 +262,9 @@ impl<T: Tables> Engine<T> {
             self.tables.drop_failure(slip, victim)?;
         }
         self.tables.add_failure(slip, life.failed, &filed)?;
+        let took = failure.report.duration.or(life.lease().map(|l| now.since(l.granted_at)));
+        let labels = [failure.route.name(), failure.category.name()];
+        self.tally(Event::Failed, &slip.queue, &labels, took.map_or(0, Span::as_millis), now)?;
         let leaf = failure.signature.leaf;
         self.count_leaf(leaf_key(slip, leaf), |c| c.add(0, 0, 1, now))
     }
@@ -283,7 +290,9 @@ impl<T: Tables> Engine<T> {
             previous.as_ref().map(|l| &l.file),
             now,
         );
+        self.count_death(slip, life, &file, &failure.report.error.error_type, now)?;
         if let Some(old) = previous {
+            self.tally(Event::RedriveFailed, &slip.queue, &[], 0, now)?;
             self.learn(&old, |lessons| lessons.redriven_failed += 1)?;
             self.count_drawer(&old.file.dlq, old.file.status, -1)?;
             self.count_leaf(leaf_key(slip, old.file.leaf), |c| c.add(-1, 0, 0, now))?;
@@ -353,6 +362,8 @@ impl<T: Tables> Engine<T> {
     ) -> Outcome<()> {
         let Some(mut old) = self.tables.letter(slip.id)? else { return Ok(()) };
         let file = old.file.succeeded(slip.id, policy, by, now)?;
+        let age = now.since(old.file.dead_at).as_millis();
+        self.tally(Event::RedriveSucceeded, &slip.queue, &[], age, now)?;
         self.learn(&old, |lessons| lessons.redriven_ok += 1)?;
         old.life = Life { phase: Phase::Dead, ..life.clone() };
         self.replace_letter(&old, file, now)?;

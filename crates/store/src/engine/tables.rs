@@ -13,6 +13,7 @@ use redrive_core::ids::{GroupId, LeafId, MessageId, OperationId, QueueName, Secr
 use redrive_core::invariants::{Counts, Verification};
 use redrive_core::lifecycle::{Life, State};
 use redrive_core::message::{Envelope, NewMessage, Payload, Slip};
+use redrive_core::metrics::{Tally, TallyKey};
 use redrive_core::operation::{Member, MemberOutcome, Operation};
 use redrive_core::poison::Standing;
 use redrive_core::policy::QueuePolicy;
@@ -66,6 +67,10 @@ pub(crate) struct QueueRow {
     pub(crate) policy: QueuePolicy,
     pub(crate) paused_by: Option<String>,
     pub(crate) counts: Counts,
+    /// Most messages it ever held.
+    pub(crate) peak: i64,
+    /// Most dead letters it ever had.
+    pub(crate) dead_peak: i64,
 }
 
 /// The numbers that only ever grow, and the head of the audit chain.
@@ -153,6 +158,11 @@ pub(crate) trait Reads {
     /// Every breaker that has something to remember.
     fn breakers(&self) -> Kept<BTreeMap<BreakerAt, Breaker>>;
 
+    /// Everything that was counted.
+    fn tallies(&self) -> Kept<Vec<(TallyKey, Tally)>>;
+    /// When the oldest letter that is not closed died.
+    fn oldest_open(&self) -> Kept<Option<Time>>;
+
     fn operation(&self, id: OperationId) -> Kept<Option<Operation>>;
     fn operations_before(&self, position: u64, limit: usize) -> Kept<Vec<(u64, Operation)>>;
     fn members_after(&self, id: OperationId, position: u64, limit: usize) -> Kept<Vec<(u64, Member)>>;
@@ -221,6 +231,8 @@ pub(crate) trait Tables: Reads {
     fn put_leaf_count(&mut self, key: &LeafKey, count: &LeafCount) -> Kept<()>;
     fn put_standing(&mut self, group: GroupId, standing: Option<&Standing>) -> Kept<()>;
     fn put_breaker(&mut self, at: &BreakerAt, breaker: Option<&Breaker>) -> Kept<()>;
+
+    fn put_tally(&mut self, key: &TallyKey, tally: &Tally) -> Kept<()>;
 
     fn add_operation(&mut self, operation: &Operation) -> Kept<()>;
     fn put_operation(&mut self, operation: &Operation) -> Kept<()>;

@@ -14,6 +14,7 @@ use redrive_core::ids::{GroupId, LeafId, MessageId, OperationId, QueueName};
 use redrive_core::invariants::Verification;
 use redrive_core::lifecycle::{Life, Phase};
 use redrive_core::message::{Envelope, NewMessage, Payload, Slip};
+use redrive_core::metrics::{Tally, TallyKey};
 use redrive_core::operation::{Member, MemberOutcome, Operation};
 use redrive_core::poison::Standing;
 use redrive_core::store::KvEntry;
@@ -45,6 +46,7 @@ pub(crate) struct Maps {
     leaf_counts: BTreeMap<LeafKey, LeafCount>,
     standings: BTreeMap<GroupId, Standing>,
     breakers: BTreeMap<BreakerAt, Breaker>,
+    tallies: BTreeMap<TallyKey, Tally>,
     operations: BTreeMap<u64, Operation>,
     members: BTreeMap<(OperationId, u64), Member>,
     audit: BTreeMap<u64, AuditRow>,
@@ -199,6 +201,15 @@ impl Reads for Maps {
 
     fn leaf_counts(&self) -> Kept<Vec<(LeafKey, LeafCount)>> {
         Ok(self.leaf_counts.iter().map(|(key, count)| (key.clone(), *count)).collect())
+    }
+
+    fn tallies(&self) -> Kept<Vec<(TallyKey, Tally)>> {
+        Ok(self.tallies.iter().map(|(key, tally)| (key.clone(), *tally)).collect())
+    }
+
+    fn oldest_open(&self) -> Kept<Option<Time>> {
+        let open = self.letters.values().filter(|letter| !letter.file.status.is_closed());
+        Ok(open.map(|letter| letter.file.dead_at).min())
     }
 
     fn operation(&self, id: OperationId) -> Kept<Option<Operation>> {
@@ -382,6 +393,11 @@ impl Tables for Maps {
 
     fn put_leaf_count(&mut self, key: &LeafKey, count: &LeafCount) -> Kept<()> {
         self.leaf_counts.insert(key.clone(), *count);
+        Ok(())
+    }
+
+    fn put_tally(&mut self, key: &TallyKey, tally: &Tally) -> Kept<()> {
+        self.tallies.insert(key.clone(), *tally);
         Ok(())
     }
 

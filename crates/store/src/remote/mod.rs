@@ -17,6 +17,7 @@ use redrive_core::group::Group;
 use redrive_core::ids::{GroupId, MessageId, OperationId, QueueName};
 use redrive_core::invariants::Verification;
 use redrive_core::message::{Delivery, Message, NewMessage};
+use redrive_core::metrics::Stats;
 use redrive_core::operation::{Control, Member, Operation, OperationSpec, Preview};
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Page, PageRequest, Query};
@@ -337,6 +338,9 @@ impl Letters for RemoteStore {
 impl Store for RemoteStore {
     async fn info(&self) -> Outcome<StoreInfo> {
         self.call(Call::Info).await
+    }
+    async fn stats(&self) -> Outcome<Stats> {
+        self.call(Call::Stats).await
     }
     async fn verify(&self, request: VerifyRequest) -> Outcome<Verification> {
         self.call(Call::Verify(request)).await

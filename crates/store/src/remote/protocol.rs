@@ -71,6 +71,7 @@ pub(super) enum Call {
     AuditVerify(Option<String>),
     AuditTrim(Time, Actor),
     Info,
+    Stats,
     Verify(VerifyRequest),
     Backup(String),
     KvGet(String, String),

@@ -130,6 +130,7 @@ async fn answer(stream: &mut UnixStream, store: &dyn Store, call: Call) -> Resul
         Call::AuditTrim(before, actor) => reply(stream, store.audit_trim(before, actor).await).await,
         Call::HandOver(batch, actor) => reply(stream, store.hand_over(batch, actor).await).await,
         Call::Info => reply(stream, store.info().await).await,
+        Call::Stats => reply(stream, store.stats().await).await,
         Call::Verify(request) => reply(stream, store.verify(request).await).await,
         Call::Backup(target) => reply(stream, store.backup(target).await).await,
         Call::KvGet(namespace, key) => reply(stream, store.kv_get(namespace, key).await).await,

@@ -14,8 +14,10 @@ use redrive_core::group::{Leaf, LeafCount, LeafKey};
 use redrive_core::ids::{GroupId, LeafId, MessageId, OperationId, QueueName};
 use redrive_core::invariants::{Counts, Verification};
 use redrive_core::message::Slip;
+use redrive_core::metrics::{Event, Tally, TallyKey};
 use redrive_core::operation::{Member, Operation};
 use redrive_core::poison::Standing;
+use redrive_core::policy::QueuePolicy;
 use redrive_core::store::KvEntry;
 use redrive_core::time::{Span, Time};
 use rusqlite::types::ToSql;
@@ -99,7 +101,7 @@ impl Reads for SqlTables {
 
     fn queues(&self) -> Kept<BTreeMap<QueueName, QueueRow>> {
         let sql = "SELECT name, policy, paused_by, enqueued, waiting, leased, dead, done, cancelled, expired, purged, \
-                   bytes FROM queues";
+                   bytes, peak, dead_peak FROM queues";
         let raw = self.all(sql, &[], |row| {
             let counts = Counts {
                 enqueued: row.get(3)?,
@@ -112,12 +114,19 @@ impl Reads for SqlTables {
                 purged: row.get(10)?,
                 bytes: row.get(11)?,
             };
-            Ok((row.get::<_, Cell<QueueName>>(0)?.0, row.get::<_, String>(1)?, row.get(2)?, counts))
+            let queue = QueueRow {
+                policy: QueuePolicy::default(),
+                paused_by: row.get(2)?,
+                counts,
+                peak: row.get(12)?,
+                dead_peak: row.get(13)?,
+            };
+            Ok((row.get::<_, Cell<QueueName>>(0)?.0, row.get::<_, String>(1)?, queue))
         })?;
         raw.into_iter()
-            .map(|(name, policy, paused_by, counts)| {
+            .map(|(name, policy, queue)| {
                 let policy = json(&policy, &format!("the policy of queue {name}"))?;
-                Ok((name, QueueRow { policy, paused_by, counts }))
+                Ok((name, QueueRow { policy, ..queue }))
             })
             .collect()
     }
@@ -298,6 +307,36 @@ impl Reads for SqlTables {
             };
             Ok((key, leaf_count(row, 3)?))
         })
+    }
+
+    fn tallies(&self) -> Kept<Vec<(TallyKey, Tally)>> {
+        let sql = "SELECT metric, queue, label, count, sum, max, since FROM tallies";
+        let raw = self.all(sql, &[], |row| {
+            let tally = Tally {
+                count: row.get(3)?,
+                sum: row.get(4)?,
+                max: row.get(5)?,
+                since: row.get::<_, Cell<Time>>(6)?.0,
+            };
+            Ok((
+                row.get::<_, String>(0)?,
+                row.get::<_, Cell<QueueName>>(1)?.0,
+                row.get::<_, String>(2)?,
+                tally,
+            ))
+        })?;
+        // A counter that this program has no name for is left where it is.
+        let known = |(event, queue, label, tally): (String, QueueName, String, Tally)| {
+            let event = Event::ALL.iter().copied().find(|known| known.key() == event)?;
+            Some((TallyKey { event, queue, label }, tally))
+        };
+        Ok(raw.into_iter().filter_map(known).collect())
+    }
+
+    fn oldest_open(&self) -> Kept<Option<Time>> {
+        let sql = "SELECT min(dead_at) FROM letters WHERE status NOT IN ('resolved', 'abandoned')";
+        let oldest = self.one(sql, &[], |row| row.get::<_, Option<Cell<Time>>>(0))?;
+        Ok(oldest.flatten().map(|cell| cell.0))
     }
 
     fn operation(&self, id: OperationId) -> Kept<Option<Operation>> {

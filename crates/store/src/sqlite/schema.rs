@@ -103,7 +103,7 @@ CREATE TABLE breakers(queue TEXT NOT NULL, key TEXT NOT NULL, body TEXT NOT NULL
 CREATE TABLE standings(group_id INTEGER PRIMARY KEY, body TEXT NOT NULL);
 ";
 
-/// Where replies go, out of the bodies, where it was until now; how far a message is; and what is counted. A body
+/// Where replies go, out of the bodies, where it was until now; how far a message is; and what is counted, from then on. A body
 /// that cannot be read keeps what it has: nothing is sent for its message.
 const VERSION_3: &str = "
 ALTER TABLE messages ADD COLUMN reply_to TEXT;
@@ -114,9 +114,12 @@ UPDATE messages SET reply_to = (SELECT json_extract(CAST(rest AS TEXT), '$.reply
   WHERE b.seq = messages.seq AND rest IS NOT NULL AND json_valid(CAST(rest AS TEXT)));
 UPDATE letters SET reply_to = (SELECT json_extract(CAST(rest AS TEXT), '$.reply_to') FROM bodies b
   WHERE b.seq = letters.seq AND rest IS NOT NULL AND json_valid(CAST(rest AS TEXT)));
+ALTER TABLE queues ADD COLUMN peak INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE queues ADD COLUMN dead_peak INTEGER NOT NULL DEFAULT 0;
+UPDATE queues SET peak = waiting + leased, dead_peak = dead;
 CREATE TABLE tallies(
-  metric TEXT NOT NULL, queue TEXT NOT NULL, label TEXT NOT NULL, value INTEGER NOT NULL,
-  PRIMARY KEY(metric, queue, label)
+  metric TEXT NOT NULL, queue TEXT NOT NULL, label TEXT NOT NULL, count INTEGER NOT NULL, sum INTEGER NOT NULL,
+  max INTEGER NOT NULL, since INTEGER NOT NULL, PRIMARY KEY(metric, queue, label)
 ) WITHOUT ROWID;
 ";
 

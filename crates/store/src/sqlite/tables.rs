@@ -13,6 +13,7 @@ use redrive_core::group::{Leaf, LeafCount, LeafKey};
 use redrive_core::ids::{GroupId, OperationId, QueueName, Secret};
 use redrive_core::lifecycle::{Life, Phase};
 use redrive_core::message::{NewMessage, Payload, Slip, Terms};
+use redrive_core::metrics::{Tally, TallyKey};
 use redrive_core::operation::{Member, MemberOutcome, Operation};
 use redrive_core::poison::Standing;
 use redrive_core::store::KvEntry;
@@ -125,7 +126,7 @@ impl Tables for SqlTables {
 
     fn put_queue(&mut self, name: &QueueName, row: &QueueRow) -> Kept<()> {
         let c = &row.counts;
-        let sql = "INSERT OR REPLACE INTO queues VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12)";
+        let sql = "INSERT OR REPLACE INTO queues VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14)";
         let policy = text(&row.policy)?;
         let params: &[&dyn ToSql] = &[
             &name.as_str(),
@@ -140,6 +141,8 @@ impl Tables for SqlTables {
             &c.expired,
             &c.purged,
             &c.bytes,
+            &row.peak,
+            &row.dead_peak,
         ];
         self.run_one("a queue", sql, params)
     }
@@ -409,6 +412,20 @@ impl Tables for SqlTables {
             &count.last_seen.as_millis(),
         ];
         self.run_one("a leaf's counter", sql, params)
+    }
+
+    fn put_tally(&mut self, key: &TallyKey, tally: &Tally) -> Kept<()> {
+        let sql = "INSERT OR REPLACE INTO tallies VALUES(?1,?2,?3,?4,?5,?6,?7)";
+        let params: &[&dyn ToSql] = &[
+            &key.event.key(),
+            &key.queue.as_str(),
+            &key.label,
+            &int(tally.count),
+            &int(tally.sum),
+            &int(tally.max),
+            &tally.since.as_millis(),
+        ];
+        self.run_one("a counter", sql, params)
     }
 
     fn add_operation(&mut self, operation: &Operation) -> Kept<()> {

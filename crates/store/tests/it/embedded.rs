@@ -440,6 +440,29 @@ fn i47_who_asked_in_the_second_format_is_answered() {
 }
 
 #[test]
+fn i3_what_was_counted_is_there_after_a_restart() {
+    let home = TempDir::new().unwrap();
+    let before = block(async {
+        let store = open(home.path()).unwrap();
+        for n in 1..=3 {
+            send(&store, n).await;
+        }
+        for delivery in lease(&store, 2).await {
+            store.settle(vec![Settlement { token: delivery.token, what: Settle::Ack }]).await.unwrap();
+        }
+        store.stats().await.unwrap()
+    });
+    assert_eq!(before.summary().acked, 2);
+    block(async {
+        let store = open(home.path()).unwrap();
+        let after = store.stats().await.unwrap();
+        assert_eq!((&after.counters, &after.queues), (&before.counters, &before.queues));
+        send(&store, 4).await;
+        assert_eq!(store.stats().await.unwrap().summary().enqueued, 4, "and goes on from there");
+    });
+}
+
+#[test]
 fn coming_back_often_does_not_make_a_lease_longer() {
     let home = TempDir::new().unwrap();
     let clock = TestClock::shared();

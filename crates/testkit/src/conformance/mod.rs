@@ -25,6 +25,7 @@ mod queues;
 mod reap;
 mod reply;
 mod settle;
+mod stats;
 mod table;
 mod verify;
 
@@ -304,6 +305,13 @@ pub const LAWS: &[Law] = laws! {
         a_value_is_written_only_over_what_was_read,
         namespaces_and_keys_are_apart,
         i49_values_are_bounded,
+    }
+    stats {
+        an_empty_store_has_counted_nothing,
+        work_is_counted_by_what_became_of_it,
+        letters_are_counted_from_death_to_close,
+        ends_without_work_are_counted_too,
+        i49_too_many_kinds_are_counted_together,
     }
     verify {
         i11_i15_a_recount_walks_everything_and_finds_nothing,

@@ -2,17 +2,18 @@
 
 use super::{Books, Letter};
 use redrive_core::breaker::Signal;
-use redrive_core::dead_letter::File;
+use redrive_core::dead_letter::{File, Status};
 use redrive_core::error::Refusal;
 use redrive_core::failure::{Analysed, Reason, displaced_by};
 use redrive_core::group::LeafKey;
 use redrive_core::ids::{LeafId, MessageId};
 use redrive_core::lifecycle::{Command, Effect, Final, Life, Phase, State, transition};
 use redrive_core::message::{Envelope, NewMessage, Payload, Record};
+use redrive_core::metrics::Event;
 use redrive_core::poison::Indicators;
 use redrive_core::reply;
 use redrive_core::review::Review;
-use redrive_core::time::Time;
+use redrive_core::time::{Span, Time};
 
 /// A failure to be filed with a step, and what it leaves on the message.
 pub(super) struct Filing {
@@ -85,7 +86,12 @@ impl Books {
             history.push((life.failed, failure.clone().file(life.generation, life.attempts, now, worker)));
             let sign = &failure.signature;
             self.tally(&envelope, sign.leaf, [0, 0, 1], now);
+            let held = life.lease().map(|l| now.since(l.granted_at));
+            let took = failure.report.duration.or(held).map_or(0, Span::as_millis);
+            let labels = [failure.route.name(), failure.category.name()];
+            self.happened(Event::Failed, &envelope.queue, &labels, took, now);
         }
+        self.count_step(&envelope, (&life, &next), command, effect, now);
         let letter = self.letter_at(id);
         // A redriven message that is done is a closed letter, and closed letters are counted as dead.
         let shown =
@@ -93,6 +99,7 @@ impl Books {
         let counts = self.counts(&envelope.queue);
         counts.leave(&life.phase, envelope.size());
         counts.enter(shown, envelope.size());
+        self.note_peaks(&envelope.queue);
         self.live[at].life = next.clone();
         match effect {
             Effect::Died(reason) => {
@@ -107,6 +114,8 @@ impl Books {
                     let policy = self.policy(&envelope.queue);
                     let file = self.letters[letter].file.succeeded(id, policy, worker, now)?;
                     self.letters[letter].record.life = Life { phase: Phase::Dead, ..next.clone() };
+                    let age = now.since(self.letters[letter].file.dead_at).as_millis();
+                    self.happened(Event::RedriveSucceeded, &envelope.queue, &[], age, now);
                     self.teach(&self.letters[letter].clone(), |l| l.redriven_ok += 1);
                     self.refile(letter, file, now);
                 } else {
@@ -116,9 +125,47 @@ impl Books {
             Effect::Granted | Effect::Retried | Effect::GivenBack => {}
             Effect::Extended | Effect::Revived | Effect::PulledBack => {}
         }
-        let message = reply.map(|due| due.message(&(&record).into(), &next, envelope.trace.clone()));
-        let sent = message.and_then(|message| self.send_reply(message, now));
+        let sent = reply.and_then(|due| {
+            let status = due.status.name();
+            let message = due.message(&(&record).into(), &next, envelope.trace.clone());
+            let sent = self.send_reply(message, now);
+            let status = if sent.is_some() { status } else { "left_out" };
+            self.happened(Event::Replied, &envelope.queue, &[status], 0, now);
+            sent
+        });
         Ok((next, effect, sent))
+    }
+
+    /// What is counted of a step; what is filed is counted where it is filed.
+    fn count_step(
+        &mut self,
+        envelope: &Envelope,
+        (life, next): (&Life, &Life),
+        command: &Command,
+        effect: Effect,
+        now: Time,
+    ) {
+        let queue = &envelope.queue;
+        let attempts = u64::from(next.attempts);
+        if matches!(command, Command::LoseLease { .. }) {
+            self.happened(Event::LeasesLost, queue, &[], 0, now);
+        }
+        match effect {
+            Effect::Granted => {
+                self.happened(Event::Leased, queue, &[], now.since(life.ready_at).as_millis(), now);
+            }
+            Effect::Retried => {
+                self.happened(Event::Retried, queue, &[], next.ready_at.since(now).as_millis(), now);
+            }
+            Effect::GivenBack => self.happened(Event::GivenBack, queue, &[], 0, now),
+            Effect::Ended(Final::Done) => {
+                self.happened(Event::Acked, queue, &[&envelope.kind], attempts, now);
+            }
+            Effect::Ended(Final::Expired) => self.happened(Event::Expired, queue, &[], 0, now),
+            Effect::Ended(Final::Cancelled) => self.happened(Event::Cancelled, queue, &[], 0, now),
+            Effect::Ended(Final::Purged) => self.happened(Event::Discarded, queue, &["message"], 0, now),
+            Effect::Died(_) | Effect::Extended | Effect::Revived | Effect::PulledBack => {}
+        }
     }
 
     /// Sends a reply past all limits, unless it is here already or its place is no queue.
@@ -134,11 +181,19 @@ impl Books {
     /// Files the letter of a message that died; a second death replaces the file and keeps the identity.
     fn bury(&mut self, record: Record, failure: &Analysed, reason: Reason, before: Option<usize>, now: Time) {
         if let Some(at) = before {
+            self.happened(Event::RedriveFailed, &record.envelope.queue, &[], 0, now);
             self.teach(&self.letters[at].clone(), |l| l.redriven_failed += 1);
         }
         let before = before.map(|at| self.letters.remove(at).file);
         let policy = self.policy(&record.envelope.queue);
         let file = File::of_death(&record, &record.life, policy, failure, reason, before.as_ref(), now);
+        let (queue, attempts) = (record.envelope.queue.clone(), u64::from(record.life.attempts));
+        let labels = [file.reason.name(), file.route.name(), file.category.name()];
+        self.happened(Event::Dead, &queue, &labels, attempts, now);
+        self.happened(Event::DeadByError, &queue, &[&failure.report.error.error_type], 0, now);
+        if file.status == Status::Quarantined {
+            self.happened(Event::Quarantined, &queue, &[], 0, now);
+        }
         let sign = &failure.signature;
         if let Some(before) = before {
             self.tally(&record.envelope, before.leaf, [-1, 0, 0], now);

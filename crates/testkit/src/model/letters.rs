@@ -9,6 +9,7 @@ use redrive_core::ids::{LeaseToken, MessageId, OperationId};
 use redrive_core::lifecycle::{Command, Final, Life, Phase, State, transition};
 use redrive_core::limits::{self, OPERATION_CHUNK};
 use redrive_core::message::Record;
+use redrive_core::metrics::Event;
 use redrive_core::operation::{Member, MemberOutcome, Operation, Stage};
 use redrive_core::poison::Release;
 use redrive_core::progress::Progress;
@@ -31,8 +32,9 @@ impl Books {
     }
 
     /// Removes a letter for good: purged by an operator or by retention.
-    fn remove_letter(&mut self, at: usize, now: Time) {
+    fn remove_letter(&mut self, at: usize, what: &str, now: Time) {
         let Letter { record, file, .. } = self.letters.remove(at);
+        self.happened(Event::Discarded, &record.envelope.queue, &[what], 0, now);
         if !file.status.is_closed() {
             self.tally(&record.envelope, file.leaf, [-1, 0, 0], now);
         }
@@ -51,7 +53,7 @@ impl Books {
         let next = match file.act(id, request, self.policy(&record.envelope.queue), now)? {
             Acted::Changed(next) => *next,
             Acted::Purged => {
-                self.remove_letter(at, now);
+                self.remove_letter(at, "letter", now);
                 return Ok(LetterState { id, status: None, version: file.version });
             }
         };
@@ -61,9 +63,11 @@ impl Books {
             let counts = self.counts(&record.envelope.queue);
             counts.leave(&Phase::Dead, 0);
             counts.enter(&life.phase, record.envelope.size());
+            self.note_peaks(&record.envelope.queue);
             self.live.push(Record { life, ..record });
         }
         let letter = self.letters[at].clone();
+        self.count_act(&letter, &request.act, now);
         match request.act {
             Act::Resolve => self.teach(&letter, |l| l.resolved += 1),
             Act::Abandon => self.teach(&letter, |l| l.abandoned += 1),
@@ -73,6 +77,19 @@ impl Books {
         let state = LetterState { id, status: Some(next.status), version: next.version };
         self.refile(at, next, now);
         Ok(state)
+    }
+
+    fn count_act(&mut self, letter: &Letter, act: &Act, now: Time) {
+        let age = now.since(letter.file.dead_at).as_millis();
+        let (event, amount) = match act {
+            Act::Retry { .. } => (Event::Redriven, 0),
+            Act::Resolve => (Event::Resolved, age),
+            Act::Abandon => (Event::Abandoned, age),
+            Act::Review => (Event::Reviewed, 0),
+            Act::Quarantine { .. } => (Event::Quarantined, 0),
+            Act::Release | Act::Reopen | Act::Note | Act::Purge => return,
+        };
+        self.happened(event, &letter.record.envelope.queue, &[], amount, now);
     }
 
     pub(super) fn act(&mut self, request: &ActRequest, now: Time) -> Result<LetterState, Refusal> {
@@ -90,7 +107,7 @@ impl Books {
     ) -> Result<MessageId, Refusal> {
         let at = self.letter_at(id).ok_or(Refusal::NoSuchLetter { id })?;
         self.letters[at].file.may_leave(id, version, now)?;
-        self.remove_letter(at, now);
+        self.remove_letter(at, "hand_over", now);
         self.log(now, actor, "hand over", id, 1);
         Ok(id)
     }
@@ -123,7 +140,13 @@ impl Books {
             LetterSettle::Do { .. } | LetterSettle::Fail { .. } | LetterSettle::Release => {}
         }
         let at = self.letter_at(id).ok_or(Refusal::StaleToken { id })?;
-        let Letter { file, secret: held, .. } = self.letters[at].clone();
+        let Letter { file, secret: held, record, .. } = self.letters[at].clone();
+        let outcome = match &said.what {
+            LetterSettle::Do { .. } => Some("done"),
+            LetterSettle::Fail { .. } => Some("failed"),
+            LetterSettle::Release | LetterSettle::Snooze { .. } => Some("released"),
+            LetterSettle::Extend { .. } => None,
+        };
         let (Some(worker), Some(until)) = (file.consumer.clone(), file.consumer_until) else {
             return Err(Refusal::StaleToken { id });
         };
@@ -138,6 +161,7 @@ impl Books {
             LetterSettle::Do { act, actor } => {
                 let request = ActRequest { id, act, actor, expected_version: None };
                 let state = self.act_on(&free, &request, now)?;
+                self.happened(Event::Processed, &record.envelope.queue, &["done"], 0, now);
                 self.log(now, &request.actor, request.act.name(), id, 1);
                 return Ok(state);
             }
@@ -154,6 +178,9 @@ impl Books {
                 File { consumer_until: Some(until.max(now.plus(by.unwrap_or(CONSUMER_LEASE)))), ..file }
             }
         };
+        if let Some(outcome) = outcome {
+            self.happened(Event::Processed, &record.envelope.queue, &[outcome], 0, now);
+        }
         let state = LetterState { id, status: Some(next.status), version: next.version };
         self.letters[at].file = next;
         Ok(state)
@@ -171,6 +198,7 @@ impl Books {
                 self.act_on(&file, &ActRequest::release_to_queue(id), now).expect("quarantined");
             } else {
                 let next = file.moved(Status::Review, policy, "system", now);
+                self.count_act(&self.letters[at].clone(), &Act::Review, now);
                 self.refile(at, next, now);
             }
             released += 1;
@@ -182,7 +210,7 @@ impl Books {
         reaped.released = self.end_quarantines(limit, now);
         let expired = |f: &File| f.expires_at.filter(|t| *t <= now && f.status != Status::Retrying);
         for id in self.letters_due(limit, expired) {
-            self.remove_letter(self.letter_at(id).expect("just found"), now);
+            self.remove_letter(self.letter_at(id).expect("just found"), "retention", now);
             reaped.letters_expired += 1;
         }
         let old = self.keys.iter().filter(|(_, key)| key.created_at.plus(limits::KEY_WINDOW) <= now);
@@ -258,6 +286,8 @@ impl Books {
         let counts = &mut self.queues.entry(envelope.queue.clone()).or_default().counts;
         counts.enqueued += 1;
         counts.enter(&Phase::Dead, 0);
+        self.note_peaks(&envelope.queue);
+        self.happened(Event::Imported, &envelope.queue, &[], 0, now);
         self.seq += 1;
         envelope.seq = self.seq;
         let rules = self.policy(&envelope.queue).breaker.as_ref();

@@ -17,6 +17,7 @@ use redrive_core::invariants::{Census, Verification};
 use redrive_core::lifecycle::{Command, State, transition};
 use redrive_core::limits;
 use redrive_core::message::{Delivery, Message, NewMessage, Record};
+use redrive_core::metrics::{QueueStats, Snapshot, Stats};
 use redrive_core::operation::{Control, Member, Operation, OperationSpec, Preview};
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Cursor, Page, PageRequest, Query};
@@ -307,7 +308,7 @@ impl Work for Model {
                 b.breakers.retain(|(queue, _), _| *queue != name);
             }
             shelf.policy = policy;
-            b.log(now, &actor, "configure", &name, 0);
+            b.log(now, &actor, "configure", &name, 1);
             Ok(b.show_queue(&name, now)?)
         })
     }
@@ -513,6 +514,33 @@ impl Store for Model {
     async fn info(&self) -> Outcome<StoreInfo> {
         let (backend, place, now) = ("model".into(), "memory".into(), self.clock.now());
         Ok(StoreInfo { backend, durable: false, place, now, skew_ms: 0, degraded: Vec::new() })
+    }
+
+    async fn stats(&self) -> Outcome<Stats> {
+        self.at(|b, now| {
+            let letters = |queue: &QueueName| {
+                let open = |l: &&Letter| l.record.envelope.queue == *queue && !l.file.status.is_closed();
+                b.letters.iter().filter(open).count() as u64
+            };
+            let queues = b.queues.iter().map(|(name, shelf)| QueueStats {
+                queue: name.clone(),
+                waiting: shelf.counts.waiting.unsigned_abs(),
+                leased: shelf.counts.leased.unsigned_abs(),
+                bytes: shelf.counts.bytes.unsigned_abs(),
+                letters_open: letters(name),
+                peak: shelf.peak.unsigned_abs(),
+                letters_peak: shelf.dead_peak.unsigned_abs(),
+                capacity: shelf.policy.max_messages,
+            });
+            let open = b.letters.iter().filter(|l| !l.file.status.is_closed());
+            Ok(Stats {
+                now,
+                counters: b.counted.counted(),
+                queues: queues.collect(),
+                oldest_open_at: open.map(|l| l.file.dead_at).min(),
+                process: Snapshot::default(),
+            })
+        })
     }
 
     async fn verify(&self, _request: VerifyRequest) -> Outcome<Verification> {

@@ -1,0 +1,228 @@
+//! What is measured, in one table: every name that any part of Redrive exports, with its kind, unit, labels and
+//! meaning. [`Event`] is what a store counts in the commit that causes it, so that it survives a restart;
+//! [`Registry`] is what one process measures about itself; [`Stats`] is both, read at one moment. Nothing here
+//! reads a clock or sends anything.
+
+mod histogram;
+mod registry;
+mod render;
+mod report;
+mod stats;
+#[cfg(test)]
+mod tests;
+
+pub use histogram::{Histogram, HistogramSnapshot};
+pub use registry::{Counter, Gauge, Meter, Registry, Snapshot, Timer, process};
+pub use render::render;
+pub use report::{Alert, AlertLevel, Report, report};
+pub use stats::{Counted, QueueStats, Stats, Summary, Tallies, Tally, TallyKey};
+
+use serde::{Deserialize, Serialize};
+
+/// What kind of number it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Only grows.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// A distribution: count, sum and quantiles.
+    Histogram,
+}
+
+impl Kind {
+    /// Its name in Prometheus' text format. Quantiles are computed here, so a distribution is a summary there.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "summary",
+        }
+    }
+}
+
+/// One exported name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Definition {
+    /// The name.
+    pub name: &'static str,
+    /// What kind of number.
+    pub kind: Kind,
+    /// Of what.
+    pub unit: &'static str,
+    /// Its labels, in order.
+    pub labels: &'static [&'static str],
+    /// What it means.
+    pub help: &'static str,
+}
+
+/// What is added up and what is the highest of it, beside the number of events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Amount {
+    /// The sum.
+    pub total: Definition,
+    /// The highest.
+    pub max: Definition,
+}
+
+/// Declares the events: a name in the store, a series for their number, and, where an event has an amount, two
+/// more for its sum and its highest.
+macro_rules! events {
+    ($($(#[doc = $help:literal])+ $variant:ident = $key:literal, $name:literal, [$($label:literal),*]
+        $(, $unit:literal $total:literal $max:literal)?;)+) => {
+        /// What a store counts, in the commit that causes it.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub enum Event { $($(#[doc = $help])+ #[serde(rename = $key)] $variant),+ }
+
+        impl Event {
+            /// Every one, in the order of the table.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// Its name in the store and in JSON.
+            #[must_use]
+            pub const fn key(self) -> &'static str {
+                match self { $(Self::$variant => $key),+ }
+            }
+
+            /// The series of its number.
+            #[must_use]
+            pub const fn number(self) -> Definition {
+                match self { $(Self::$variant => Definition {
+                    name: $name,
+                    kind: Kind::Counter,
+                    unit: "events",
+                    labels: &["queue", $($label),*],
+                    help: concat!($($help),+),
+                }),+ }
+            }
+
+            /// The series of its amount, if it has one.
+            #[must_use]
+            pub const fn amount(self) -> Option<Amount> {
+                match self { $(Self::$variant => events!(@amount [$($label),*] $(, $unit $total $max)?)),+ }
+            }
+        }
+    };
+    (@amount [$($label:literal),*]) => { None };
+    (@amount [$($label:literal),*], $unit:literal $total:literal $max:literal) => {
+        Some(Amount {
+            total: Definition {
+                name: $total,
+                kind: Kind::Counter,
+                unit: $unit,
+                labels: &["queue", $($label),*],
+                help: "Their sum.",
+            },
+            max: Definition {
+                name: $max,
+                kind: Kind::Gauge,
+                unit: $unit,
+                labels: &["queue", $($label),*],
+                help: "The highest.",
+            },
+        })
+    };
+}
+
+events! {
+    /// Messages accepted, replies included, with their payload bytes.
+    Enqueued = "enqueued", "redrive_enqueued_total", ["kind", "priority"],
+        "bytes" "redrive_enqueued_bytes_total" "redrive_enqueued_bytes_max";
+    /// Deliveries handed out, with the time the message had been due.
+    Leased = "leased", "redrive_leased_total", [],
+        "milliseconds" "redrive_due_wait_ms_total" "redrive_due_wait_ms_max";
+    /// Messages done, with the executions it took.
+    Acked = "acked", "redrive_acked_total", ["kind"],
+        "executions" "redrive_acked_attempts_total" "redrive_acked_attempts_max";
+    /// Failed deliveries, with the time they took.
+    Failed = "failed", "redrive_failed_total", ["route", "category"],
+        "milliseconds" "redrive_failed_duration_ms_total" "redrive_failed_duration_ms_max";
+    /// Retries, with the delay before each.
+    Retried = "retried", "redrive_retried_total", [],
+        "milliseconds" "redrive_backoff_ms_total" "redrive_backoff_ms_max";
+    /// Deliveries given back without an attempt: released or snoozed.
+    GivenBack = "given_back", "redrive_given_back_total", [];
+    /// Leases that ran out.
+    LeasesLost = "leases_lost", "redrive_leases_lost_total", [];
+    /// Deaths, with the executions it took.
+    Dead = "dead", "redrive_dead_total", ["reason", "route", "category"],
+        "executions" "redrive_dead_attempts_total" "redrive_dead_attempts_max";
+    /// Deaths by the type of the last error.
+    DeadByError = "dead_by_error", "redrive_dead_by_error_total", ["error_type"];
+    /// Letters sent back to work.
+    Redriven = "redriven", "redrive_redriven_total", [];
+    /// Redriven messages that were done, with the time since their death.
+    RedriveSucceeded = "redrive_succeeded", "redrive_redrive_succeeded_total", [],
+        "milliseconds" "redrive_redriven_age_ms_total" "redrive_redriven_age_ms_max";
+    /// Redriven messages that died again.
+    RedriveFailed = "redrive_failed", "redrive_redrive_failed_total", [];
+    /// Letters closed as dealt with, with the time since their death.
+    Resolved = "resolved", "redrive_resolved_total", [],
+        "milliseconds" "redrive_resolved_age_ms_total" "redrive_resolved_age_ms_max";
+    /// Letters closed as given up, with the time since their death.
+    Abandoned = "abandoned", "redrive_abandoned_total", [],
+        "milliseconds" "redrive_abandoned_age_ms_total" "redrive_abandoned_age_ms_max";
+    /// Letters put up for review.
+    Reviewed = "reviewed", "redrive_reviews_total", [];
+    /// Letters set aside.
+    Quarantined = "quarantined", "redrive_quarantined_total", [];
+    /// Letters that a dead-letter consumer dealt with, by how: done, failed or released.
+    Processed = "processed", "redrive_letters_processed_total", ["outcome"];
+    /// Messages and letters removed, by what: message, letter, retention or hand_over.
+    Discarded = "discarded", "redrive_discarded_total", ["what"];
+    /// Messages dropped because their time was over.
+    Expired = "expired", "redrive_expired_total", [];
+    /// Messages taken back.
+    Cancelled = "cancelled", "redrive_cancelled_total", [];
+    /// Letters that came in by import.
+    Imported = "imported", "redrive_imported_total", [];
+    /// Replies that were due, by status: done, dead, expired, or left_out when there was no place for it.
+    Replied = "replied", "redrive_replies_total", ["status"];
+}
+
+/// The gauges that are read from a store as it stands.
+pub const STANDING: [Definition; 8] = [
+    standing("redrive_queue_messages", "messages", &["queue", "state"], "Messages waiting or leased."),
+    standing("redrive_queue_bytes", "bytes", &["queue"], "Payload bytes of waiting and leased messages."),
+    standing("redrive_queue_peak", "messages", &["queue"], "Most messages the queue ever held."),
+    standing("redrive_queue_utilisation", "ratio", &["queue"], "Messages held, as a part of `max_messages`."),
+    standing("redrive_letters_open", "letters", &["queue"], "Dead letters that are not closed."),
+    standing("redrive_letters_peak", "letters", &["queue"], "Most dead letters the queue ever had."),
+    standing(
+        "redrive_oldest_open_letter_seconds",
+        "seconds",
+        &[],
+        "Age of the oldest letter that is not closed.",
+    ),
+    standing(
+        "redrive_dead_per_second",
+        "letters",
+        &[],
+        "Deaths per second, over the last ten, in the process that holds the store.",
+    ),
+];
+
+const fn standing(
+    name: &'static str,
+    unit: &'static str,
+    labels: &'static [&'static str],
+    help: &'static str,
+) -> Definition {
+    Definition { name, kind: Kind::Gauge, unit, labels, help }
+}
+
+/// Every exported name. `docs/observability.md` documents each, and a test compares the two.
+#[must_use]
+pub fn definitions() -> Vec<Definition> {
+    let mut all = Vec::new();
+    for event in Event::ALL {
+        all.push(event.number());
+        all.extend(event.amount().into_iter().flat_map(|amount| [amount.total, amount.max]));
+    }
+    all.extend(STANDING);
+    all.extend(Timer::ALL.iter().map(|timer| timer.definition()));
+    all.extend(Counter::ALL.iter().map(|counter| counter.definition()));
+    all.extend(Gauge::ALL.iter().map(|gauge| gauge.definition()));
+    all
+}

@@ -1,0 +1,110 @@
+//! Stats in Prometheus' text format, version 0.0.4.
+
+use super::stats::{QueueStats, Stats, Tally};
+use super::{Counter, Definition, Event, Gauge, STANDING, Timer};
+use std::fmt::Write as _;
+
+/// Writes everything. Names and labels are those of the table.
+#[must_use]
+pub fn render(stats: &Stats) -> String {
+    let mut text = String::new();
+    for event in Event::ALL {
+        series(&mut text, event.number(), events(stats, *event, |tally| tally.count));
+        if let Some(amount) = event.amount() {
+            series(&mut text, amount.total, events(stats, *event, |tally| tally.sum));
+            series(&mut text, amount.max, events(stats, *event, |tally| tally.max));
+        }
+    }
+    for definition in STANDING {
+        series(&mut text, definition, standing(stats, definition.name));
+    }
+    for timer in Timer::ALL {
+        let definition = timer.definition();
+        let Some(h) = stats.process.timer(*timer) else { continue };
+        head(&mut text, definition);
+        let seconds = |us: u64| format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
+        for (quantile, us) in [("0.5", h.p50_us), ("0.95", h.p95_us), ("0.99", h.p99_us)] {
+            let _ = writeln!(text, "{}{{quantile=\"{quantile}\"}} {}", definition.name, seconds(us));
+        }
+        let _ = writeln!(text, "{}_sum {}", definition.name, seconds(h.sum_us));
+        let _ = writeln!(text, "{}_count {}", definition.name, h.count);
+    }
+    let plain = |n: Option<&u64>| n.map(|n| (Vec::new(), n.to_string())).into_iter().collect();
+    for definition in Counter::ALL.iter().map(|counter| counter.definition()) {
+        series(&mut text, definition, plain(stats.process.counters.get(definition.name)));
+    }
+    for definition in Gauge::ALL.iter().map(|gauge| gauge.definition()) {
+        series(&mut text, definition, plain(stats.process.gauges.get(definition.name)));
+    }
+    text
+}
+
+/// The values of labels, and the number.
+type Sample = (Vec<String>, String);
+
+fn events(stats: &Stats, event: Event, part: impl Fn(&Tally) -> u64) -> Vec<Sample> {
+    let of_event = stats.counters.iter().filter(|counted| counted.event == event);
+    let sample = of_event.map(|counted| {
+        let names = event.number().labels.iter().skip(1);
+        let rest = names.map(|name| counted.labels.get(*name).cloned().unwrap_or_default());
+        let values = std::iter::once(counted.queue.to_string()).chain(rest).collect();
+        (values, part(&counted.tally).to_string())
+    });
+    sample.collect()
+}
+
+fn standing(stats: &Stats, name: &str) -> Vec<Sample> {
+    let each = |value: &dyn Fn(&QueueStats) -> Option<String>| -> Vec<Sample> {
+        let samples = stats.queues.iter().filter_map(|q| Some((vec![q.queue.to_string()], value(q)?)));
+        samples.collect()
+    };
+    match name {
+        "redrive_queue_messages" => {
+            let states = |q: &QueueStats| [("waiting", q.waiting), ("leased", q.leased)];
+            let samples = stats.queues.iter().flat_map(|q| {
+                states(q).map(|(state, n)| (vec![q.queue.to_string(), state.to_owned()], n.to_string()))
+            });
+            samples.collect()
+        }
+        "redrive_queue_bytes" => each(&|q| Some(q.bytes.to_string())),
+        "redrive_queue_peak" => each(&|q| Some(q.peak.to_string())),
+        "redrive_queue_utilisation" => each(&|q| q.utilisation().map(|full| format!("{full:.4}"))),
+        "redrive_letters_open" => each(&|q| Some(q.letters_open.to_string())),
+        "redrive_letters_peak" => each(&|q| Some(q.letters_peak.to_string())),
+        "redrive_oldest_open_letter_seconds" => {
+            let age = stats.oldest_open().map_or(0, |span| span.as_millis() / 1_000);
+            vec![(Vec::new(), age.to_string())]
+        }
+        "redrive_dead_per_second" => vec![(Vec::new(), format!("{:.1}", stats.process.dead_per_second))],
+        _ => Vec::new(),
+    }
+}
+
+fn head(text: &mut String, definition: Definition) {
+    let _ = writeln!(text, "# HELP {} {}", definition.name, definition.help.trim());
+    let _ = writeln!(text, "# TYPE {} {}", definition.name, definition.kind.name());
+}
+
+fn series(text: &mut String, definition: Definition, samples: Vec<Sample>) {
+    if samples.is_empty() {
+        return;
+    }
+    head(text, definition);
+    for (values, number) in samples {
+        text.push_str(definition.name);
+        let pairs: Vec<String> = definition
+            .labels
+            .iter()
+            .zip(values)
+            .map(|(name, value)| format!("{name}=\"{}\"", escaped(&value)))
+            .collect();
+        if !pairs.is_empty() {
+            let _ = write!(text, "{{{}}}", pairs.join(","));
+        }
+        let _ = writeln!(text, " {number}");
+    }
+}
+
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}

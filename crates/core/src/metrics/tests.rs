@@ -1,0 +1,163 @@
+//! The table, the folding, what follows from the counters, the rules, and the text format.
+
+use super::*;
+use crate::limits;
+use crate::time::Time;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+const NOW: Time = Time::from_millis(100_000);
+
+fn queue() -> crate::ids::QueueName {
+    "pay".parse().unwrap()
+}
+
+fn stats(events: &[(Event, &[&str], u64)]) -> Stats {
+    let mut tallies = Tallies::default();
+    for (event, labels, amount) in events {
+        tallies.add(TallyKey::new(*event, &queue(), labels), *amount, Time::from_millis(90_000));
+    }
+    let queues = vec![QueueStats {
+        queue: queue(),
+        waiting: 95,
+        leased: 0,
+        bytes: 7,
+        letters_open: 100,
+        peak: 99,
+        letters_peak: 120,
+        capacity: Some(100),
+    }];
+    let oldest_open_at = Some(Time::from_millis(40_000));
+    Stats { now: NOW, counters: tallies.counted(), queues, oldest_open_at, process: Snapshot::default() }
+}
+
+#[test]
+fn every_name_is_there_once_and_says_what_it_means() {
+    let all = definitions();
+    let names: BTreeSet<&str> = all.iter().map(|d| d.name).collect();
+    assert_eq!(names.len(), all.len());
+    for d in all {
+        assert!(d.name.starts_with("redrive_") && d.help.trim().ends_with('.'), "{d:?}");
+        assert_eq!(d.name.ends_with("_total"), d.kind == Kind::Counter, "{d:?}");
+    }
+}
+
+#[test]
+fn too_many_values_are_counted_together() {
+    let mut tallies = Tallies::default();
+    let add = |tallies: &mut Tallies, kind: &str, priority: &str| {
+        tallies.add(TallyKey::new(Event::Enqueued, &queue(), &[kind, priority]), 1, NOW)
+    };
+    for n in 0..limits::TALLIES_MAX {
+        add(&mut tallies, &format!("kind{n}"), "high");
+    }
+    assert_eq!(
+        add(&mut tallies, "kind1", "high").labels()["kind"],
+        "kind1",
+        "known ones are still told apart"
+    );
+    for n in 0..50 {
+        let labels = add(&mut tallies, &format!("new{n}"), "low").labels();
+        assert_eq!((labels["kind"].as_str(), labels["priority"].as_str()), ("other", "low"));
+    }
+    add(&mut tallies, "more", "high");
+    assert_eq!(tallies.counted().len(), limits::TALLIES_MAX + 2);
+    assert_eq!(tallies.counted().iter().map(|c| c.tally.count).sum::<u64>(), limits::TALLIES_MAX as u64 + 52);
+    let odd = TallyKey::new(Event::DeadByError, &queue(), &["a\u{1f}b\n"]);
+    assert_eq!(odd.labels()["error_type"], "ab", "no value can pose as two");
+}
+
+#[test]
+fn the_summary_follows_from_the_counters() {
+    let seen = stats(&[
+        (Event::Enqueued, &["a", "high"], 100),
+        (Event::Enqueued, &["b", "low"], 300),
+        (Event::Acked, &["a"], 1),
+        (Event::Acked, &["a"], 4),
+        (Event::Dead, &["max_attempts", "network", "transient"], 5),
+        (Event::Dead, &["permanent", "agent", "persistent"], 2),
+        (Event::Retried, &[], 1_000),
+        (Event::Retried, &[], 3_000),
+        (Event::RedriveSucceeded, &[], 10_000),
+        (Event::RedriveFailed, &[], 0),
+        (Event::Abandoned, &[], 30_000),
+        (Event::Replied, &["done"], 0),
+        (Event::Replied, &["left_out"], 0),
+    ])
+    .summary();
+    assert_eq!((seen.enqueued, seen.enqueued_bytes, seen.acked, seen.dead), (2, 400, 2, 2));
+    assert_eq!((seen.retry_success_rate, seen.abandonment_rate), (Some(0.5), Some(0.5)));
+    assert_eq!((seen.dead_letter_rate, seen.retries_average, seen.retries_max), (Some(0.5), Some(2.0), 4));
+    assert_eq!((seen.backoff_average_ms, seen.dead_age_average_ms), (Some(2_000), Some(20_000)));
+    assert_eq!((seen.dead_age_max_ms, seen.oldest_open_ms), (30_000, Some(60_000)));
+    assert_eq!((seen.messages_per_second, seen.bytes_per_second), (Some(0.2), Some(40.0)));
+    assert_eq!((seen.replies, seen.replies_left_out, seen.letters_open), (1, 1, 100));
+    let empty = Stats { counters: Vec::new(), queues: Vec::new(), ..stats(&[]) }.summary();
+    assert_eq!((empty.retry_success_rate, empty.messages_per_second, empty.since), (None, None, None));
+}
+
+#[test]
+fn the_built_in_rules_see_what_is_wrong_and_nothing_else() {
+    let registry = Registry::new();
+    let healthy = Stats { queues: Vec::new(), process: registry.snapshot(NOW), ..stats(&[]) };
+    assert_eq!(report(&healthy).alerts, []);
+    for _ in 0..10 {
+        registry.took(Timer::Enqueue, Duration::from_millis(20));
+    }
+    for _ in 0..101 {
+        registry.deaths.mark(Time::from_millis(99_000));
+    }
+    let ill = Stats { process: registry.snapshot(NOW), ..stats(&[]) };
+    let rules: Vec<_> = report(&ill).alerts.into_iter().map(|a| (a.rule, a.level)).collect();
+    let expected = [
+        ("slow_enqueue", AlertLevel::Warning),
+        ("dead_letter_rate", AlertLevel::Warning),
+        ("utilisation", AlertLevel::Critical),
+        ("depth", AlertLevel::Warning),
+    ];
+    assert_eq!(rules, expected.map(|(rule, level)| (rule.to_owned(), level)));
+}
+
+#[test]
+fn a_meter_forgets() {
+    let registry = Registry::new();
+    for second in 0..30 {
+        registry.deaths.mark(Time::from_millis(second * 1_000));
+    }
+    assert!((registry.deaths.per_second(Time::from_millis(30_000)) - 1.0).abs() < f64::EPSILON);
+    assert!(registry.deaths.per_second(Time::from_millis(300_000)).abs() < f64::EPSILON);
+}
+
+#[test]
+fn the_text_format_has_only_names_of_the_table() {
+    let registry = Registry::new();
+    registry.took(Timer::Lease, Duration::from_micros(1_500));
+    registry.count(Counter::Overflow, 3);
+    registry.raise(Gauge::WorkerBusy, 2);
+    registry.lower(Gauge::WorkerBusy, 5);
+    let process = registry.snapshot(NOW);
+    let seen = Stats { process, ..stats(&[(Event::Enqueued, &["say \"hi\"", "high"], 9)]) };
+    let text = render(&seen);
+    let known: BTreeSet<&str> = definitions().iter().map(|d| d.name).collect();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let name = line.split(['{', ' ']).next().unwrap();
+        let base = name.strip_suffix("_sum").or(name.strip_suffix("_count")).unwrap_or(name);
+        assert!(known.contains(base), "{line}");
+    }
+    for wanted in [
+        "redrive_enqueued_total{queue=\"pay\",kind=\"say \\\"hi\\\"\",priority=\"high\"} 1",
+        "redrive_enqueued_bytes_total{queue=\"pay\",kind=\"say \\\"hi\\\"\",priority=\"high\"} 9",
+        "redrive_queue_messages{queue=\"pay\",state=\"waiting\"} 95",
+        "redrive_queue_utilisation{queue=\"pay\"} 0.9500",
+        "redrive_lease_seconds{quantile=\"0.95\"} 0.001500",
+        "redrive_lease_seconds_count 1",
+        "redrive_overflow_total 3",
+        "redrive_worker_busy 0",
+        "# TYPE redrive_lease_seconds summary",
+    ] {
+        assert!(text.lines().any(|line| line == wanted), "{wanted} is missing in\n{text}");
+    }
+    for definition in STANDING {
+        assert!(text.contains(definition.name), "{} is read from nowhere", definition.name);
+    }
+}
