@@ -47,6 +47,7 @@
 
 mod directory;
 mod handler;
+pub mod metrics;
 mod runnable;
 
 pub use directory::{OpenOptions, memory, new_id, open, restore};
