@@ -13,7 +13,7 @@ use redrive::core::policy::QueuePolicy;
 use redrive::core::store::Store;
 use std::collections::BTreeSet;
 use std::ops::Deref;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Where the data is when nobody says.
@@ -57,6 +57,11 @@ impl Deref for Link<'_> {
 }
 
 impl Link<'_> {
+    /// The store itself, for what outlives this link.
+    pub(crate) fn store(&self) -> Arc<dyn Store> {
+        Arc::clone(&self.store)
+    }
+
     /// Asks the store something that may be asked twice: reading, enqueueing with a fixed id, stepping.
     pub(crate) async fn ask<T>(&mut self, question: impl AsyncFn(&dyn Store) -> Outcome<T>) -> Outcome<T> {
         for _ in 0..ASK_AGAIN_MAX {
@@ -85,6 +90,7 @@ pub(crate) struct App {
     actor: String,
     server: Option<String>,
     farewell: Mutex<Option<String>>,
+    drain: Mutex<Option<Arc<tokio::sync::Notify>>>,
 }
 
 impl App {
@@ -102,7 +108,21 @@ impl App {
             config,
             server: global.server,
             farewell: Mutex::new(None),
+            drain: Mutex::new(None),
         }
+    }
+
+    /// The same with the user's own data directory, where nobody named one and there is none here. For commands
+    /// that are run in other people's directories.
+    pub(crate) fn or_user_data(mut self) -> Self {
+        if self.data == Path::new(DEFAULT_DATA) && !self.data.exists() {
+            let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+            let home = || absolute("HOME").map(|home| home.join(".local/share"));
+            if let Some(place) = absolute("XDG_DATA_HOME").or_else(home) {
+                self.data = place.join("redrive");
+            }
+        }
+        self
     }
 
     /// The same from the flags alone, reading the configuration they name.
@@ -124,6 +144,19 @@ impl App {
     /// What to say if Ctrl-C ends the command from here on.
     pub(crate) fn on_interrupt(&self, say: String) {
         *self.farewell.lock().unwrap_or_else(PoisonError::into_inner) = Some(say);
+    }
+
+    /// From here on the command ends by itself, and in order, when this is notified: the first Ctrl-C does so.
+    pub(crate) fn on_interrupt_drain(&self) -> Arc<tokio::sync::Notify> {
+        let notify = Arc::new(tokio::sync::Notify::new());
+        *self.drain.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&notify));
+        notify
+    }
+
+    /// Tells the command to end; false when it cannot.
+    pub(crate) fn drains(&self) -> bool {
+        let drain = self.drain.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drain.map(|notify| notify.notify_one()).is_some()
     }
 
     /// The error of a command that Ctrl-C ended.

@@ -11,6 +11,7 @@ mod ndjson;
 mod output;
 mod policy_change;
 mod progress;
+mod target_change;
 
 use exit_code::{CliError, Done};
 
@@ -26,6 +27,18 @@ fn main() -> std::process::ExitCode {
     code.into()
 }
 
+/// Ctrl-C, or whoever asks the process to end.
+async fn interrupt() {
+    let Ok(mut terminated) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) else {
+        let _ = tokio::signal::ctrl_c().await;
+        return;
+    };
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        _ = terminated.recv() => {}
+    }
+}
+
 fn run(cli: args::Cli) -> Done {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -33,11 +46,23 @@ fn run(cli: args::Cli) -> Done {
         .map_err(|error| CliError::io("start the runtime", &error))?;
     let done = runtime.block_on(async {
         let app = commands::surroundings(cli.global, &cli.command)?;
+        let interruptible = !cli.command.drains();
+        let running = commands::run(&app, cli.command);
+        tokio::pin!(running);
         tokio::select! {
             // First, so that Ctrl-C is listened to before the command does anything.
             biased;
-            _ = tokio::signal::ctrl_c() => Err(app.interrupted()),
-            done = commands::run(&app, cli.command) => done,
+            () = interrupt(), if interruptible => {}
+            done = &mut running => return done,
+        }
+        if !app.drains() {
+            return Err(app.interrupted());
+        }
+        // The command brings what it has begun to an end; whoever asks again does not want to wait for that.
+        tokio::select! {
+            biased;
+            () = interrupt() => Err(app.interrupted()),
+            done = &mut running => done,
         }
     });
     // A thread may still wait for input that never comes; it must not keep the process.

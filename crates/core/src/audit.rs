@@ -88,14 +88,58 @@ pub fn seal(key: &AuditKey, n: u64, previous: &str, entry: AuditEntry) -> AuditR
 }
 
 fn seal_text(key: &AuditKey, n: u64, previous: &str, entry: &AuditEntry) -> String {
+    // Field order is the struct's, numbers and times have one spelling: the text is canonical.
+    let entry = serde_json::to_string(entry).unwrap_or_default();
+    hmac_text(key, &[previous.as_bytes(), &n.to_be_bytes(), entry.as_bytes()])
+}
+
+fn hmac_text(key: &AuditKey, parts: &[&[u8]]) -> String {
     // HMAC takes keys of any length; the error arm cannot be reached and would only weaken to an empty seal,
     // which never verifies.
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&key.0) else { return String::new() };
-    mac.update(previous.as_bytes());
-    mac.update(&n.to_be_bytes());
-    // Field order is the struct's, numbers and times have one spelling: the text is canonical.
-    mac.update(serde_json::to_string(entry).unwrap_or_default().as_bytes());
+    for part in parts {
+        mac.update(part);
+    }
     mac.finalize().into_bytes().iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// Where a chain begins whose first rows were trimmed: the seal of the last row that is gone, proved by the
+/// key, so that whoever lacks it cannot move the beginning.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Anchor {
+    /// The position of the last row that was trimmed.
+    pub n: u64,
+    /// Its seal.
+    pub seal: String,
+    /// What proves the two.
+    pub proof: String,
+}
+
+impl Anchor {
+    /// The anchor after this row.
+    #[must_use]
+    pub fn after(key: &AuditKey, row: &AuditRow) -> Self {
+        Self { n: row.n, seal: row.seal.clone(), proof: proof_text(key, row.n, &row.seal) }
+    }
+
+    /// Whether it was made with this key.
+    #[must_use]
+    pub fn holds(&self, key: &AuditKey) -> bool {
+        self.proof == proof_text(key, self.n, &self.seal)
+    }
+}
+
+fn proof_text(key: &AuditKey, n: u64, seal: &str) -> String {
+    hmac_text(key, &[b"redrive audit anchor", &n.to_be_bytes(), seal.as_bytes()])
+}
+
+/// What trimming did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditTrimmed {
+    /// Rows removed by this call.
+    pub rows: u64,
+    /// Whether there is more to remove.
+    pub more: bool,
 }
 
 /// What a check of the chain found.
@@ -103,6 +147,9 @@ fn seal_text(key: &AuditKey, n: u64, previous: &str, entry: &AuditEntry) -> Stri
 pub struct AuditReport {
     /// Rows checked.
     pub rows: u64,
+    /// Rows that were trimmed before them; the anchor stands for these.
+    #[serde(default)]
+    pub trimmed: u64,
     /// The last seal.
     pub head: String,
     /// What is wrong, with the row; nothing when the chain holds.
@@ -117,10 +164,19 @@ pub struct AuditCheck<'a> {
 }
 
 impl<'a> AuditCheck<'a> {
-    /// A check that starts at the origin.
+    /// A check that starts at the origin, or where trimming left an anchor.
     #[must_use]
-    pub fn new(key: &'a AuditKey) -> Self {
-        Self { key, report: AuditReport { rows: 0, head: ORIGIN.into(), broken: None } }
+    pub fn new(key: &'a AuditKey, anchor: Option<&Anchor>) -> Self {
+        let mut report = AuditReport { rows: 0, trimmed: 0, head: ORIGIN.into(), broken: None };
+        if let Some(anchor) = anchor {
+            report.trimmed = anchor.n;
+            report.head.clone_from(&anchor.seal);
+            if !anchor.holds(key) {
+                let why = "the anchor of the trimmed rows was changed, or made with another key";
+                report.broken = Some(why.into());
+            }
+        }
+        Self { key, report }
     }
 
     /// The next row in order.
@@ -128,13 +184,13 @@ impl<'a> AuditCheck<'a> {
         if self.report.broken.is_some() {
             return;
         }
-        let n = self.report.rows + 1;
+        let n = self.report.trimmed + self.report.rows + 1;
         if row.n != n {
             self.report.broken = Some(format!("row {n} is missing (found row {})", row.n));
         } else if seal_text(self.key, n, &self.report.head, &row.entry) != row.seal {
             self.report.broken = Some(format!("row {n} was changed, or sealed with another key"));
         } else {
-            self.report.rows = n;
+            self.report.rows += 1;
             self.report.head.clone_from(&row.seal);
         }
     }
@@ -145,12 +201,17 @@ impl<'a> AuditCheck<'a> {
         if self.report.broken.is_none() && self.report.head != stored {
             self.report.broken = Some(format!(
                 "the chain ends at row {} but the stored head is another: rows are missing at the end",
-                self.report.rows
+                self.report.trimmed + self.report.rows
             ));
         }
         if self.report.broken.is_none() && seen_known == Some(false) {
-            self.report.broken =
-                Some("the given head is not in the chain: rows were cut or rewritten".into());
+            self.report.broken = Some(match self.report.trimmed {
+                0 => "the given head is not in the chain: rows were cut or rewritten".into(),
+                n => format!(
+                    "the given head is not in the chain: rows were cut or rewritten, or it is older than row \
+                     {n}, up to which the trail was trimmed"
+                ),
+            });
         }
         self.report
     }
@@ -172,7 +233,7 @@ mod tests {
     }
 
     fn check(key: &AuditKey, rows: &[AuditRow], stored: &str) -> Option<String> {
-        let mut check = AuditCheck::new(key);
+        let mut check = AuditCheck::new(key, None);
         rows.iter().for_each(|r| check.row(r));
         check.finish(stored, None).broken
     }
@@ -193,5 +254,25 @@ mod tests {
         assert!(check(&key, &swapped, &head).is_some());
         assert!(check(&key, &rows[..4], &head).unwrap().contains("at the end"));
         assert!(check(&AuditKey([8; 32]), &rows, &head).unwrap().contains("another key"));
+    }
+
+    #[test]
+    fn i48_a_trimmed_chain_is_proved_from_its_anchor() {
+        let (key, rows) = chain();
+        let head = rows[4].seal.clone();
+        let check = |anchor: &Anchor, rows: &[AuditRow]| {
+            let mut check = AuditCheck::new(&key, Some(anchor));
+            rows.iter().for_each(|r| check.row(r));
+            check.finish(&head, None)
+        };
+        let anchor = Anchor::after(&key, &rows[2]);
+        let report = check(&anchor, &rows[3..]);
+        assert_eq!((report.rows, report.trimmed, report.broken), (2, 3, None));
+        assert!(check(&anchor, &rows[4..]).broken.unwrap().contains("row 4 is missing"));
+        assert!(check(&anchor, &rows[2..]).broken.unwrap().contains("found row 3"));
+        let moved = Anchor { proof: anchor.proof.clone(), ..Anchor::after(&AuditKey([8; 32]), &rows[3]) };
+        assert!(check(&moved, &rows[4..]).broken.unwrap().contains("anchor"));
+        let all = check(&Anchor::after(&key, &rows[4]), &[]);
+        assert_eq!((all.rows, all.trimmed, all.broken), (0, 5, None));
     }
 }

@@ -1,6 +1,7 @@
 //! The rules of a queue, and [`judge`]: the one place that turns a failure into a verdict. Workers report,
 //! stores apply; nobody else retries.
 
+use crate::auto_redrive::AutoRedrive;
 use crate::backoff::{Backoff, Roll};
 use crate::breaker::BreakerPolicy;
 use crate::error::Refusal;
@@ -11,6 +12,7 @@ use crate::lifecycle::Life;
 use crate::limits;
 use crate::message::{Priority, Terms, sane};
 use crate::poison::{Finding, PoisonPolicy};
+use crate::target::Target;
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -144,6 +146,9 @@ pub struct QueuePolicy {
     pub breaker: Option<BreakerPolicy>,
     /// What is done about messages that break whoever touches them.
     pub poison: PoisonPolicy,
+    /// When dead letters are sent back by themselves; never when not said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auto_redrive: Option<AutoRedrive>,
     /// How long closed letters are kept, from closing.
     #[serde(rename = "retention_ms", alias = "retention")]
     pub retention: Span,
@@ -156,6 +161,9 @@ pub struct QueuePolicy {
     /// Payload bytes of live messages the queue holds at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_bytes: Option<u64>,
+    /// What delivers its messages, when no handler of the user's own does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<Target>,
 }
 
 impl Default for QueuePolicy {
@@ -177,10 +185,12 @@ impl Default for QueuePolicy {
             handling: BTreeMap::new(),
             breaker: None,
             poison: PoisonPolicy::default(),
+            auto_redrive: None,
             retention: Span::from_days(30),
             open_ttl: None,
             max_messages: None,
             max_bytes: None,
+            target: None,
         }
     }
 }
@@ -281,6 +291,9 @@ impl QueuePolicy {
         if let Some(breaker) = &self.breaker {
             breaker.check()?;
         }
+        if let Some(auto) = &self.auto_redrive {
+            auto.check()?;
+        }
         sane("poison.quarantine", self.poison.quarantine, Span::from_millis(1), limits::SPAN_MAX)?;
         sane("lease", self.lease, limits::LEASE_MIN, limits::LEASE_MAX)?;
         sane("retry_for", self.retry_for, Span::from_millis(1), limits::SPAN_MAX)?;
@@ -300,6 +313,9 @@ impl QueuePolicy {
             if rules.len() > limits::RULES_MAX {
                 return Err(Refusal::invalid(name, format!("more than {} rules", limits::RULES_MAX)));
             }
+        }
+        if let Some(target) = &self.target {
+            target.check()?;
         }
         if self.drawers(queue).contains(queue) {
             return Err(Refusal::invalid("dlq", format!("{queue} would be its own drawer; name another")));
@@ -332,6 +348,8 @@ pub enum Verdict {
 pub enum Override {
     /// Dead-letter now.
     DeadLetter,
+    /// Try again when the queue's backoff says, whatever the count says; the time budget still holds.
+    Retry,
     /// Try again after this long, whatever the count says; the time budget still holds.
     RetryAfter(Span),
 }
@@ -417,10 +435,12 @@ pub fn judge(case: &Case<'_>) -> Verdict {
     }
     let delay = match (said, case.finding) {
         (Some(Override::RetryAfter(span)), _) => span.min(policy.retry_for),
-        (Some(Override::DeadLetter) | None, Finding::Throttle(at_least)) if policy.poison.detect => {
+        (Some(Override::DeadLetter | Override::Retry) | None, Finding::Throttle(at_least))
+            if policy.poison.detect =>
+        {
             delay.max(*at_least)
         }
-        (Some(Override::DeadLetter) | None, _) => delay,
+        (Some(Override::DeadLetter | Override::Retry) | None, _) => delay,
     };
     let at = now.plus(delay);
     match overdue(terms, at) {
@@ -514,6 +534,11 @@ mod tests {
         let soon = Some(Override::RetryAfter(Span::from_secs(7)));
         let v = judge(&policy, &envelope, &life, &failure("E"), soon, NOW, Roll(0));
         assert_eq!(v, Verdict::Retry { at: NOW.plus(Span::from_secs(7)) });
+        let over = Life { attempts: 9, ..life };
+        policy.exclude.clear();
+        assert_eq!(judge(&policy, &envelope, &over, &failure("E"), None, NOW, Roll(0)), DEAD_BY_COUNT);
+        let v = judge(&policy, &envelope, &over, &failure("E"), Some(Override::Retry), NOW, Roll(0));
+        assert_eq!(v, Verdict::Retry { at: NOW.plus(policy.backoff.delay(9, None, None, Roll(0))) });
     }
 
     #[test]

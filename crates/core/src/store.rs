@@ -6,7 +6,7 @@
 //! no reply is applied whole or not at all, per entry (**I5**); **I6** after a failed write or fsync nothing
 //! more is acknowledged; **I11** conservation holds at every commit.
 
-use crate::audit::{AuditReport, AuditRow};
+use crate::audit::{AuditReport, AuditRow, AuditTrimmed};
 use crate::breaker::BreakerView;
 use crate::dead_letter::{Act, ActRequest, Actor, DeadLetter, LetterDelivery, Status};
 use crate::error::{Outcome, Refusal};
@@ -80,6 +80,14 @@ impl LeaseRequest {
 /// [`Refusal::Invalid`].
 pub fn check_lease(lease_for: Option<Span>) -> Result<(), Refusal> {
     lease_for.map_or(Ok(()), |span| sane("lease", span, limits::LEASE_MIN, limits::LEASE_MAX))
+}
+
+/// Refuses snoozes that are a typing mistake.
+///
+/// # Errors
+/// [`Refusal::Invalid`].
+pub fn check_snooze(span: Span) -> Result<(), Refusal> {
+    sane("snooze", span, Span::ZERO, limits::SPAN_MAX)
 }
 
 /// Refuses worker names that are empty, too long or not printable.
@@ -169,7 +177,7 @@ impl Settlement {
     pub fn check(&self) -> Result<(), Refusal> {
         match &self.what {
             Settle::Extend { by } => check_lease(*by),
-            Settle::Snooze { span } => sane("snooze", *span, Span::ZERO, limits::SPAN_MAX),
+            Settle::Snooze { span } => check_snooze(*span),
             Settle::Reply { payload } => payload.check("reply"),
             Settle::Ack | Settle::Fail { .. } | Settle::Release | Settle::Progress { .. } => Ok(()),
         }
@@ -379,6 +387,12 @@ pub enum LetterSettle {
     },
     /// Back to the drawer.
     Release,
+    /// Back to the drawer, and no consumer is given it for so long.
+    Snooze {
+        /// For how long.
+        #[serde(rename = "for_ms")]
+        span: Span,
+    },
     /// Longer, please.
     Extend {
         /// From now; 300 s when not said.
@@ -395,6 +409,15 @@ pub struct LetterSettlement {
     /// What is said.
     #[serde(flatten)]
     pub what: LetterSettle,
+}
+
+/// A letter that another store has now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HandOver {
+    /// The letter.
+    pub id: MessageId,
+    /// Its version when it was copied; a letter that changed since is refused.
+    pub version: u64,
 }
 
 /// Where a letter stands after an act.
@@ -445,6 +468,11 @@ pub trait Letters: Send + Sync {
     /// Files letters from an export. A letter whose id is here already is left alone and refused by entry.
     async fn import(&self, batch: Vec<DeadLetter>, actor: Actor) -> Outcome<Each<MessageId>>;
 
+    /// Removes letters that another store has now, counted as purged, with one audit row each. Whoever asks
+    /// has seen to it that they are there. A letter that changed, is being retried, is in a consumer's hands or
+    /// holds its ordering key is refused: it belongs here (**I12, I48**).
+    async fn hand_over(&self, batch: Vec<HandOver>, actor: Actor) -> Outcome<Each<MessageId>>;
+
     /// What an operation over this filter would touch, and the bound that freezes it.
     async fn preview(&self, filter: Filter, sample: usize) -> Outcome<Preview>;
 
@@ -471,6 +499,10 @@ pub trait Letters: Send + Sync {
 
     /// Checks the chain, and that a head noted earlier is in it (**I48**).
     async fn audit_verify(&self, head: Option<String>) -> Outcome<AuditReport>;
+
+    /// Removes rows of the trail that are older than `before`, a bounded number per call, and leaves an anchor
+    /// from which the rest can still be proved. That it was done is a row itself (**I48, I49**).
+    async fn audit_trim(&self, before: Time, actor: Actor) -> Outcome<AuditTrimmed>;
 }
 
 /// A small durable value and its version.

@@ -13,8 +13,8 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
-use std::sync::Arc;
-use tokio::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 /// What becomes of a delivery, in the words of the handler.
@@ -98,7 +98,8 @@ impl HandlerError {
         Self::of("Error", error.as_ref())
     }
 
-    fn of(error_type: &str, error: &dyn StdError) -> Self {
+    /// From a borrowed error of this type.
+    pub(crate) fn of(error_type: &str, error: &dyn StdError) -> Self {
         let mut all = Self::new(error_type, error.to_string());
         let mut beneath = error.source();
         let mut causes = Vec::new();
@@ -181,6 +182,11 @@ impl fmt::Display for HandlerError {
     }
 }
 
+/// The short name of a type.
+pub(crate) fn short_name_of<T: ?Sized>() -> &'static str {
+    short_type_name(std::any::type_name::<T>())
+}
+
 /// `a::b::Error<c::D>` is `b::Error`: the last module says whose `Error` it is, the rest is noise.
 fn short_type_name(full: &str) -> &str {
     let path = full.split('<').next().unwrap_or(full);
@@ -195,24 +201,55 @@ fn short_type_name(full: &str) -> &str {
 pub struct Context {
     delivery: Arc<Delivery>,
     cancelled: CancellationToken,
-    progress: mpsc::UnboundedSender<Progress>,
+    reported: Arc<Reported>,
+}
+
+/// The last progress report of one delivery that nobody has kept yet.
+#[derive(Debug, Default)]
+pub(crate) struct Reported {
+    last: Mutex<Option<Progress>>,
+    told: Arc<Notify>,
+}
+
+impl Reported {
+    /// One whose reports are announced through `told`.
+    pub(crate) fn telling(told: Arc<Notify>) -> Self {
+        Self { last: Mutex::default(), told }
+    }
+
+    /// The last report, once.
+    pub(crate) fn take(&self) -> Option<Progress> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
 }
 
 impl Context {
-    /// A context around a delivery; `progress` carries what [`Self::progress`] reports.
-    #[must_use]
-    pub fn new(
+    pub(crate) fn new(
         delivery: Arc<Delivery>,
         cancelled: CancellationToken,
-        progress: mpsc::UnboundedSender<Progress>,
+        reported: Arc<Reported>,
     ) -> Self {
-        Self { delivery, cancelled, progress }
+        Self { delivery, cancelled, reported }
+    }
+
+    /// A context outside a worker: to call a handler by hand, or in a test. Progress goes nowhere.
+    #[must_use]
+    pub fn detached(delivery: Delivery, cancelled: CancellationToken) -> Self {
+        Self { delivery: Arc::new(delivery), cancelled, reported: Arc::default() }
     }
 
     /// The whole delivery.
     #[must_use]
     pub fn delivery(&self) -> &Delivery {
         &self.delivery
+    }
+
+    /// The same context with another payload, for handlers around handlers.
+    #[must_use]
+    pub(crate) fn with_payload(&self, payload: Payload) -> Self {
+        let mut delivery = Delivery::clone(&self.delivery);
+        delivery.message.envelope.payload = payload;
+        Self { delivery: Arc::new(delivery), ..self.clone() }
     }
 
     /// What never changes about the message: id, queue, kind, headers, tags, payload.
@@ -241,10 +278,11 @@ impl Context {
         serde_json::from_slice(self.bytes()).map_err(|error| undecodable::<T>(&error))
     }
 
-    /// Says how far the work is. Kept with the message, with the next heartbeat at the latest; never waits.
+    /// Says how far the work is. Kept with the message, at most one report a second; never waits.
     pub fn progress(&self, done: u64, total: Option<u64>, note: impl Into<String>) {
-        // Nobody listens any more when the delivery is over; then there is nothing to report to.
-        let _ = self.progress.send(Progress::new(done, total, note));
+        let report = Progress::new(done, total, note);
+        *self.reported.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
+        self.reported.told.notify_one();
     }
 
     /// How far the last attempt said it was.

@@ -1,19 +1,21 @@
 //! One directory, many processes: whoever comes first holds it, whoever comes later talks to them.
 
 use crate::remote::server::{Server, serve};
-use crate::remote::{RemoteStore, SOCKET};
+use crate::remote::{Heir, RemoteStore, SOCKET};
 use crate::sqlite::{Options, SqliteStore};
 use redrive_core::error::{StoreError, StoreErrorKind};
 use redrive_core::store::Store;
 use redrive_core::time::Span;
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// How often a directory that is held for a moment is tried again.
 const TRY_EVERY: Duration = Duration::from_millis(10);
 
-/// Opens a data directory, or connects to the process that holds it.
+/// Opens a data directory, or connects to the process that holds it. Who means to hold it for long (`serve`)
+/// takes the holder's place when that goes away: with the first call that finds nobody there.
 ///
 /// # Errors
 /// A [`StoreError`] that says what is wrong with the directory and what to do.
@@ -30,6 +32,14 @@ pub async fn open(
             opened => return opened,
         };
         match RemoteStore::connect(directory).await {
+            Ok(remote) if serve => {
+                let place = directory.to_owned();
+                let take_over = Box::new(move || {
+                    let place = place.clone();
+                    Box::pin(async move { open_here(&place, false, true).await }) as Pin<Box<_>>
+                });
+                return Ok(Arc::new(remote.inherit(Heir::new(take_over, patience.to_std()))));
+            }
             Ok(remote) => return Ok(Arc::new(remote)),
             Err(error) if error.kind == StoreErrorKind::Protocol => return Err(error),
             Err(_) => {}

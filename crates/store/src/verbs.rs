@@ -8,7 +8,7 @@ use crate::engine::settle::Said;
 use crate::engine::tables::{Incoming, Reads, Tables, unless_damaged};
 use crate::engine::{Engine, reads, replies};
 use async_trait::async_trait;
-use redrive_core::audit::{AuditKey, AuditReport, AuditRow};
+use redrive_core::audit::{AuditKey, AuditReport, AuditRow, AuditTrimmed};
 use redrive_core::breaker::BreakerView;
 use redrive_core::dead_letter::{ActRequest, Actor, DeadLetter, LetterDelivery};
 use redrive_core::error::{Outcome, Refusal};
@@ -23,7 +23,7 @@ use redrive_core::operation::{Control, Member, Operation, OperationSpec, Preview
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Page, PageRequest, Query};
 use redrive_core::store::{
-    Drawer, Each, Enqueued, KeyState, KvEntry, LeaseRequest, LetterLeaseRequest, LetterSettlement,
+    Drawer, Each, Enqueued, HandOver, KeyState, KvEntry, LeaseRequest, LetterLeaseRequest, LetterSettlement,
     LetterState, Letters, Purged, Queue, Reaped, Settle, Settled, Settlement, Store, StoreInfo,
     VerifyRequest, Work,
 };
@@ -297,6 +297,10 @@ impl<A: Access> Letters for EngineStore<A> {
         Ok(results)
     }
 
+    async fn hand_over(&self, batch: Vec<HandOver>, actor: Actor) -> Outcome<Each<MessageId>> {
+        self.0.write(false, move |engine, now| engine.hand_over(batch, &actor, now)).await
+    }
+
     async fn preview(&self, filter: Filter, sample: usize) -> Outcome<Preview> {
         self.0.read(move |tables, now| reads::preview(tables, &filter, sample, now)).await
     }
@@ -332,6 +336,10 @@ impl<A: Access> Letters for EngineStore<A> {
     async fn audit_verify(&self, head: Option<String>) -> Outcome<AuditReport> {
         let key = self.0.audit_key();
         self.0.read(move |tables, _| reads::audit_verify(tables, &key, head.as_deref())).await
+    }
+
+    async fn audit_trim(&self, before: Time, actor: Actor) -> Outcome<AuditTrimmed> {
+        self.0.write(false, move |engine, now| engine.audit_trim(before, &actor, now)).await
     }
 }
 

@@ -8,7 +8,7 @@ mod letters;
 mod pages;
 mod wisdom;
 
-use redrive_core::audit::{AuditEntry, AuditKey, AuditRow, ORIGIN, seal};
+use redrive_core::audit::{Anchor, AuditEntry, AuditKey, AuditRow, ORIGIN, seal};
 use redrive_core::breaker::Breaker;
 use redrive_core::dead_letter::{Actor, File};
 use redrive_core::error::Refusal;
@@ -77,6 +77,8 @@ struct Books {
     drawers: BTreeSet<QueueName>,
     operations: Vec<(Operation, Vec<Member>)>,
     audit: Vec<AuditRow>,
+    /// Where the trail begins, once it was trimmed.
+    anchor: Option<Anchor>,
     kv: BTreeMap<(String, String), KvEntry>,
     schedulers: BTreeMap<BTreeSet<QueueName>, Scheduler>,
     breakers: BTreeMap<(QueueName, String), Breaker>,
@@ -126,7 +128,8 @@ impl Books {
 
     fn seal(&mut self, entry: AuditEntry) {
         let head = self.audit.last().map_or(ORIGIN.to_owned(), |row| row.seal.clone());
-        self.audit.push(seal(&AUDIT_KEY, self.audit.len() as u64 + 1, &head, entry));
+        let n = self.audit.last().map_or(0, |row| row.n) + 1;
+        self.audit.push(seal(&AUDIT_KEY, n, &head, entry));
     }
 
     /// Drawers are no queues (I38): neither may this name be one, nor may a queue lie where letters will.

@@ -92,6 +92,8 @@ pub enum SayLetter {
     Fail,
     /// Back.
     Release,
+    /// Back, and not for so many seconds.
+    Snooze(u64),
     /// Longer, by seconds.
     Extend(Option<u64>),
 }
@@ -308,6 +310,7 @@ fn say_letter() -> impl Strategy<Value = SayLetter> {
         3 => act().prop_map(SayLetter::Do),
         1 => Just(SayLetter::Fail),
         1 => Just(SayLetter::Release),
+        1 => (0_u64..600).prop_map(SayLetter::Snooze),
         1 => of(1_u64..600).prop_map(SayLetter::Extend),
     ]
 }

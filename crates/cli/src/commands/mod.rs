@@ -16,8 +16,10 @@ pub(crate) mod lease;
 pub(crate) mod message;
 pub(crate) mod queue;
 pub(crate) mod report;
+pub(crate) mod run;
 pub(crate) mod settle;
 pub(crate) mod signature;
+pub(crate) mod work;
 
 use crate::args::{Command, Global, PageArgs};
 use crate::config::Config;
@@ -37,6 +39,7 @@ use redrive::core::store::Store;
 pub(crate) fn surroundings(global: Global, command: &Command) -> Result<App, CliError> {
     let global = global.without_empty();
     match command {
+        Command::Run(_) => App::load(global).map(App::or_user_data),
         Command::Init | Command::Completions(_) => Ok(App::new(global, Config::default())),
         Command::Enqueue(_)
         | Command::Lease(_)
@@ -44,6 +47,7 @@ pub(crate) fn surroundings(global: Global, command: &Command) -> Result<App, Cli
         | Command::Fail(_)
         | Command::Extend(_)
         | Command::Release(_)
+        | Command::Work(_)
         | Command::Message(_)
         | Command::Queue(_)
         | Command::Dlq(_)
@@ -68,6 +72,8 @@ pub(crate) async fn run(app: &App, command: Command) -> Done {
         Command::Fail(args) => settle::fail(app, *args).await,
         Command::Extend(args) => settle::extend(app, args).await,
         Command::Release(args) => settle::release(app, args).await,
+        Command::Work(args) => work::run(app, *args).await,
+        Command::Run(args) => run::run(app, args).await,
         Command::Message(command) => message::run(app, command).await,
         Command::Queue(command) => queue::run(app, command).await,
         Command::Dlq(command) => dlq::run(app, command).await,

@@ -20,3 +20,4 @@ mod story;
 mod support;
 mod together;
 mod transfer;
+mod work;

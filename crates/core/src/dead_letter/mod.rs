@@ -13,8 +13,10 @@ use crate::policy::{OnDead, QueuePolicy};
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 
+mod capture;
 mod status;
 
+pub use capture::Captured;
 pub use status::{Move, Place, Status, next_status};
 
 /// What an operator, a policy or a consumer does to one letter.
@@ -358,6 +360,36 @@ impl File {
         }
         next.version += 1;
         next
+    }
+
+    /// Whether the letter may go to another store: nobody works on it and nothing here waits for it.
+    ///
+    /// # Errors
+    /// A refusal that says what keeps it.
+    pub fn may_leave(&self, id: MessageId, version: u64, now: Time) -> Result<(), Refusal> {
+        if self.version != version {
+            return Err(Refusal::VersionConflict { id, expected: version, actual: self.version });
+        }
+        if let (Some(worker), Some(until)) = (&self.consumer, self.consumer_until)
+            && until > now
+        {
+            return Err(Refusal::LetterLeased { id, worker: worker.clone(), until });
+        }
+        let stays = |hint: &str| {
+            let act = "hand over".to_owned();
+            Err(Refusal::WrongStatus { id, status: self.status, act, hint: hint.to_owned() })
+        };
+        match self.status {
+            Status::Retrying => {
+                stays("it was sent back to work; wait until the message is done or dies again")
+            }
+            Status::Pending | Status::Review | Status::Quarantined if self.holds_key => {
+                stays("its ordering key is held here until it is closed")
+            }
+            Status::Pending | Status::Review | Status::Quarantined | Status::Resolved | Status::Abandoned => {
+                Ok(())
+            }
+        }
     }
 
     /// Whether a dead-letter consumer may lease it now.

@@ -20,6 +20,7 @@
 
 mod eval;
 mod field;
+mod item;
 mod json;
 mod lexer;
 mod parser;
@@ -29,6 +30,7 @@ pub mod sql;
 mod tests;
 
 pub use field::Field;
+pub use item::ItemFilter;
 
 use crate::dead_letter::DeadLetter;
 use crate::ids::{GroupId, serde_as_text};
@@ -62,11 +64,7 @@ impl Filter {
     /// # Errors
     /// [`FilterError`] for one thing that is wrong, with its position; there may be more.
     pub fn parse(text: &str) -> Result<Self, FilterError> {
-        if text.len() > limits::FILTER_BYTES_MAX {
-            let at = (0..=limits::FILTER_BYTES_MAX).rfind(|at| text.is_char_boundary(*at)).unwrap_or(0);
-            let what = format!("filter of {} bytes is longer than {}", text.len(), limits::FILTER_BYTES_MAX);
-            return Err(Fault::new(at, what).into_error(text.get(..at).unwrap_or_default()));
-        }
+        too_long(text)?;
         let expr = lexer::lex(text).and_then(|tokens| parser::parse(tokens, text.len()));
         Ok(Self { text: text.to_owned(), expr: expr.map_err(|fault| fault.into_error(text))? })
     }
@@ -150,6 +148,16 @@ impl Filter {
         }
         found
     }
+}
+
+/// Refuses a filter that nobody wrote by hand.
+fn too_long(text: &str) -> Result<(), FilterError> {
+    if text.len() <= limits::FILTER_BYTES_MAX {
+        return Ok(());
+    }
+    let at = (0..=limits::FILTER_BYTES_MAX).rfind(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    let what = format!("filter of {} bytes is longer than {}", text.len(), limits::FILTER_BYTES_MAX);
+    Err(Fault::new(at, what).into_error(text.get(..at).unwrap_or_default()))
 }
 
 impl fmt::Display for Filter {

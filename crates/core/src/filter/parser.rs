@@ -113,7 +113,15 @@ enum Keyword {
 }
 
 fn keyword(token: &Token) -> Option<Keyword> {
-    let Token::Word(word) = token else { return None };
+    if let Token::Word(word) = token { keyword_of(word) } else { None }
+}
+
+/// Whether the word combines terms.
+pub(super) fn is_keyword(word: &str) -> bool {
+    keyword_of(word).is_some()
+}
+
+fn keyword_of(word: &str) -> Option<Keyword> {
     [("and", Keyword::And), ("or", Keyword::Or), ("not", Keyword::Not)]
         .into_iter()
         .find(|(name, _)| word.eq_ignore_ascii_case(name))

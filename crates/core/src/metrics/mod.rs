@@ -169,7 +169,7 @@ events! {
     Quarantined = "quarantined", "redrive_quarantined_total", [];
     /// Letters that a dead-letter consumer dealt with, by how: done, failed or released.
     Processed = "processed", "redrive_letters_processed_total", ["outcome"];
-    /// Messages and letters removed, by what: message, letter or retention.
+    /// Messages and letters removed, by what: message, letter, retention or hand_over.
     Discarded = "discarded", "redrive_discarded_total", ["what"];
     /// Messages dropped because their time was over.
     Expired = "expired", "redrive_expired_total", [];

@@ -17,12 +17,12 @@ use redrive_core::metrics::{self, Event, Timer};
 use redrive_core::policy::QueuePolicy;
 use redrive_core::progress::Progress;
 use redrive_core::store::{
-    Each, LetterLeaseRequest, LetterSettle, LetterSettlement, LetterState, check_lease,
+    Each, LetterLeaseRequest, LetterSettle, LetterSettlement, LetterState, check_lease, check_snooze,
 };
 use redrive_core::time::Time;
 
 /// Turns per-entry outcomes into results; an error of the store ends the batch.
-fn each<I, R>(batch: Vec<I>, mut one: impl FnMut(I) -> Outcome<R>) -> Outcome<Each<R>> {
+pub(super) fn each<I, R>(batch: Vec<I>, mut one: impl FnMut(I) -> Outcome<R>) -> Outcome<Each<R>> {
     let mut results = Vec::with_capacity(batch.len());
     for entry in batch {
         results.push(match one(entry) {
@@ -46,7 +46,7 @@ impl<T: Tables> Engine<T> {
         })
     }
 
-    fn letter_of(&mut self, id: MessageId) -> Outcome<Letter> {
+    pub(super) fn letter_of(&mut self, id: MessageId) -> Outcome<Letter> {
         self.tables.letter(id)?.ok_or_else(|| Refusal::NoSuchLetter { id }.into())
     }
 
@@ -167,7 +167,7 @@ impl<T: Tables> Engine<T> {
         let free = File { consumer: None, consumer_until: None, ..letter.file.clone() };
         let outcome = match &settlement.what {
             LetterSettle::Fail { .. } => Some("failed"),
-            LetterSettle::Release => Some("released"),
+            LetterSettle::Release | LetterSettle::Snooze { .. } => Some("released"),
             LetterSettle::Do { .. } | LetterSettle::Extend { .. } => None,
         };
         let file = match settlement.what {
@@ -196,6 +196,10 @@ impl<T: Tables> Engine<T> {
                 file
             }
             LetterSettle::Release => File { available_at: now, ..free },
+            LetterSettle::Snooze { span } => {
+                check_snooze(span)?;
+                File { available_at: now.plus(span), ..free }
+            }
             LetterSettle::Extend { by } => {
                 check_lease(by)?;
                 let longer = until.max(now.plus(by.unwrap_or(CONSUMER_LEASE)));

@@ -5,6 +5,7 @@
 mod breakers;
 mod counting;
 mod groups;
+mod hand_over;
 pub(crate) mod hot;
 mod lines;
 pub(crate) mod tables;
@@ -17,6 +18,7 @@ mod operations;
 pub(crate) mod reads;
 pub(crate) mod replies;
 pub(crate) mod settle;
+pub(crate) mod trim;
 
 use crate::entropy::Entropy;
 use crate::faults::{self, Fault};

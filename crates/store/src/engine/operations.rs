@@ -133,6 +133,10 @@ impl<T: Tables> Engine<T> {
         value: Option<Vec<u8>>,
         expected: u64,
     ) -> Outcome<u64> {
+        if namespace == super::trim::NAMESPACE {
+            let why = format!("{namespace:?} belongs to the audit trail; use another");
+            return Err(Refusal::invalid("namespace", why).into());
+        }
         if namespace.len() + key.len() > limits::KEY_BYTES_MAX {
             return Err(Refusal::invalid("key", format!("at most {} bytes", limits::KEY_BYTES_MAX)).into());
         }

@@ -310,9 +310,11 @@ pub(crate) fn audit(tables: &dyn Reads, page: &PageRequest) -> Outcome<Page<Audi
 
 /// Checks the whole chain.
 pub(crate) fn audit_verify(tables: &dyn Reads, key: &AuditKey, head: Option<&str>) -> Outcome<AuditReport> {
-    let mut check = AuditCheck::new(key);
-    let mut seen = head.map(|h| h == ORIGIN);
-    let mut after = 0;
+    let anchor = super::trim::anchor(tables)?;
+    let mut check = AuditCheck::new(key, anchor.as_ref());
+    let mut after = anchor.as_ref().map_or(0, |anchor| anchor.n);
+    let begins = anchor.as_ref().map_or(ORIGIN, |anchor| &anchor.seal);
+    let mut seen = head.map(|h| h == begins);
     loop {
         let rows = tables.audit_after(after, CHUNK)?;
         let Some(last) = rows.last() else { break };

@@ -240,5 +240,7 @@ pub(crate) trait Tables: Reads {
     fn put_member(&mut self, id: OperationId, position: u64, outcome: MemberOutcome) -> Kept<()>;
 
     fn add_audit(&mut self, row: &AuditRow) -> Kept<()>;
+    /// Removes the rows up to this one.
+    fn drop_audit(&mut self, up_to: u64) -> Kept<()>;
     fn put_kv(&mut self, namespace: &str, key: &str, entry: Option<&KvEntry>) -> Kept<()>;
 }

@@ -424,6 +424,11 @@ impl Tables for Maps {
         Ok(())
     }
 
+    fn drop_audit(&mut self, up_to: u64) -> Kept<()> {
+        self.audit.retain(|n, _| *n > up_to);
+        Ok(())
+    }
+
     fn add_audit(&mut self, row: &AuditRow) -> Kept<()> {
         self.audit.insert(row.n, row.clone());
         Ok(())

@@ -7,7 +7,7 @@ pub(crate) mod server;
 use crate::engine::enqueue::check_batch;
 use async_trait::async_trait;
 use protocol::{Call, Hello, VERSION, receive, send};
-use redrive_core::audit::{AuditReport, AuditRow};
+use redrive_core::audit::{AuditReport, AuditRow, AuditTrimmed};
 use redrive_core::breaker::BreakerView;
 use redrive_core::dead_letter::{ActRequest, Actor, DeadLetter, LetterDelivery};
 use redrive_core::error::{Outcome, StoreError, StoreErrorKind};
@@ -22,16 +22,20 @@ use redrive_core::operation::{Control, Member, Operation, OperationSpec, Preview
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Page, PageRequest, Query};
 use redrive_core::store::{
-    Drawer, Each, Enqueued, KeyState, KvEntry, LeaseRequest, LetterLeaseRequest, LetterSettlement,
+    Drawer, Each, Enqueued, HandOver, KeyState, KvEntry, LeaseRequest, LetterLeaseRequest, LetterSettlement,
     LetterState, Letters, Purged, Queue, Reaped, Settled, Settlement, Store, StoreInfo, VerifyRequest, Work,
 };
-use redrive_core::time::Span;
+use redrive_core::time::{Span, Time};
 use serde::de::DeserializeOwned;
+use std::fmt;
 use std::fs::File;
+use std::future::Future;
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio::net::UnixStream;
 
 /// The socket in a data directory.
@@ -68,7 +72,35 @@ fn address(path: &Path) -> io::Result<Address> {
 pub struct RemoteStore {
     path: PathBuf,
     idle: Mutex<Vec<UnixStream>>,
+    heir: Option<Heir>,
 }
+
+/// Opens the directory in this process and serves its socket, if nobody else does.
+pub(crate) type TakeOver =
+    Box<dyn Fn() -> Pin<Box<dyn Future<Output = Result<Arc<dyn Store>, StoreError>> + Send>> + Send + Sync>;
+
+/// What a process does that works on a directory for long and finds its holder gone: it takes its place. From
+/// then on it holds the store and talks to itself over the same socket as everybody else.
+pub(crate) struct Heir {
+    take_over: TakeOver,
+    patience: Duration,
+    held: tokio::sync::Mutex<Option<Arc<dyn Store>>>,
+}
+
+impl Heir {
+    pub(crate) fn new(take_over: TakeOver, patience: Duration) -> Self {
+        Self { take_over, patience, held: tokio::sync::Mutex::default() }
+    }
+}
+
+impl fmt::Debug for Heir {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Heir").field("patience", &self.patience).finish_non_exhaustive()
+    }
+}
+
+/// How often a directory whose holder is changing is tried again.
+const TRY_EVERY: Duration = Duration::from_millis(10);
 
 impl RemoteStore {
     /// Connects to whoever holds this directory.
@@ -77,13 +109,43 @@ impl RemoteStore {
     /// [`StoreErrorKind::Unreachable`] when nobody answers, [`StoreErrorKind::Protocol`] when they speak
     /// another version.
     pub async fn connect(directory: &Path) -> Result<Self, StoreError> {
-        let store = Self { path: directory.join(SOCKET), idle: Mutex::new(Vec::new()) };
-        let stream = store.dial().await?;
+        let store = Self { path: directory.join(SOCKET), idle: Mutex::new(Vec::new()), heir: None };
+        let stream = store.dial_holder().await?;
         store.put_back(stream);
         Ok(store)
     }
 
+    /// The same store for somebody who takes the holder's place when it is gone.
+    pub(crate) fn inherit(self, heir: Heir) -> Self {
+        Self { heir: Some(heir), ..self }
+    }
+
+    /// Connects to whoever holds the directory now; where that is nobody and there is an heir, to this process.
     async fn dial(&self) -> Result<UnixStream, StoreError> {
+        let nobody = match (self.dial_holder().await, &self.heir) {
+            (Err(error), Some(heir)) if error.kind == StoreErrorKind::Unreachable => (error, heir),
+            (answer, _) => return answer,
+        };
+        let (mut error, heir) = nobody;
+        let mut held = heir.held.lock().await;
+        let end = tokio::time::Instant::now() + heir.patience;
+        while tokio::time::Instant::now() < end {
+            match self.dial_holder().await {
+                Err(again) if again.kind == StoreErrorKind::Unreachable => error = again,
+                answer => return answer,
+            }
+            match (heir.take_over)().await {
+                Ok(store) => *held = Some(store),
+                Err(locked) if locked.kind == StoreErrorKind::Locked => {
+                    tokio::time::sleep(TRY_EVERY).await;
+                }
+                Err(other) => return Err(other),
+            }
+        }
+        Err(error)
+    }
+
+    async fn dial_holder(&self) -> Result<UnixStream, StoreError> {
         let nobody = |e: io::Error| {
             let why = format!("nobody answers on {}: {e}", self.path.display());
             StoreError::new(StoreErrorKind::Unreachable, why)
@@ -263,6 +325,12 @@ impl Letters for RemoteStore {
     }
     async fn audit_verify(&self, head: Option<String>) -> Outcome<AuditReport> {
         self.call(Call::AuditVerify(head)).await
+    }
+    async fn audit_trim(&self, before: Time, actor: Actor) -> Outcome<AuditTrimmed> {
+        self.call(Call::AuditTrim(before, actor)).await
+    }
+    async fn hand_over(&self, batch: Vec<HandOver>, actor: Actor) -> Outcome<Each<MessageId>> {
+        self.call(Call::HandOver(batch, actor)).await
     }
 }
 

@@ -11,8 +11,10 @@ use redrive_core::message::NewMessage;
 use redrive_core::operation::{Control, OperationSpec};
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{PageRequest, Query};
-use redrive_core::store::{LeaseRequest, LetterLeaseRequest, LetterSettlement, Settlement, VerifyRequest};
-use redrive_core::time::Span;
+use redrive_core::store::{
+    HandOver, LeaseRequest, LetterLeaseRequest, LetterSettlement, Settlement, VerifyRequest,
+};
+use redrive_core::time::{Span, Time};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
@@ -57,6 +59,7 @@ pub(super) enum Call {
     MergeGroups(Vec<GroupId>, Actor),
     LabelGroup(GroupId, Option<Category>, Actor),
     Import(Vec<DeadLetter>, Actor),
+    HandOver(Vec<HandOver>, Actor),
     Preview(Filter, usize),
     Start(Box<OperationSpec>),
     Step(OperationId),
@@ -66,6 +69,7 @@ pub(super) enum Call {
     Members(OperationId, PageRequest),
     Audit(PageRequest),
     AuditVerify(Option<String>),
+    AuditTrim(Time, Actor),
     Info,
     Stats,
     Verify(VerifyRequest),

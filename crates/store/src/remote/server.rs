@@ -127,6 +127,8 @@ async fn answer(stream: &mut UnixStream, store: &dyn Store, call: Call) -> Resul
         Call::Members(id, page) => reply(stream, store.members(id, page).await).await,
         Call::Audit(page) => reply(stream, store.audit(page).await).await,
         Call::AuditVerify(head) => reply(stream, store.audit_verify(head).await).await,
+        Call::AuditTrim(before, actor) => reply(stream, store.audit_trim(before, actor).await).await,
+        Call::HandOver(batch, actor) => reply(stream, store.hand_over(batch, actor).await).await,
         Call::Info => reply(stream, store.info().await).await,
         Call::Stats => reply(stream, store.stats().await).await,
         Call::Verify(request) => reply(stream, store.verify(request).await).await,

@@ -455,6 +455,10 @@ impl Tables for SqlTables {
         self.run_one("a member of an operation", sql, &[&id.to_bytes(), &int(position), &outcome.name()])
     }
 
+    fn drop_audit(&mut self, up_to: u64) -> Kept<()> {
+        self.run("DELETE FROM audit WHERE n <= ?1", &[&int(up_to)]).map(|_| ())
+    }
+
     fn add_audit(&mut self, row: &AuditRow) -> Kept<()> {
         let sql = "INSERT INTO audit(n, entry, seal) VALUES(?1, ?2, ?3)";
         self.run_one("the audit trail", sql, &[&int(row.n), &text(&row.entry)?, &row.seal])

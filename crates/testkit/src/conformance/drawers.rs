@@ -26,7 +26,7 @@ impl Stage<'_> {
         self.store.lease_letters(wish(dlq, max)).await.expect("lease_letters answers")
     }
 
-    async fn draw_one(&self, dlq: &str) -> LetterDelivery {
+    pub(super) async fn draw_one(&self, dlq: &str) -> LetterDelivery {
         let mut drawn = self.draw(dlq, 1).await;
         assert_eq!(drawn.len(), 1, "a letter of {dlq} may be leased");
         drawn.remove(0)
@@ -183,6 +183,24 @@ pub(super) async fn a_released_letter_is_free_at_once(stage: &Stage<'_>) {
     assert_eq!(stage.letter(id).await, DeadLetter { file, ..before });
     let second = stage.draw_one("q-dlq").await;
     assert_ne!(first.token.secret, second.token.secret);
+}
+
+pub(super) async fn a_snoozed_letter_is_given_to_nobody_until_then(stage: &Stage<'_>) {
+    let before = stage.dead(new(1, "q"), "Bad").await;
+    let id = before.id();
+    let drawn = stage.draw_one("q-dlq").await;
+    let absurd = LetterSettle::Snooze { span: limits::SPAN_MAX.times(2) };
+    assert_eq!(field(stage.return_letter(drawn.token, absurd).await.expect_err("absurd")), "snooze");
+    let now = stage.clock.advance(secs(5));
+    let snoozed = stage.return_letter(drawn.token, LetterSettle::Snooze { span: secs(60) }).await;
+    assert_eq!(snoozed, Ok(LetterState { id, status: Some(Status::Pending), version: 1 }));
+    let file = File { available_at: now.plus(secs(60)), ..before.file.clone() };
+    assert_eq!(stage.letter(id).await, DeadLetter { file, ..before }, "no note, no version");
+    stage.clock.set(now.plus(secs(60)).minus(MS));
+    assert_eq!(stage.draw("q-dlq", 1).await, []);
+    stage.clock.advance(MS);
+    stage.draw_one("q-dlq").await;
+    assert_eq!(stage.trail().await, []);
 }
 
 pub(super) async fn i20_extending_a_letter_never_shortens(stage: &Stage<'_>) {

@@ -12,6 +12,7 @@ mod death;
 mod drawers;
 mod enqueue;
 mod groups;
+mod hand_over;
 mod import;
 mod kv;
 mod lease;
@@ -251,6 +252,7 @@ pub const LAWS: &[Law] = laws! {
         a_refused_act_leaves_the_letter_in_the_consumers_hands,
         a_failing_consumer_lets_the_letter_rest_for_an_hour,
         a_released_letter_is_free_at_once,
+        a_snoozed_letter_is_given_to_nobody_until_then,
         i20_extending_a_letter_never_shortens,
         i17_i22_a_stale_or_late_consumer_changes_nothing,
         a_letters_token_is_no_messages_token,
@@ -283,6 +285,8 @@ pub const LAWS: &[Law] = laws! {
         i48_work_leaves_no_rows,
         i48_the_chain_holds_and_knows_its_heads,
         the_trail_is_paged_latest_first,
+        i48_a_trimmed_trail_is_still_proved,
+        i48_what_is_young_is_not_trimmed_and_a_pass_is_bounded,
     }
     import {
         i33_a_letter_comes_back_as_it_left,
@@ -291,6 +295,11 @@ pub const LAWS: &[Law] = laws! {
         i38_a_letter_is_not_imported_into_a_drawer,
         what_was_in_flight_comes_back_pending,
         closed_letters_come_back_closed,
+    }
+    hand_over {
+        a_letter_that_is_elsewhere_leaves_nothing_behind,
+        what_belongs_here_stays,
+        a_letter_that_left_can_come_back,
     }
     kv {
         a_value_is_written_only_over_what_was_read,

@@ -229,6 +229,7 @@ pub(super) async fn rules_and_words_decide_before_the_count(stage: &Stage<'_>) {
         (failed("Bad"), Some(Reason::MaxAttempts)),
         (said(Override::RetryAfter(secs(7))), None),
         (failed("FatalButPatient"), None),
+        (said(Override::Retry), None),
     ];
     for (n, (what, reason)) in (1..).zip(cases) {
         let id = stage.send(new(n, "q")).await;
@@ -238,17 +239,18 @@ pub(super) async fn rules_and_words_decide_before_the_count(stage: &Stage<'_>) {
         assert_eq!((settled.id, settled.state, settled.reason), (id, state, reason), "case {n}");
     }
     assert_eq!(stage.message(message_id(5)).await.ready_at, stage.now().plus(secs(7)));
+    assert_eq!(stage.message(message_id(7)).await.ready_at, stage.now().plus(BACKOFF));
     // Excluded from the count is not excluded for ever: the time budget ends it.
     stage.clock.advance(secs(50));
-    for taken in stage.take("q", 2).await {
+    for taken in stage.take("q", 3).await {
         assert_eq!(stage.settle(taken.token, failed("FatalButPatient")).await.map(|s| s.reason), Ok(None));
     }
     stage.clock.advance(secs(50));
-    for taken in stage.take("q", 2).await {
+    for taken in stage.take("q", 3).await {
         let settled = stage.settle(taken.token, failed("FatalButPatient")).await.expect("held");
         assert_eq!(settled.reason, Some(Reason::RetryBudget));
     }
-    assert_eq!(stage.counts("q").await.dead, 6);
+    assert_eq!(stage.counts("q").await.dead, 7);
 }
 
 pub(super) async fn a_retry_that_would_come_too_late_is_not_made(stage: &Stage<'_>) {

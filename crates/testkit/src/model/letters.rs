@@ -14,7 +14,8 @@ use redrive_core::operation::{Member, MemberOutcome, Operation, Stage};
 use redrive_core::poison::Release;
 use redrive_core::progress::Progress;
 use redrive_core::store::{
-    LetterLeaseRequest, LetterSettle, LetterSettlement, LetterState, Reaped, check_lease,
+    HandOver, LetterLeaseRequest, LetterSettle, LetterSettlement, LetterState, Reaped, check_lease,
+    check_snooze,
 };
 use redrive_core::time::Time;
 use std::collections::BTreeSet;
@@ -98,6 +99,19 @@ impl Books {
         Ok(state)
     }
 
+    pub(super) fn hand_over(
+        &mut self,
+        HandOver { id, version }: HandOver,
+        actor: &Actor,
+        now: Time,
+    ) -> Result<MessageId, Refusal> {
+        let at = self.letter_at(id).ok_or(Refusal::NoSuchLetter { id })?;
+        self.letters[at].file.may_leave(id, version, now)?;
+        self.remove_letter(at, "hand_over", now);
+        self.log(now, actor, "hand over", id, 1);
+        Ok(id)
+    }
+
     pub(super) fn lease_letters(&mut self, request: &LetterLeaseRequest, now: Time) -> Vec<LeaseToken> {
         let pending = self.letters.iter().filter(|l| l.file.dlq == request.dlq && l.file.leasable(now));
         let oldest: BTreeSet<(u64, MessageId)> = pending.map(|l| (l.death, l.record.envelope.id)).collect();
@@ -120,15 +134,17 @@ impl Books {
         now: Time,
     ) -> Result<LetterState, Refusal> {
         let LeaseToken { id, secret } = said.token;
-        if let LetterSettle::Extend { by } = &said.what {
-            check_lease(*by)?;
+        match &said.what {
+            LetterSettle::Extend { by } => check_lease(*by)?,
+            LetterSettle::Snooze { span } => check_snooze(*span)?,
+            LetterSettle::Do { .. } | LetterSettle::Fail { .. } | LetterSettle::Release => {}
         }
         let at = self.letter_at(id).ok_or(Refusal::StaleToken { id })?;
         let Letter { file, secret: held, record, .. } = self.letters[at].clone();
         let outcome = match &said.what {
             LetterSettle::Do { .. } => Some("done"),
             LetterSettle::Fail { .. } => Some("failed"),
-            LetterSettle::Release => Some("released"),
+            LetterSettle::Release | LetterSettle::Snooze { .. } => Some("released"),
             LetterSettle::Extend { .. } => None,
         };
         let (Some(worker), Some(until)) = (file.consumer.clone(), file.consumer_until) else {
@@ -157,6 +173,7 @@ impl Books {
                 self.letters[at].file.clone()
             }
             LetterSettle::Release => File { available_at: now, ..free },
+            LetterSettle::Snooze { span } => File { available_at: now.plus(span), ..free },
             LetterSettle::Extend { by } => {
                 File { consumer_until: Some(until.max(now.plus(by.unwrap_or(CONSUMER_LEASE)))), ..file }
             }

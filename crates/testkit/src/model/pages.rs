@@ -2,7 +2,9 @@
 
 use super::{AUDIT_KEY, Books, Letter, Model};
 use async_trait::async_trait;
-use redrive_core::audit::{AuditCheck, AuditEntry, AuditReport, AuditRow, ORIGIN};
+use redrive_core::audit::{
+    Anchor, AuditCheck, AuditEntry, AuditReport, AuditRow, AuditTrimmed, ORIGIN, seal,
+};
 use redrive_core::breaker::BreakerView;
 use redrive_core::dead_letter::{Act, ActRequest, Actor, DeadLetter, LetterDelivery};
 use redrive_core::error::{Error, Outcome, Refusal, StoreError, StoreErrorKind};
@@ -20,7 +22,7 @@ use redrive_core::operation::{Control, Member, Operation, OperationSpec, Preview
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Cursor, Page, PageRequest, Query};
 use redrive_core::store::{
-    Drawer, Each, Enqueued, KeyState, KvEntry, LeaseRequest, LetterLeaseRequest, LetterSettlement,
+    Drawer, Each, Enqueued, HandOver, KeyState, KvEntry, LeaseRequest, LetterLeaseRequest, LetterSettlement,
     LetterState, Letters, Purged, Queue, Reaped, Settled, Settlement, Store, StoreInfo, VerifyRequest, Work,
 };
 use redrive_core::time::{Clock, Span, Time};
@@ -113,10 +115,24 @@ impl Books {
     }
 
     fn check_audit(&self, head: Option<&str>) -> AuditReport {
-        let mut check = AuditCheck::new(&AUDIT_KEY);
+        let mut check = AuditCheck::new(&AUDIT_KEY, self.anchor.as_ref());
         self.audit.iter().for_each(|row| check.row(row));
-        let stored = self.audit.last().map_or(ORIGIN, |row| &row.seal);
-        check.finish(stored, head.map(|h| h == ORIGIN || self.audit.iter().any(|row| row.seal == h)))
+        let begins = self.anchor.as_ref().map_or(ORIGIN, |anchor| &anchor.seal);
+        let stored = self.audit.last().map_or(begins, |row| &row.seal);
+        check.finish(stored, head.map(|h| h == begins || self.audit.iter().any(|row| row.seal == h)))
+    }
+
+    fn trim(&mut self, before: Time, actor: &Actor, now: Time) -> AuditTrimmed {
+        let old = self.audit.iter().take_while(|row| row.entry.at < before).count();
+        let gone = old.min(limits::AUDIT_TRIM_CHUNK);
+        let Some(last) = self.audit.drain(..gone).next_back() else { return AuditTrimmed::default() };
+        self.anchor = Some(Anchor::after(&AUDIT_KEY, &last));
+        let entry = AuditEntry::new(now, actor, "trim", "audit", gone as u64);
+        // Not `seal` of an empty trail: the last row may be among those that went.
+        let head = self.audit.last().unwrap_or(&last).clone();
+        let detail = format!("rows up to {}, from before {before}", last.n);
+        self.audit.push(seal(&AUDIT_KEY, head.n + 1, &head.seal, entry.with_detail(detail)));
+        AuditTrimmed { rows: gone as u64, more: gone < old }
     }
 
     fn cancel(&mut self, id: MessageId, actor: &Actor, now: Time) -> Result<MessageId, Refusal> {
@@ -292,7 +308,7 @@ impl Work for Model {
                 b.breakers.retain(|(queue, _), _| *queue != name);
             }
             shelf.policy = policy;
-            b.log(now, &actor, "configure", &name, 0);
+            b.log(now, &actor, "configure", &name, 1);
             Ok(b.show_queue(&name, now)?)
         })
     }
@@ -481,6 +497,16 @@ impl Letters for Model {
     async fn audit_verify(&self, head: Option<String>) -> Outcome<AuditReport> {
         self.at(|b, _| Ok(b.check_audit(head.as_deref())))
     }
+
+    async fn audit_trim(&self, before: Time, actor: Actor) -> Outcome<AuditTrimmed> {
+        actor.check()?;
+        self.at(|b, now| Ok(b.trim(before, &actor, now)))
+    }
+
+    async fn hand_over(&self, batch: Vec<HandOver>, actor: Actor) -> Outcome<Each<MessageId>> {
+        actor.check()?;
+        self.at(|b, now| Ok(batch.into_iter().map(|one| b.hand_over(one, &actor, now)).collect()))
+    }
 }
 
 #[async_trait]
@@ -536,6 +562,9 @@ impl Store for Model {
         value: Option<Vec<u8>>,
         expected: u64,
     ) -> Outcome<u64> {
+        if namespace == "audit" {
+            return Err(Refusal::invalid("namespace", "belongs to the audit trail").into());
+        }
         if value.as_ref().is_some_and(|v| v.len() > limits::KV_BYTES_MAX) {
             return Err(Refusal::invalid("value", format!("at most {} bytes", limits::KV_BYTES_MAX)).into());
         }

@@ -324,6 +324,7 @@ impl Pair<'_> {
                 SayLetter::Do(act) => LetterSettle::Do { act: act.at(self.now()), actor: actor() },
                 SayLetter::Fail => LetterSettle::Fail { note: "the consumer broke".into() },
                 SayLetter::Release => LetterSettle::Release,
+                SayLetter::Snooze(seconds) => LetterSettle::Snooze { span: Span::from_secs(*seconds) },
                 SayLetter::Extend(seconds) => LetterSettle::Extend { by: seconds.map(Span::from_secs) },
             };
             to_a.push(LetterSettlement { token: *a, what: what.clone() });

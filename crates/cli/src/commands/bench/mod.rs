@@ -6,6 +6,7 @@ mod queue;
 mod signature;
 mod size;
 mod store;
+mod worker;
 
 use crate::connect::App;
 use crate::exit_code::Done;

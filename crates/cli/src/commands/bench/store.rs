@@ -3,6 +3,7 @@
 use super::BenchArgs;
 use super::bare::{Append, BareFile};
 use super::measure::{Figure, Run, Stopwatch, run_of};
+use super::worker;
 use crate::connect::App;
 use crate::exit_code::{CliError, Done, ExitCode};
 use redrive::OpenOptions;
@@ -47,6 +48,7 @@ async fn measure_all(app: &App, args: &BenchArgs, root: &Path) -> Result<Vec<Fig
     let mut rich = Vec::new();
     let mut cycle = Vec::new();
     let mut cycle_one = Vec::new();
+    let mut handled = Vec::new();
     let mut dead = Vec::new();
     for number in 1..=args.runs.max(1) {
         app.out.note(&format!("run {number} of {}", args.runs));
@@ -63,6 +65,7 @@ async fn measure_all(app: &App, args: &BenchArgs, root: &Path) -> Result<Vec<Fig
         cycle.push(beside(cycle_run(fresh("cycle").await?, args, messages, 64, 4).await?));
         cycle_one
             .push(beside(cycle_run(fresh("single").await?, args, messages / 20, 1, args.producers).await?));
+        handled.push(beside(worker::run(fresh("worker").await?, args, messages).await?));
         dead.push(beside(death_run(fresh("dead").await?, args, messages / 2, 64).await?));
         let _ = std::fs::remove_dir_all(&place);
     }
@@ -72,6 +75,7 @@ async fn measure_all(app: &App, args: &BenchArgs, root: &Path) -> Result<Vec<Fig
         Figure::of("enqueue, all features", DURABLE, 1, &rich),
         Figure::of("enqueue, lease, ack", DURABLE, 64, &cycle),
         Figure::of("enqueue, lease, ack", DURABLE, 1, &cycle_one),
+        Figure::of("enqueue, worker, ack", DURABLE, 64, &handled),
         Figure::of("failure to dead letter", DURABLE, 64, &dead),
     ])
 }
@@ -107,7 +111,7 @@ pub(super) fn message(args: &BenchArgs, n: u64, rich: bool) -> Result<NewMessage
 }
 
 /// Runs `tasks` copies of a task and times the whole.
-async fn many<F, Fut>(tasks: usize, items: u64, task: F) -> Result<Run, CliError>
+pub(super) async fn many<F, Fut>(tasks: usize, items: u64, task: F) -> Result<Run, CliError>
 where
     F: Fn(usize) -> Fut,
     Fut: Future<Output = Result<Stopwatch, CliError>> + Send + 'static,

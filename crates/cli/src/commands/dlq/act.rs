@@ -11,7 +11,7 @@ use crate::progress::Progress;
 use clap::Args;
 use redrive::core::dead_letter::{Act, ActRequest, DeadLetter, Status, next_status};
 use redrive::core::filter::Filter;
-use redrive::core::ids::{MessageId, OperationId};
+use redrive::core::ids::{MessageId, OperationId, QueueName};
 use redrive::core::limits;
 use redrive::core::operation::{Operation, OperationSpec, Stage};
 use redrive::core::store::LetterState;
@@ -23,7 +23,8 @@ Examples:
   redrive dlq retry 01981c3e-7d5a-7cc0-8b1f-3a52c0ffee00
   redrive dlq retry --filter 'queue:payments error:timeout age<2h' --dry-run
   redrive dlq retry --filter 'queue:payments error:timeout age<2h' --reason 'bank is back' --yes
-  redrive dlq retry --all --delay 10m --max 1000";
+  redrive dlq retry --all --delay 10m --max 1000
+  redrive dlq retry --job resize --yes && redrive run resize.yaml";
 
 /// How many letters a person is shown before deciding.
 const SAMPLE: usize = 5;
@@ -34,11 +35,14 @@ const IDS_PER_COMMIT: usize = 500;
 #[derive(Args, Debug)]
 pub(crate) struct Selection {
     /// The letters, by the ids of their messages
-    #[arg(value_name = "ID", required_unless_present_any = ["filter", "all", "resume"])]
+    #[arg(value_name = "ID", required_unless_present_any = ["filter", "all", "resume", "job"])]
     ids: Vec<MessageId>,
     /// Those that match, such as 'queue:payments error:timeout age>2h'
     #[arg(long, value_name = "EXPR", conflicts_with_all = ["ids", "all", "resume"])]
     filter: Option<String>,
+    /// Those of this batch job
+    #[arg(long, value_name = "JOB", conflicts_with_all = ["ids", "all", "resume"])]
+    job: Option<String>,
     /// All of them
     #[arg(long, conflicts_with_all = ["ids", "resume"])]
     all: bool,
@@ -142,7 +146,13 @@ pub(crate) async fn retry(app: &App, args: RetryArgs) -> Done {
 /// Runs a verb; `act` is told the store's time.
 pub(crate) async fn run(app: &App, which: Selection, act: impl FnOnce(Time) -> Act) -> Done {
     // A filter that does not parse must not even open the store.
-    let matching = which.filter.as_deref().map(filter).transpose()?;
+    let mut matching = which.filter.as_deref().map(filter).transpose()?;
+    if let Some(job) = &which.job {
+        let queue: QueueName = format!("run.{job}")
+            .parse()
+            .map_err(|_| CliError::usage(format!("--job: {job:?} is no job's name")))?;
+        matching = Some(with_term(&matching.unwrap_or_default(), &format!("queue:{queue}"))?);
+    }
     if matching.as_ref().is_some_and(Filter::is_all) {
         return Err(CliError::usage(
             "the filter is empty and would match everything; say --all if that is meant",

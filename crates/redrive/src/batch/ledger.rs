@@ -1,0 +1,190 @@
+//! What the store says about a run: which items are done, waiting or dead. The store is the only authority; what
+//! is counted here is read from it, page by page.
+
+use super::error::BatchError;
+use super::select::{Key, hex};
+use super::spec::Job;
+use redrive_core::dead_letter::{DeadLetter, Status};
+use redrive_core::filter::Filter;
+use redrive_core::ids::{GroupId, MessageId, QueueName};
+use redrive_core::limits;
+use redrive_core::message::Message;
+use redrive_core::query::{PageRequest, Query};
+use redrive_core::reply;
+use redrive_core::store::Store;
+use serde::{Deserialize, Serialize};
+use std::collections::{HashMap, HashSet};
+
+/// What an item's message carries as its context.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Tag {
+    pub(super) job: String,
+    pub(super) run: String,
+    pub(super) index: u64,
+    /// The item's key.
+    pub(super) item: String,
+    /// The hash of all of it.
+    pub(super) body: String,
+}
+
+impl Tag {
+    /// The tag of a message, if it has one.
+    pub(super) fn of(context: Option<&serde_json::Value>) -> Option<Self> {
+        serde_json::from_value(context?.clone()).ok()
+    }
+}
+
+/// What a finished item leaves in the results queue.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct ItemResult {
+    pub(super) run: String,
+    pub(super) item: String,
+    pub(super) index: u64,
+    pub(super) attempt: u32,
+    pub(super) duration_ms: u64,
+    pub(super) output: String,
+}
+
+/// A group of failures in a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FailureGroup {
+    /// The group.
+    pub group: GroupId,
+    /// What its failures have in common.
+    pub template: String,
+    /// The type of the error.
+    pub error_type: String,
+    /// Dead items of this run in it.
+    pub count: u64,
+    /// One of them.
+    pub sample: MessageId,
+}
+
+/// The dead items of a run.
+#[derive(Debug, Default)]
+pub(super) struct Dead {
+    /// Open ones: waiting for somebody's decision.
+    pub(super) open: u64,
+    /// Those given up: skipped by the job, or abandoned by somebody.
+    pub(super) skipped: u64,
+    /// By group, most first.
+    pub(super) groups: Vec<FailureGroup>,
+    /// Every letter that can be sent back.
+    pub(super) ids: Vec<MessageId>,
+    /// Keys of all of them, with the hash of the item and where the letter stands.
+    pub(super) keys: HashMap<String, (String, MessageId, Status)>,
+}
+
+/// Reads a run from the store.
+pub(super) struct Ledger<'a> {
+    pub(super) store: &'a dyn Store,
+    pub(super) job: &'a Job,
+    pub(super) run: &'a str,
+}
+
+impl Ledger<'_> {
+    /// Calls `each` with every message of a queue.
+    async fn messages(&self, queue: &QueueName, mut each: impl FnMut(Message)) -> Result<(), BatchError> {
+        let filter = filter(&format!("queue:{queue}"))?;
+        let mut page = PageRequest::first(limits::PAGE_ITEMS_MAX);
+        loop {
+            let got = self.store.messages(Query { filter: filter.clone(), page: page.clone() }).await?;
+            got.items.into_iter().for_each(&mut each);
+            match got.next {
+                Some(next) => page.cursor = Some(next),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Calls `each` with every result of this run.
+    pub(super) async fn results(&self, mut each: impl FnMut(ItemResult)) -> Result<(), BatchError> {
+        self.messages(&self.job.results(), |message| {
+            let done = message.envelope.headers.get(reply::STATUS).map(String::as_str) == Some("done");
+            let result = serde_json::from_slice::<ItemResult>(&message.envelope.payload.bytes);
+            if let Some(result) = result.ok().filter(|result| done && result.run == self.run) {
+                each(result);
+            }
+        })
+        .await
+    }
+
+    /// The keys of items that are done.
+    pub(super) async fn done(&self) -> Result<HashSet<String>, BatchError> {
+        let mut keys = HashSet::new();
+        self.results(|result| {
+            keys.insert(result.item);
+        })
+        .await?;
+        Ok(keys)
+    }
+
+    /// The messages of this run that are still to be done.
+    pub(super) async fn waiting(&self) -> Result<Vec<(MessageId, Tag)>, BatchError> {
+        let mut found = Vec::new();
+        self.messages(&self.job.queue(), |message| {
+            let tag = Tag::of(message.envelope.context.as_ref()).filter(|tag| tag.run == self.run);
+            found.extend(tag.map(|tag| (message.envelope.id, tag)));
+        })
+        .await?;
+        Ok(found)
+    }
+
+    /// The dead items.
+    pub(super) async fn dead(&self) -> Result<Dead, BatchError> {
+        let text = format!("queue:{} context.run:\"{}\"", self.job.queue(), self.run);
+        let filter = filter(&text)?;
+        let mut dead = Dead::default();
+        let mut groups: HashMap<GroupId, FailureGroup> = HashMap::new();
+        let mut page = PageRequest::first(limits::PAGE_ITEMS_MAX);
+        loop {
+            let got = self.store.letters(Query { filter: filter.clone(), page: page.clone() }).await?;
+            for letter in got.items {
+                self.count(&mut dead, &mut groups, &letter);
+            }
+            match got.next {
+                Some(next) => page.cursor = Some(next),
+                None => break,
+            }
+        }
+        dead.groups = groups.into_values().collect();
+        dead.groups.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.group.cmp(&b.group)));
+        Ok(dead)
+    }
+
+    fn count(&self, dead: &mut Dead, groups: &mut HashMap<GroupId, FailureGroup>, letter: &DeadLetter) {
+        let Some(tag) = Tag::of(letter.message.envelope.context.as_ref()) else { return };
+        if tag.run != self.run {
+            return;
+        }
+        let status = letter.file.status;
+        match status {
+            // Sent back and on its way, or done after all.
+            Status::Retrying | Status::Resolved => return,
+            Status::Abandoned => dead.skipped += 1,
+            Status::Pending | Status::Review | Status::Quarantined => {
+                dead.open += 1;
+                dead.ids.push(letter.id());
+            }
+        }
+        let group = groups.entry(letter.group).or_insert_with(|| FailureGroup {
+            group: letter.group,
+            template: letter.signature.clone(),
+            error_type: letter.error.error_type.clone(),
+            count: 0,
+            sample: letter.id(),
+        });
+        group.count += 1;
+        dead.keys.insert(tag.item, (tag.body, letter.id(), status));
+    }
+}
+
+/// A filter this module wrote itself.
+pub(super) fn filter(text: &str) -> Result<Filter, BatchError> {
+    Filter::parse(text).map_err(|error| BatchError::Input(error.to_string()))
+}
+
+/// A key as it is written.
+pub(super) fn written(key: &Key) -> String {
+    hex(key)
+}

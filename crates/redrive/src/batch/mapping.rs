@@ -1,0 +1,274 @@
+//! One process's part in a run: enqueue what is missing, work until nothing is left or the run must stop, count
+//! what came of it. Every decision to stop comes after the failure it is about was recorded in the store.
+
+use super::after::{Tally, aftermath};
+use super::error::BatchError;
+use super::git::Repository;
+use super::item::ItemHandler;
+use super::ledger::{Dead, Ledger, Tag, written};
+use super::run::{Batch, BatchProgress, BatchSummary};
+use super::select::Item;
+use super::spec::Job;
+use super::state::{Hold, RunState};
+use crate::worker::{Worker, WorkerHandle};
+use redrive_core::dead_letter::{Act, Status};
+use redrive_core::limits;
+use redrive_core::message::{NewMessage, Payload};
+use redrive_core::time::Span;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// Payload bytes enqueued in one commit.
+const CHUNK_BYTES: usize = 16 * 1024 * 1024;
+/// How often progress is told.
+const TELL_EVERY: std::time::Duration = std::time::Duration::from_millis(250);
+
+/// How the work on the items ended.
+#[derive(Debug, Default)]
+pub(super) struct Worked {
+    pub(super) stopped: Option<String>,
+    pub(super) interrupted: bool,
+}
+
+/// One process's part in a run.
+pub(super) struct Run<'a> {
+    pub(super) batch: &'a Batch,
+    pub(super) state: &'a RunState,
+    pub(super) items: &'a [Item],
+}
+
+impl Run<'_> {
+    pub(super) fn ledger(&self) -> Ledger<'_> {
+        Ledger { store: self.batch.store.as_ref(), job: &self.batch.job, run: &self.state.run }
+    }
+
+    /// Whether nothing is in the queue.
+    pub(super) async fn is_idle(&self) -> Result<bool, BatchError> {
+        let queue = self.batch.store.queue(self.batch.job.queue()).await?;
+        Ok(queue.counts.waiting == 0 && queue.counts.leased == 0)
+    }
+
+    /// Sends the dead items back to work.
+    pub(super) async fn retry_dead(&self) -> Result<(), BatchError> {
+        let ids = self.ledger().dead().await?.ids;
+        self.batch.act(&ids, &Act::Retry { at: None }, "the run was asked to retry its dead items").await
+    }
+
+    /// Puts the items in the queue that are nowhere yet, and takes back what is no longer in the input.
+    pub(super) async fn enqueue(&self, resumed: bool) -> Result<(), BatchError> {
+        let mut known: HashSet<String> = HashSet::new();
+        if resumed {
+            let bodies: HashMap<String, String> =
+                self.items.iter().map(|item| (written(&item.key), written(&item.body))).collect();
+            let ledger = self.ledger();
+            known.extend(ledger.done().await?);
+            let mut stale = Vec::new();
+            for (id, tag) in ledger.waiting().await? {
+                if bodies.get(&tag.item) == Some(&tag.body) {
+                    known.insert(tag.item);
+                } else {
+                    stale.push(id);
+                }
+            }
+            for chunk in stale.chunks(limits::RUN_CHUNK) {
+                // Those that a worker still has are refused, run once more, and are nobody's result.
+                self.batch.store.cancel(chunk.to_vec(), self.batch.acting("no longer in the input")).await?;
+            }
+            let mut stale = Vec::new();
+            for (key, (body, id, status)) in ledger.dead().await?.keys {
+                if bodies.get(&key) == Some(&body) {
+                    known.insert(key);
+                } else if status != Status::Abandoned {
+                    stale.push(id);
+                }
+            }
+            self.batch.act(&stale, &Act::Abandon, "no longer in the input").await?;
+        }
+        let mut enqueued = 0;
+        let mut chunk = Vec::new();
+        let mut bytes = 0;
+        for (index, item) in self.items.iter().enumerate() {
+            if known.contains(&written(&item.key)) {
+                continue;
+            }
+            bytes += item.json.len();
+            chunk.push(self.message(index as u64, item));
+            if chunk.len() >= limits::RUN_CHUNK || bytes >= CHUNK_BYTES {
+                enqueued += self.send(std::mem::take(&mut chunk)).await?;
+                bytes = 0;
+                self.batch.tell(BatchProgress {
+                    total: self.state.total,
+                    enqueued,
+                    ..BatchProgress::default()
+                });
+            }
+        }
+        self.send(chunk).await?;
+        Ok(())
+    }
+
+    async fn send(&self, chunk: Vec<NewMessage>) -> Result<u64, BatchError> {
+        let sent = chunk.len() as u64;
+        if sent > 0 {
+            for result in self.batch.store.enqueue(chunk).await? {
+                result?;
+            }
+        }
+        Ok(sent)
+    }
+
+    fn message(&self, index: u64, item: &Item) -> NewMessage {
+        let (job, key, body) = (&self.batch.job, written(&item.key), written(&item.body));
+        let tag = Tag {
+            job: job.name().to_owned(),
+            run: self.state.run.clone(),
+            index,
+            item: key.clone(),
+            body: body.clone(),
+        };
+        let payload =
+            Payload { bytes: item.json.clone().into_bytes(), content_type: "application/json".into() };
+        NewMessage {
+            kind: "item".into(),
+            key: Some(format!("{}.{key}.{body}", self.state.run)),
+            reply_to: Some(job.results()),
+            // Texts and numbers can always be written.
+            context: serde_json::to_value(&tag).ok(),
+            enqueued_by: Some(format!("run {}", job.name())),
+            ..NewMessage::new(crate::new_id(), job.queue(), payload)
+        }
+    }
+
+    /// Works until the queue is empty, somebody says stop, or the job's own limits do.
+    pub(super) async fn map(&self, hold: &Hold) -> Result<Worked, BatchError> {
+        let batch = self.batch;
+        let job = &batch.job;
+        let repository = if job.worktree {
+            let found = Repository::find(&batch.directory, &batch.trees, job.name(), &self.state.run).await?;
+            Some(found)
+        } else {
+            None
+        };
+        let handler = ItemHandler {
+            job: Arc::clone(job),
+            run: self.state.run.clone(),
+            directory: batch.directory.clone(),
+            work: batch.work.clone(),
+            repository,
+        };
+        let worker = Worker::builder(Arc::clone(&batch.store))
+            .queue(job.queue().as_str())
+            .concurrency(job.max_parallel)
+            .handler("item", handler)
+            .lease(super::LEASE)
+            .grace(batch.grace)
+            .until_empty()
+            .build()?;
+        let dead = self.ledger().dead().await?;
+        let before =
+            Before { done: self.ledger().done().await?.len() as u64, failed: dead.open + dead.skipped };
+        let handle = worker.handle();
+        let over = CancellationToken::new();
+        let work = async {
+            let working = worker.run();
+            tokio::pin!(working);
+            let worked = tokio::select! {
+                done = &mut working => done.map(|_| Worked::default()),
+                worked = self.watch(&handle, before, hold) => {
+                    handle.stop();
+                    working.await.map(|_| worked)
+                }
+            };
+            over.cancel();
+            worked
+        };
+        let (worked, letters) = tokio::join!(work, aftermath(batch, &over));
+        let mut worked = worked?;
+        letters?;
+        // The last failure may be the one too many, and the worker was done before anybody looked.
+        if worked.stopped.is_none() && !worked.interrupted {
+            worked.stopped = before.decide(job, &handle);
+        }
+        self.tell(&handle, before);
+        Ok(worked)
+    }
+
+    /// Tells how far it is, and ends when the run is to stop.
+    async fn watch(&self, handle: &WorkerHandle, before: Before, hold: &Hold) -> Worked {
+        let mut told = Instant::now();
+        loop {
+            tokio::select! {
+                () = self.batch.handle.stop.cancelled() => return Worked { interrupted: true, ..Worked::default() },
+                () = hold.lost.cancelled() => return Worked { interrupted: true, ..Worked::default() },
+                () = tokio::time::sleep(LOOK_EVERY) => {}
+            }
+            if let Some(why) = before.decide(&self.batch.job, handle) {
+                return Worked { stopped: Some(why), ..Worked::default() };
+            }
+            if told.elapsed() >= TELL_EVERY {
+                told = Instant::now();
+                self.tell(handle, before);
+            }
+        }
+    }
+
+    fn tell(&self, handle: &WorkerHandle, before: Before) {
+        let counts = handle.counts();
+        self.batch.tell(BatchProgress {
+            total: self.state.total,
+            enqueued: self.state.total,
+            done: before.done + counts.done,
+            failed: before.failed + counts.dead,
+            retried: counts.retried,
+            running: counts.running,
+        });
+    }
+
+    /// Counts again, in the store, and groups what failed.
+    pub(super) async fn sum_up(&self, worked: &Worked) -> Result<BatchSummary, BatchError> {
+        let ledger = self.ledger();
+        let keys: HashSet<String> = self.items.iter().map(|item| written(&item.key)).collect();
+        let done = ledger.done().await?.iter().filter(|key| keys.contains(*key)).count() as u64;
+        let Dead { open, skipped, groups, .. } = ledger.dead().await?;
+        Ok(BatchSummary {
+            job: self.batch.job.name().to_owned(),
+            run: self.state.run.clone(),
+            total: self.state.total,
+            done,
+            dead: open,
+            skipped,
+            left: self.state.total.saturating_sub(done + open + skipped),
+            bad_rows: 0,
+            bad_row_samples: Vec::new(),
+            stopped: worked.stopped.clone(),
+            interrupted: worked.interrupted,
+            already_finished: false,
+            groups,
+            output: None,
+            results_file: None,
+            elapsed: Span::ZERO,
+        })
+    }
+}
+
+/// How often the limits are looked at: a failure more or less does not matter, a second does.
+const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(20);
+
+/// What was done and dead before this process began.
+#[derive(Clone, Copy, Debug)]
+struct Before {
+    done: u64,
+    failed: u64,
+}
+
+impl Before {
+    /// Why the run must stop, if it must.
+    fn decide(self, job: &Job, handle: &WorkerHandle) -> Option<String> {
+        let counts = handle.counts();
+        let tally =
+            Tally { done: self.done + counts.done, failed: self.failed + counts.dead, new: counts.dead };
+        tally.stops(job)
+    }
+}

@@ -1,0 +1,75 @@
+//! What a run would do, without doing it: which items, and the commands of the first of them. Reads the input;
+//! touches neither the store nor anything else.
+
+use super::error::BatchError;
+use super::input;
+use super::run::Batch;
+use super::select::select;
+use super::steps::show;
+use super::template::Values;
+use serde::Serialize;
+
+/// Items whose commands are shown.
+const SHOWN: usize = 3;
+
+/// One item and its commands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DryRunItem {
+    /// Its place in the run.
+    pub index: u64,
+    /// The item.
+    pub item: String,
+    /// What would be run, step by step.
+    pub commands: Vec<String>,
+}
+
+/// What a run would do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DryRun {
+    /// The job.
+    pub job: String,
+    /// Items of the run.
+    pub total: u64,
+    /// Rows of the input, before filter, distinct, offset and limit.
+    pub rows: u64,
+    /// Rows that could not be read and would be left out.
+    pub bad_rows: u64,
+    /// The first items.
+    pub items: Vec<DryRunItem>,
+}
+
+impl Batch {
+    /// Reads the input and says what would be run.
+    ///
+    /// # Errors
+    /// [`BatchError`] when the input cannot be read or does not fit the job.
+    pub async fn dry_run(&self) -> Result<DryRun, BatchError> {
+        let read = input::read(&self.job.input, &self.directory, &self.values()).await?;
+        let rows = read.items.len() as u64;
+        let selected = select(&self.job, read.items)?;
+        let mut items = Vec::new();
+        for (index, item) in selected.items.iter().take(SHOWN).enumerate() {
+            let mut values = Values { item: Some(&item.json), ..self.values() };
+            values.named.insert("index", index.to_string());
+            values.named.insert("attempt", "1".into());
+            values.named.insert("worktree", "WORKTREE".into());
+            let commands = self
+                .job
+                .map
+                .iter()
+                .map(|step| show(&step.command, &values).unwrap_or_else(|why| format!("(fails: {why})")));
+            items.push(DryRunItem {
+                index: index as u64,
+                item: item.json.clone(),
+                commands: commands.collect(),
+            });
+        }
+        Ok(DryRun {
+            job: self.job.name().to_owned(),
+            total: selected.items.len() as u64,
+            rows,
+            bad_rows: read.bad_rows,
+            items,
+        })
+    }
+}

@@ -1,0 +1,116 @@
+//! Running one delivery, from its payload to what is said about it: begin, run, classify, decide. Owns its
+//! unit and nothing else; it does not talk to the store.
+
+use super::Plan;
+use super::stage::{Ended, Unit};
+use crate::handler::{Context, HandlerError, Outcome};
+use redrive_core::failure::Report;
+use redrive_core::limits;
+use redrive_core::store::Settle;
+use redrive_core::time::Span;
+use std::any::Any;
+use std::time::{Duration, Instant};
+use tokio::task::JoinError;
+use tokio_util::task::AbortOnDropHandle;
+
+/// How long a handler that was told to stop may take to say so itself.
+const LEEWAY: Duration = Duration::from_secs(2);
+
+/// Runs the handler of a delivery. Ends when the handler has ended, or when it has ignored its time limit.
+pub(super) async fn execute(plan: &Plan, unit: Unit) -> Ended {
+    let begun = Instant::now();
+    let (outcome, straggler) = run(&unit).await;
+    let took = Span::from_millis(u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX));
+    let said = decide(plan, &unit, outcome, took);
+    Ended { id: unit.delivery.message.envelope.id, said, straggler }
+}
+
+/// Runs the handler in a task of its own, so that neither a panic nor a blocked thread takes anything with it.
+async fn run(unit: &Unit) -> (Outcome, Option<AbortOnDropHandle<Outcome>>) {
+    let Some(handler) = unit.handler.clone() else { return (no_handler(unit), None) };
+    let context = Context::new(unit.delivery.clone(), unit.cancel.clone(), unit.reported.clone());
+    let mut task = AbortOnDropHandle::new(tokio::spawn(async move { handler.handle(context).await }));
+    let overtime = async {
+        match unit.timeout {
+            Some(limit) => tokio::time::sleep(limit.to_std()).await,
+            None => std::future::pending().await,
+        }
+    };
+    let timed_out = tokio::select! {
+        ended = &mut task => return (ended.unwrap_or_else(crashed), None),
+        () = unit.cancel.cancelled() => None,
+        () = overtime => unit.timeout,
+    };
+    unit.cancel.cancel();
+    let stopped = tokio::time::timeout(LEEWAY, &mut task).await;
+    match (timed_out, stopped) {
+        // Told to stop from outside: what it says then is what counts.
+        (None, Ok(ended)) => (ended.unwrap_or_else(crashed), None),
+        (None, Err(_)) => (Outcome::Release, still_running(task)),
+        (Some(limit), Ok(_)) => (too_slow(limit), None),
+        (Some(limit), Err(_)) => (too_slow(limit), still_running(task)),
+    }
+}
+
+/// Ends a handler that did not stop by itself; one that never yields goes on until it does.
+fn still_running(task: AbortOnDropHandle<Outcome>) -> Option<AbortOnDropHandle<Outcome>> {
+    task.abort();
+    Some(task)
+}
+
+fn no_handler(unit: &Unit) -> Outcome {
+    let kind = &unit.delivery.message.envelope.kind;
+    Outcome::Fail(HandlerError::new("NoHandler", format!("this worker has no handler for the kind {kind:?}")))
+}
+
+fn too_slow(limit: Span) -> Outcome {
+    Outcome::Fail(HandlerError::new("Timeout", format!("the handler did not end within {limit}")))
+}
+
+/// A handler that panicked, or was ended from outside.
+fn crashed(error: JoinError) -> Outcome {
+    let Ok(panic) = error.try_into_panic() else { return Outcome::Release };
+    let mut error = HandlerError::new("Panic", panic_text(&*panic));
+    error.report_mut().crashed = true;
+    Outcome::Fail(error)
+}
+
+/// What a panic said. Anything but text is thrown by `panic_any` only.
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("the handler panicked without a message").into()
+}
+
+/// Turns an outcome into what the store is told.
+fn decide(plan: &Plan, unit: &Unit, outcome: Outcome, took: Span) -> Settle {
+    match outcome {
+        Outcome::Done => Settle::Ack,
+        Outcome::Reply(answer) if answer.bytes.len() > limits::PAYLOAD_BYTES_MAX => {
+            let why = format!(
+                "the reply has {} bytes; at most {} are allowed. The work was done, its answer is lost",
+                answer.bytes.len(),
+                limits::PAYLOAD_BYTES_MAX
+            );
+            failed(plan, unit, HandlerError::new("ReplyTooLarge", why).permanent(), took)
+        }
+        Outcome::Reply(payload) => Settle::Reply { payload },
+        Outcome::Fail(error) => failed(plan, unit, error, took),
+        Outcome::DeadLetter(error) => failed(plan, unit, error.permanent(), took),
+        Outcome::Snooze(span) => Settle::Snooze { span: span.min(limits::SPAN_MAX) },
+        Outcome::Release => Settle::Release,
+    }
+}
+
+fn failed(plan: &Plan, unit: &Unit, error: HandlerError, took: Span) -> Settle {
+    let report = error.into_report();
+    let report = Report {
+        duration: report.duration.or(Some(took)),
+        host: report.host.or_else(|| plan.host.clone()),
+        version: report.version.or_else(|| plan.version.clone()),
+        ..report
+    };
+    let failure = report.analyse_with(&plan.knowledge);
+    let said = plan.dead_letters.as_ref().and_then(|policy| policy.said(&unit.delivery, &failure));
+    Settle::Fail { failure: Box::new(failure), said }
+}

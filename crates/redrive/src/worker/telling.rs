@@ -1,0 +1,157 @@
+//! Telling the store what came of deliveries: all that is waiting in one call, again until it is certain, and
+//! only once each.
+
+use super::dispatcher::{Answer, Dispatcher};
+use super::stage::Stage;
+use redrive_core::error::{Error, StoreErrorKind};
+use redrive_core::ids::MessageId;
+use redrive_core::lifecycle::State;
+use redrive_core::limits;
+use redrive_core::store::{Each, Settle, Settled, Settlement};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+impl Dispatcher {
+    /// What is to be settled, once: who has spoken already is not heard again.
+    pub(super) fn say(&mut self, id: MessageId, what: Settle) {
+        if let Some(held) = self.held.get_mut(&id)
+            && held.beats()
+        {
+            // The next attempt should know how far this one came.
+            if let Stage::Running(running) = &held.stage
+                && !matches!(what, Settle::Ack | Settle::Reply { .. })
+                && let Some(progress) = running.reported.take()
+            {
+                self.unsettled.push(Settlement { token: held.token, what: Settle::Progress { progress } });
+            }
+            held.stage = Stage::Settling;
+            self.unsettled.push(Settlement { token: held.token, what });
+        }
+    }
+
+    pub(super) fn give_back(&mut self, id: MessageId) {
+        self.say(id, Settle::Release);
+    }
+
+    pub(super) fn flush_settlements(&mut self) {
+        if self.calls.settling || self.unsettled.is_empty() || Instant::now() < self.settle_backoff.until {
+            return;
+        }
+        self.calls.settling = true;
+        let batch = cut_batch(&mut self.unsettled);
+        let store = Arc::clone(&self.plan.store);
+        self.answers.spawn(async move {
+            let result = store.settle(batch.clone()).await;
+            Answer::Settled { batch, result }
+        });
+    }
+
+    pub(super) fn settled(&mut self, mut batch: Vec<Settlement>, result: Result<Each<Settled>, Error>) {
+        let results = match result {
+            Ok(results) => results,
+            Err(error) => {
+                // Whether it took effect is not known. Saying it again is harmless: a token works once.
+                self.settle_backoff.failed();
+                let now = Instant::now();
+                batch.retain(|settlement| {
+                    let id = settlement.token.id;
+                    let hopeless = self.held.get(&id).is_none_or(|held| held.expires_at <= now);
+                    if hopeless {
+                        tracing::error!(message = %id, "lease ran out before the store could be told");
+                        self.held.remove(&id);
+                        add(&self.handle.tally.lost, 1);
+                    }
+                    !hopeless
+                });
+                batch.append(&mut self.unsettled);
+                self.unsettled = batch;
+                return self.store_failed("settle", error);
+            }
+        };
+        self.settle_backoff.succeeded();
+        self.recount = true;
+        for (settlement, result) in batch.into_iter().zip(results) {
+            if matches!(settlement.what, Settle::Progress { .. }) {
+                continue;
+            }
+            self.held.remove(&settlement.token.id);
+            match result {
+                Ok(settled) => self.count(&settlement.what, &settled),
+                Err(refusal) => {
+                    tracing::warn!(message = %settlement.token.id, %refusal, "settlement refused");
+                    add(&self.tally().lost, 1);
+                }
+            }
+        }
+    }
+
+    pub(super) fn count(&self, said: &Settle, settled: &Settled) {
+        let tally = self.tally();
+        tracing::debug!(message = %settled.id, state = %settled.state, "settled");
+        match said {
+            Settle::Ack | Settle::Reply { .. } => add(&tally.done, 1),
+            Settle::Release => add(&tally.released, 1),
+            Settle::Snooze { .. } => add(&tally.snoozed, 1),
+            Settle::Extend { .. } | Settle::Progress { .. } => {}
+            Settle::Fail { failure, .. } => {
+                add(&tally.failed, 1);
+                let dead = settled.state == State::Dead;
+                add(if dead { &tally.dead } else { &tally.retried }, 1);
+                let error = &failure.report.error;
+                tracing::info!(
+                    message = %settled.id, state = %settled.state, error_type = %error.error_type,
+                    category = %failure.category, ready_at = ?settled.ready_at, "delivery failed"
+                );
+            }
+        }
+    }
+
+    /// The store could not. It is asked again, unless that can never help.
+    pub(super) fn store_failed(&mut self, doing: &str, error: Error) {
+        let hopeless = match &error {
+            Error::Refused(_) => true,
+            Error::Store(error) => match error.kind {
+                StoreErrorKind::Stopped
+                | StoreErrorKind::Newer
+                | StoreErrorKind::NotAStore
+                | StoreErrorKind::Unsupported
+                | StoreErrorKind::Protocol => true,
+                StoreErrorKind::Full
+                | StoreErrorKind::Damaged
+                | StoreErrorKind::Locked
+                | StoreErrorKind::Io
+                | StoreErrorKind::Unreachable => false,
+            },
+        };
+        tracing::warn!(worker = %self.plan.name, doing, %error, hopeless, "store call failed");
+        self.lease_backoff.failed();
+        if hopeless && self.failed.is_none() {
+            self.failed = Some(error);
+        }
+    }
+}
+
+/// Takes as many settlements as one call may have.
+fn cut_batch(unsettled: &mut Vec<Settlement>) -> Vec<Settlement> {
+    let mut bytes = 0_usize;
+    let fits = unsettled
+        .iter()
+        .take(limits::BATCH_ENTRIES_MAX)
+        .take_while(|settlement| {
+            if let Settle::Reply { payload } = &settlement.what {
+                bytes = bytes.saturating_add(payload.bytes.len());
+            }
+            bytes <= limits::BATCH_BYTES_MAX
+        })
+        .count();
+    if fits == unsettled.len() {
+        return std::mem::take(unsettled);
+    }
+    // One always fits: no payload is larger than a batch.
+    unsettled.drain(..fits.max(1)).collect()
+}
+
+pub(super) fn add(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Ordering::Relaxed);
+}

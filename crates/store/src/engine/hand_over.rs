@@ -1,0 +1,31 @@
+//! Letters that leave for another store. Only removes: whoever asks has put them there first.
+
+use super::Engine;
+use super::letters::each;
+use super::tables::Tables;
+use redrive_core::audit::AuditEntry;
+use redrive_core::dead_letter::Actor;
+use redrive_core::error::Outcome;
+use redrive_core::ids::MessageId;
+use redrive_core::store::{Each, HandOver};
+use redrive_core::time::Time;
+
+impl<T: Tables> Engine<T> {
+    /// Removes letters that another store has now.
+    pub(crate) fn hand_over(
+        &mut self,
+        batch: Vec<HandOver>,
+        actor: &Actor,
+        now: Time,
+    ) -> Outcome<Each<MessageId>> {
+        super::enqueue::check_batch(batch.len(), 0)?;
+        actor.check()?;
+        each(batch, |HandOver { id, version }| {
+            let letter = self.letter_of(id)?;
+            letter.file.may_leave(id, version, now)?;
+            self.remove_letter(&letter, "hand_over", now)?;
+            self.record(AuditEntry::new(now, actor, "hand over", id, 1))?;
+            Ok(id)
+        })
+    }
+}

@@ -1,0 +1,53 @@
+//! Trimming the audit trail: old rows go, an anchor stays from which the rest can still be proved. The anchor
+//! lies in the small key-value space, sealed by the key of the chain; only this file writes it.
+
+use super::Engine;
+use super::tables::{Kept, Reads, Tables};
+use redrive_core::audit::{Anchor, AuditEntry, AuditTrimmed};
+use redrive_core::dead_letter::Actor;
+use redrive_core::error::{Outcome, StoreError, StoreErrorKind};
+use redrive_core::limits;
+use redrive_core::store::KvEntry;
+use redrive_core::time::Time;
+
+/// The namespace of the anchor; nobody else writes there.
+pub(crate) const NAMESPACE: &str = "audit";
+const KEY: &str = "anchor";
+
+/// Where the chain begins, when its first rows were trimmed.
+pub(crate) fn anchor(tables: &dyn Reads) -> Kept<Option<Anchor>> {
+    let Some(entry) = tables.kv(NAMESPACE, KEY)? else { return Ok(None) };
+    // One that cannot be read proves nothing: the check of the chain says so.
+    let unreadable = || Anchor { n: 0, seal: String::new(), proof: String::new() };
+    Ok(Some(serde_json::from_slice(&entry.value).unwrap_or_else(|_| unreadable())))
+}
+
+impl<T: Tables> Engine<T> {
+    /// Removes old rows of the audit trail, a bounded number.
+    pub(crate) fn audit_trim(&mut self, before: Time, actor: &Actor, now: Time) -> Outcome<AuditTrimmed> {
+        actor.check()?;
+        let begins = anchor(&self.tables)?;
+        if begins.as_ref().is_some_and(|anchor| !anchor.holds(&self.audit_key)) {
+            let why =
+                "the anchor of the audit trail was changed or made with another key; nothing was trimmed";
+            return Err(StoreError::new(StoreErrorKind::Damaged, why).into());
+        }
+        let from = begins.map_or(0, |anchor| anchor.n);
+        let rows = self.tables.audit_after(from, limits::AUDIT_TRIM_CHUNK + 1)?;
+        let old = rows.iter().take_while(|row| row.entry.at < before);
+        let last = old.take(limits::AUDIT_TRIM_CHUNK).last();
+        let Some(last) = last else { return Ok(AuditTrimmed::default()) };
+        let more = rows.last().is_some_and(|row| row.n > last.n && row.entry.at < before);
+        let anchor = Anchor::after(&self.audit_key, last);
+        let value = serde_json::to_vec(&anchor).map_err(|error| {
+            StoreError::new(StoreErrorKind::Io, format!("the anchor cannot be written: {error}"))
+        })?;
+        let version = self.tables.kv(NAMESPACE, KEY)?.map_or(0, |entry| entry.version) + 1;
+        self.tables.put_kv(NAMESPACE, KEY, Some(&KvEntry { value, version }))?;
+        self.tables.drop_audit(last.n)?;
+        let trimmed = AuditTrimmed { rows: last.n - from, more };
+        let entry = AuditEntry::new(now, actor, "trim", "audit", trimmed.rows);
+        self.record(entry.with_detail(format_args!("rows up to {}, from before {before}", last.n)))?;
+        Ok(trimmed)
+    }
+}
