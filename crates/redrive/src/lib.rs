@@ -54,6 +54,7 @@ pub mod executor;
 mod group;
 mod handler;
 pub mod maintenance;
+pub mod metrics;
 mod pace;
 mod replay;
 mod replies;

@@ -15,6 +15,7 @@ pub(crate) mod init;
 pub(crate) mod lease;
 pub(crate) mod message;
 pub(crate) mod queue;
+pub(crate) mod report;
 pub(crate) mod run;
 pub(crate) mod settle;
 pub(crate) mod signature;

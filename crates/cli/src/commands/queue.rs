@@ -1,6 +1,7 @@
 //! `queue`: what is in the queues and the rules they follow. The store has the authority over the rules;
 //! `apply` writes what the configuration proposes, and shows where the two differ.
 
+use super::report::ReportArgs;
 use crate::confirm::confirm;
 use crate::connect::{Access, App, Hold, policy_in};
 use crate::exit_code::{CliError, Done, ExitCode};
@@ -44,6 +45,8 @@ pub(crate) enum QueueCommand {
         #[arg(long)]
         dry_run: bool,
     },
+    /// Report on all queues: as they stand, what was counted, how long things take, and what is wrong
+    Report(ReportArgs),
     /// Halt leasing; enqueue and settle go on
     Pause {
         /// The queue
@@ -218,6 +221,7 @@ pub(crate) async fn run(app: &App, command: QueueCommand) -> Done {
             app.out.one(&store.configure(queue, policy, app.actor(reason)).await?)?;
         }
         QueueCommand::Apply { dry_run } => return apply(app, dry_run).await,
+        QueueCommand::Report(args) => return super::report::run(app, &args).await,
         QueueCommand::Pause { queue, reason } => {
             let store = app.open(Access::Create, Hold::Moment).await?;
             app.out.one(&store.pause(queue, true, app.actor(reason)).await?)?;

@@ -127,6 +127,16 @@ impl Output {
         }
     }
 
+    /// Prints one document of several parts, in the formats that have documents; the others print one line of JSON.
+    pub(crate) fn document(&self, item: &impl Serialize) -> Result<(), CliError> {
+        let text = match self.format {
+            Format::Json => escape::json(pretty(item)?) + "\n",
+            Format::Yaml => yaml::document(&value(item)?),
+            Format::Table | Format::Ndjson | Format::Csv => compact(item)? + "\n",
+        };
+        self.raw(text.as_bytes())
+    }
+
     /// Begins a list; nothing is printed before its first page or its end.
     pub(crate) fn list<T: Show>(&self) -> List<T> {
         List { out: *self, begun: false, count: 0, table: table::Table::default(), of: PhantomData }

@@ -100,7 +100,34 @@ fn who_asked_is_answered_and_progress_is_kept() {
     assert_eq!(answer["headers"]["reply-status"], "dead");
     let said: serde_json::Value = serde_json::from_str(&text(&answer["payload"])).unwrap();
     assert_eq!((&said["error"]["type"], &said["reason"]), (&"Bad".into(), &"permanent".into()));
-    office.run(&["enqueue", "sums", "--payload", "x", "--reply-to", "sums-dlq"]).code(2).says("drawer");
+    office.run(&["enqueue", "sums", "--payload", "x", "--reply-to", "sums-dlq"]).code(5).says("drawer");
+}
+
+#[test]
+fn what_happened_is_counted_and_reported() {
+    let office = Office::new();
+    office.hasty_queue("jobs");
+    let id = office.dead_letter("jobs", "x", "no");
+    office.run(&["dlq", "retry", &id]).ok();
+    office.run(&["ack", &text(&office.lease("jobs")["token"])]).ok();
+    office.dead_letter("jobs", "y", "no");
+    let stats = office.json(&["dlq", "stats"]);
+    assert_eq!(stats["items"][0]["by_status"]["pending"], 1);
+    let summary = &stats["summary"];
+    assert_eq!((&summary["enqueued"], &summary["dead"]), (&2.into(), &2.into()));
+    assert_eq!((&summary["redriven"], &summary["retry_success_rate"]), (&1.into(), &1.0.into()));
+    let shown = office.run(&["dlq", "stats"]).ok().text();
+    assert!(shown.contains("retry_success_rate") && shown.contains("100.0 %"), "{shown}");
+    let report = office.json(&["queue", "report"]);
+    assert_eq!(
+        (&report["queues"][0]["queue"], &report["queues"][0]["letters_open"]),
+        (&"jobs".into(), &1.into())
+    );
+    assert_eq!((&report["summary"]["dead"], &report["alerts"]), (&2.into(), &serde_json::json!([])));
+    office.run(&["queue", "report", "--check"]).ok().says("no alerts");
+    office.run(&["queue", "set", "jobs", "--max-messages", "1"]).ok();
+    office.enqueue("jobs", "z");
+    office.run(&["queue", "report", "--check"]).code(10).says("alerts: utilisation");
 }
 
 #[test]

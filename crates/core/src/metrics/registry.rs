@@ -66,7 +66,7 @@ measured! {
     Counter, Counter, "events", COUNTERS, {
         /// Enqueues refused because their queue was full.
         Overflow = "redrive_overflow_total",
-        /// Times that somebody was held back because a queue in memory was nearly full.
+        /// Calls that had to wait because the store's writer had too many before them.
         BackPressure = "redrive_backpressure_total",
         /// Picks made out of turn because a message had waited too long.
         Starvation = "redrive_starvation_total",

@@ -42,6 +42,26 @@ fn every_name_is_there_once_and_says_what_it_means() {
     }
 }
 
+/// What is in backticks and begins like one of our names is one, and every one of ours is there.
+#[test]
+fn the_page_documents_every_name_and_no_other() {
+    let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/observability.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let named: BTreeSet<&str> =
+        page.split('`').skip(1).step_by(2).filter(|w| w.starts_with("redrive_")).collect();
+    let known: BTreeSet<&str> = definitions().iter().map(|d| d.name).collect();
+    let missing: Vec<_> = known.difference(&named).collect();
+    assert!(missing.is_empty(), "docs/observability.md does not document {missing:?}");
+    let unknown: Vec<_> = named.difference(&known).collect();
+    assert!(unknown.is_empty(), "docs/observability.md documents what does not exist: {unknown:?}");
+    for definition in definitions() {
+        let row = page.lines().find(|line| line.contains(&format!("`{}`", definition.name))).unwrap();
+        for label in definition.labels {
+            assert!(row.contains(label), "the row of {} does not name its label {label}", definition.name);
+        }
+    }
+}
+
 #[test]
 fn too_many_values_are_counted_together() {
     let mut tallies = Tallies::default();

@@ -11,6 +11,7 @@ use redrive_core::ids::{LeaseToken, MessageId, QueueName};
 use redrive_core::lifecycle::{Command, Phase};
 use redrive_core::limits;
 use redrive_core::message::{Delivery, Priority, Record};
+use redrive_core::metrics::{self, Counter};
 use redrive_core::poison::Admission;
 use redrive_core::policy::{QueuePolicy, overdue, too_late};
 use redrive_core::scheduler::{Heads, PickReason, Scheduler};
@@ -257,6 +258,9 @@ fn pick(
     let urgent = queues.iter().filter_map(|q| hot.urgent(q, suspects, now)).min_by_key(|(place, _)| *place);
     heads.urgent = urgent.map(|((deadline, level, _), _)| (Priority::from_level(level), deadline));
     let decision = scheduler.pick(&heads, now)?;
+    if decision.reason == PickReason::StarvationPrevention {
+        metrics::process().count(Counter::Starvation, 1);
+    }
     match decision.reason {
         PickReason::DeadlineApproaching => urgent.map(|(_, next)| next),
         PickReason::PriorityOrder

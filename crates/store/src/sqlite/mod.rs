@@ -24,6 +24,7 @@ pub use open::{Options, restore};
 use reads::SqlTables;
 use redrive_core::audit::AuditKey;
 use redrive_core::error::{Error, Outcome, StoreError, StoreErrorKind};
+use redrive_core::metrics::{self, Counter};
 use redrive_core::store::StoreInfo;
 use redrive_core::time::{Clock, Time};
 use std::path::{Path, PathBuf};
@@ -127,6 +128,9 @@ impl Access for Sqlite {
             (answer, spoils)
         });
         let Some(jobs) = &self.jobs else { return Err(self.unanswered()) };
+        if jobs.capacity() == 0 {
+            metrics::process().count(Counter::BackPressure, 1);
+        }
         if jobs.send(Job { grows, apply }).await.is_err() {
             return Err(self.unanswered());
         }

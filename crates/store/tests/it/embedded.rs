@@ -5,7 +5,7 @@ use crate::laws::options;
 use redrive_core::dead_letter::{Act, ActRequest, Actor};
 use redrive_core::error::{Error, StoreError, StoreErrorKind};
 use redrive_core::ids::{MessageId, QueueName};
-use redrive_core::message::{NewMessage, Payload};
+use redrive_core::message::{Message, NewMessage, Payload};
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::Query;
 use redrive_core::store::{LeaseRequest, Letters as _, Settle, Settlement, Store, VerifyRequest, Work as _};
@@ -436,6 +436,28 @@ fn i47_who_asked_in_the_second_format_is_answered() {
         }
         assert_eq!(store.queue(answers).await.unwrap().ready, 2);
         assert_clean(&store).await;
+    });
+}
+
+/// The third format: places for replies, progress and counters.
+#[test]
+fn i47_a_directory_of_the_third_format_opens_with_all_it_counted() {
+    let home = golden("v3");
+    block(async {
+        let store = open(home.path()).unwrap();
+        assert_clean(&store).await;
+        let progress = |m: &Message| m.progress.as_ref().map(|p| (p.done, p.total, p.note.clone()));
+        let letter = store.letters(Query::default()).await.unwrap().items.remove(0);
+        assert_eq!(progress(&letter.message), Some((3, Some(9), "unpacking".into())));
+        let live = store.messages(Query::default()).await.unwrap().items;
+        let waiting = live.iter().find(|m| m.envelope.queue.as_str() == "jobs").unwrap();
+        assert_eq!(progress(waiting), Some((1, Some(2), "adding".into())));
+        assert_eq!(waiting.envelope.reply_to, Some("answers".parse().unwrap()));
+        let answers = live.iter().filter(|m| m.envelope.kind == "reply");
+        let statuses: Vec<_> = answers.map(|m| m.envelope.headers["reply-status"].as_str()).collect();
+        assert_eq!(statuses, ["done", "dead"]);
+        let summary = store.stats().await.unwrap().summary();
+        assert_eq!((summary.enqueued, summary.acked, summary.dead, summary.replies), (5, 1, 1, 2));
     });
 }
 

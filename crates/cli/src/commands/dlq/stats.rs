@@ -1,12 +1,17 @@
-//! `dlq stats`: counts by drawer and status, and a check that a cron job can fail on.
+//! `dlq stats`: counts by drawer and status, the summary of what was counted ever, and a check that a cron job can
+//! fail on.
 
+use crate::commands::report::Totals;
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::{CliError, Done, ExitCode};
-use crate::output::{Column, Look, Show};
+use crate::output::{Column, Format, Look, Show};
 use clap::Args;
 use redrive::core::dead_letter::Status;
 use redrive::core::ids::QueueName;
+use redrive::core::metrics::Summary;
+use redrive::core::query::Cursor;
 use redrive::core::store::Drawer;
+use serde::Serialize;
 use std::str::FromStr;
 
 const EXAMPLES: &str = "\
@@ -115,12 +120,31 @@ impl Show for Drawer {
     }
 }
 
+/// The drawers as a list, with the summary beside it.
+#[derive(Serialize)]
+struct Counted<'a> {
+    items: &'a [Drawer],
+    next: Option<Cursor>,
+    summary: &'a Summary,
+}
+
 /// Runs it.
 pub(crate) async fn run(app: &App, args: StatsArgs) -> Done {
     let store = app.open(Access::Existing, Hold::Moment).await?;
     let mut drawers = store.drawers().await?;
     drawers.retain(|drawer| args.dlq.as_ref().is_none_or(|wanted| drawer.dlq == *wanted));
-    app.out.all(&drawers)?;
+    let summary = store.stats().await?.summary();
+    match app.out.format {
+        Format::Table => {
+            app.out.all(&drawers)?;
+            app.out.raw(b"\n")?;
+            app.out.one(&Totals(&summary))?;
+        }
+        Format::Json | Format::Yaml => {
+            app.out.document(&Counted { items: &drawers, next: None, summary: &summary })?
+        }
+        Format::Ndjson | Format::Csv => app.out.all(&drawers)?,
+    }
     for limit in &args.fail_if {
         let sum: u64 = drawers.iter().map(|drawer| limit.count.of(drawer)).sum();
         if limit.fails.contains(&sum.cmp(&limit.number)) {

@@ -1,0 +1,187 @@
+//! What was counted and what follows from it: the summary of `dlq stats`, and `queue report` with its alerts.
+
+use crate::connect::{Access, App, Hold};
+use crate::exit_code::{CliError, Done, ExitCode};
+use crate::output::{Column, Format, Look, Sheet, Show};
+use clap::Args;
+use redrive::core::metrics::{Alert, HistogramSnapshot, QueueStats, Summary, report};
+use redrive::core::time::Span;
+use serde::Serialize;
+
+const EXAMPLES: &str = "\
+Examples:
+  redrive queue report
+  redrive queue report --check                     for cron: exits with 10 when a rule is broken
+  redrive queue report -o json | jq .alerts
+
+Latencies and the rate of deaths are those of the process that holds the data directory; the counters are kept in
+the store and survive a restart.";
+
+/// The flags of `queue report`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ReportArgs {
+    /// Exit with 10 when there is an alert
+    #[arg(long)]
+    check: bool,
+}
+
+/// The summary, shown as a sheet.
+#[derive(Serialize)]
+#[serde(transparent)]
+pub(super) struct Totals<'a>(pub(super) &'a Summary);
+
+fn percent(rate: Option<f64>) -> String {
+    rate.map(|rate| format!("{:.1} %", rate * 100.0)).unwrap_or_default()
+}
+
+fn decimal(number: Option<f64>) -> String {
+    number.map(|number| format!("{number:.2}")).unwrap_or_default()
+}
+
+fn span(ms: Option<u64>) -> String {
+    ms.map(|ms| Span::from_millis(ms).to_string()).unwrap_or_default()
+}
+
+impl Show for Totals<'_> {
+    const COLUMNS: &'static [Column] = &[
+        Column::number("dead"),
+        Column::number("redriven"),
+        Column::number("redrive_succeeded"),
+        Column::number("abandoned"),
+        Column::number("letters_open"),
+    ];
+
+    fn cells(&self, _: &Look) -> Vec<String> {
+        let s = self.0;
+        [s.dead, s.redriven, s.redrive_succeeded, s.abandoned, s.letters_open].map(|n| n.to_string()).into()
+    }
+
+    fn sheet(&self, look: &Look) -> Sheet {
+        let s = self.0;
+        Sheet::default()
+            .field("since", look.maybe(s.since))
+            .field("enqueued", s.enqueued)
+            .field("enqueued_bytes", s.enqueued_bytes)
+            .field("leased", s.leased)
+            .field("done", s.acked)
+            .field("failed", s.failed)
+            .field("retried", s.retried)
+            .field("dead", s.dead)
+            .field("redriven", s.redriven)
+            .field("redrive_succeeded", s.redrive_succeeded)
+            .field("redrive_failed", s.redrive_failed)
+            .field("resolved", s.resolved)
+            .field("abandoned", s.abandoned)
+            .field("reviews", s.reviews)
+            .field("quarantined", s.quarantined)
+            .field("discarded", s.discarded)
+            .field("expired", s.expired)
+            .field("replies", s.replies)
+            .field("replies_left_out", s.replies_left_out)
+            .field("overflows", s.overflows)
+            .field("letters_open", s.letters_open)
+            .field("letters_peak", s.letters_peak)
+            .field("messages_peak", s.messages_peak)
+            .field("oldest_open", span(s.oldest_open_ms))
+            .field("retry_success_rate", percent(s.retry_success_rate))
+            .field("abandonment_rate", percent(s.abandonment_rate))
+            .field("dead_letter_rate", percent(s.dead_letter_rate))
+            .field("retries_average", decimal(s.retries_average))
+            .field("retries_max", s.retries_max)
+            .field("backoff_average", span(s.backoff_average_ms))
+            .field("dead_age_average", span(s.dead_age_average_ms))
+            .field("dead_age_max", span(Some(s.dead_age_max_ms)))
+            .field("messages_per_second", decimal(s.messages_per_second))
+            .field("bytes_per_second", decimal(s.bytes_per_second))
+            .field("done_per_second", decimal(s.done_per_second))
+    }
+}
+
+impl Show for QueueStats {
+    const COLUMNS: &'static [Column] = &[
+        Column::whole("queue"),
+        Column::number("waiting"),
+        Column::number("leased"),
+        Column::number("bytes"),
+        Column::number("peak"),
+        Column::number("letters_open"),
+        Column::number("letters_peak"),
+        Column::number("utilisation"),
+    ];
+
+    fn cells(&self, _: &Look) -> Vec<String> {
+        let numbers =
+            [self.waiting, self.leased, self.bytes, self.peak, self.letters_open, self.letters_peak];
+        let mut cells = vec![self.queue.to_string()];
+        cells.extend(numbers.map(|n| n.to_string()));
+        cells.push(percent(self.utilisation()));
+        cells
+    }
+}
+
+impl Show for Alert {
+    const COLUMNS: &'static [Column] =
+        &[Column::whole("alert"), Column::whole("level"), Column::whole("subject"), Column::text("text")];
+
+    fn cells(&self, _: &Look) -> Vec<String> {
+        vec![self.rule.clone(), self.level.to_string(), self.subject.clone(), self.text.clone()]
+    }
+}
+
+/// One distribution, by name.
+#[derive(Serialize)]
+struct Latency<'a> {
+    name: &'a str,
+    #[serde(flatten)]
+    seen: &'a HistogramSnapshot,
+}
+
+impl Show for Latency<'_> {
+    const COLUMNS: &'static [Column] = &[
+        Column::whole("took"),
+        Column::number("count"),
+        Column::number("p50_ms"),
+        Column::number("p95_ms"),
+        Column::number("p99_ms"),
+        Column::number("max_ms"),
+    ];
+
+    fn cells(&self, _: &Look) -> Vec<String> {
+        let ms = |us: u64| format!("{}.{:03}", us / 1_000, us % 1_000);
+        let h = self.seen;
+        let times = [h.p50_us, h.p95_us, h.p99_us, h.max_us].map(ms);
+        [self.name.to_owned(), h.count.to_string()].into_iter().chain(times).collect()
+    }
+}
+
+/// Runs `queue report`.
+pub(super) async fn run(app: &App, args: &ReportArgs) -> Done {
+    let store = app.open(Access::Existing, Hold::Moment).await?;
+    let found = report(&store.stats().await?);
+    match app.out.format {
+        Format::Json | Format::Ndjson | Format::Yaml => app.out.document(&found)?,
+        Format::Csv => app.out.all(&found.queues)?,
+        Format::Table => {
+            app.out.all(&found.queues)?;
+            app.out.raw(b"\n")?;
+            app.out.one(&Totals(&found.summary))?;
+            let latency: Vec<_> = found.latency.iter().map(|(name, seen)| Latency { name, seen }).collect();
+            if !latency.is_empty() {
+                app.out.raw(b"\n")?;
+                app.out.all(&latency)?;
+            }
+            if found.alerts.is_empty() {
+                app.out.note("no alerts");
+            } else {
+                app.out.raw(b"\n")?;
+                app.out.all(&found.alerts)?;
+            }
+        }
+    }
+    if args.check && !found.alerts.is_empty() {
+        let rules: Vec<&str> = found.alerts.iter().map(|alert| alert.rule.as_str()).collect();
+        return Err(CliError::new(ExitCode::CheckFailed, format!("alerts: {}", rules.join(", "))));
+    }
+    Ok(ExitCode::Ok)
+}

@@ -1,0 +1,69 @@
+//! Measuring, for whoever drives work: one registry per process that every part records to at its source, and the
+//! text that Prometheus reads. What is measured is listed in the core's table; what must survive a restart is
+//! counted by the store.
+
+use redrive_core::error::Outcome;
+pub use redrive_core::metrics::{
+    Alert, AlertLevel, Counter, Event, Gauge, HistogramSnapshot, QueueStats, Registry, Report, Snapshot,
+    Stats, Summary, Timer, definitions, process, render, report,
+};
+use redrive_core::store::Store;
+use std::time::Instant;
+
+/// One delivery in hand: counted as busy until it is dropped, and timed.
+#[derive(Debug)]
+pub struct Working {
+    registry: &'static Registry,
+    timer: Timer,
+    began: Instant,
+}
+
+impl Working {
+    /// Begins: [`Timer::Handler`] for a message, [`Timer::LetterHandler`] for a dead letter.
+    #[must_use = "it is over when this is dropped"]
+    pub fn begin(timer: Timer) -> Self {
+        let registry = process();
+        registry.raise(Gauge::WorkerBusy, 1);
+        Self { registry, timer, began: Instant::now() }
+    }
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        self.registry.lower(Gauge::WorkerBusy, 1);
+        self.registry.took(self.timer, self.began.elapsed());
+    }
+}
+
+/// Everything a store counted and this process measured, in Prometheus' text format.
+///
+/// # Errors
+/// Whatever the store says.
+pub async fn prometheus(store: &dyn Store) -> Outcome<String> {
+    let stats = store.stats().await?;
+    // A store that another process holds has measured that process; deaths happen there.
+    let own = process().snapshot(stats.now);
+    let process = Snapshot { dead_per_second: stats.process.dead_per_second, ..own };
+    Ok(render(&Stats { process, ..stats }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use redrive_core::message::{NewMessage, Payload};
+
+    #[tokio::test]
+    async fn what_happens_shows_in_the_text() {
+        let store = crate::memory();
+        let new = NewMessage::new(crate::new_id(), "texts".parse().unwrap(), Payload::default());
+        store.enqueue(vec![new]).await.unwrap();
+        drop(Working::begin(Timer::LetterHandler));
+        let text = prometheus(&*store).await.unwrap();
+        assert!(
+            text.contains("redrive_enqueued_total{queue=\"texts\",kind=\"\",priority=\"normal\"} 1"),
+            "{text}"
+        );
+        assert!(text.contains("redrive_letter_handler_seconds_count"), "{text}");
+        assert!(text.contains("redrive_enqueue_seconds{quantile=\"0.95\"}"), "{text}");
+    }
+}
