@@ -265,7 +265,9 @@ async fn a_changed_input_is_refused_until_it_is_accepted() {
     assert!(error.contains("the input changed") && error.contains("--accept-changes"), "{error}");
     let summary = shop.batch(text).begin(Begin::AcceptChanges).run().await.unwrap();
     assert_eq!([summary.total, summary.done, summary.dead, summary.left], [4, 4, 0, 0], "{summary:?}");
-    assert_eq!(shop.lines("effects")[4..], ["5=e", "2=b"], "what was done is not done again");
+    let mut new = shop.lines("effects").split_off(4);
+    new.sort();
+    assert_eq!(new, ["2=b", "5=e"], "what was done is not done again");
     let summary = shop.batch(text).begin(Begin::Restart).run().await.unwrap();
     assert_eq!(counts(&summary), [4, 4, 0, 0, 0]);
     assert_eq!(shop.lines("effects").len(), 10);
