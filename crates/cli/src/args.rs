@@ -3,7 +3,7 @@
 
 use crate::commands::{
     audit, backup, bench, breaker, classify, completions, dlq, doctor, enqueue, group, lease, message, queue,
-    run, settle, signature,
+    run, settle, signature, work,
 };
 use crate::output::{Format, TimeStyle, complain, escape};
 use clap::builder::TypedValueParser as _;
@@ -88,6 +88,8 @@ pub(crate) enum Command {
     Extend(settle::ExtendArgs),
     /// Give a leased message back; the attempt does not count
     Release(settle::ReleaseArgs),
+    /// Run a command, or the queue's target, for every message
+    Work(Box<work::WorkArgs>),
     /// Run a job over many items: retries, a drawer for what fails, resume after a crash
     Run(run::RunArgs),
     /// Look at live messages and take them back
@@ -124,6 +126,13 @@ pub(crate) enum Command {
     Init,
     /// Print a completion script for a shell
     Completions(completions::CompletionsArgs),
+}
+
+impl Command {
+    /// Whether it ends in its own time when it is interrupted.
+    pub(crate) fn drains(&self) -> bool {
+        matches!(self, Self::Work(_))
+    }
 }
 
 /// Which part of a list.

@@ -57,7 +57,7 @@ impl Deref for Link<'_> {
 }
 
 impl Link<'_> {
-    /// The store itself, for those who keep it.
+    /// The store itself, for what outlives this link.
     pub(crate) fn store(&self) -> Arc<dyn Store> {
         Arc::clone(&self.store)
     }

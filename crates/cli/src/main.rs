@@ -11,6 +11,7 @@ mod ndjson;
 mod output;
 mod policy_change;
 mod progress;
+mod target_change;
 
 use exit_code::{CliError, Done};
 
@@ -45,12 +46,13 @@ fn run(cli: args::Cli) -> Done {
         .map_err(|error| CliError::io("start the runtime", &error))?;
     let done = runtime.block_on(async {
         let app = commands::surroundings(cli.global, &cli.command)?;
+        let interruptible = !cli.command.drains();
         let running = commands::run(&app, cli.command);
         tokio::pin!(running);
         tokio::select! {
             // First, so that Ctrl-C is listened to before the command does anything.
             biased;
-            () = interrupt() => {}
+            () = interrupt(), if interruptible => {}
             done = &mut running => return done,
         }
         if !app.drains() {

@@ -2,8 +2,10 @@
 //! `[queues.NAME]` tables of `redrive.toml` are the same list, so they are one type. It proposes; the store
 //! checks and decides.
 
+use crate::target_change::TargetChange;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
+use redrive::core::auto_redrive::AutoRedrive;
 use redrive::core::backoff::{Backoff, Growth, Jitter};
 use redrive::core::breaker::{BreakerKey, BreakerPolicy};
 use redrive::core::failure::Route;
@@ -12,6 +14,7 @@ use redrive::core::ids::QueueName;
 use redrive::core::message::Priority;
 use redrive::core::poison::Release;
 use redrive::core::policy::{ErrorMatch, OnDead, OnExpire, QueuePolicy};
+use redrive::core::target::Target;
 use redrive::core::time::Span;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
@@ -44,7 +47,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Maybe<T> {
 }
 
 /// Reads a word that serde knows, with the list of such words for help and completion.
-fn word<T>(words: &'static [&'static str]) -> impl clap::builder::TypedValueParser<Value = T>
+pub(crate) fn word<T>(words: &'static [&'static str]) -> impl clap::builder::TypedValueParser<Value = T>
 where
     T: DeserializeOwned + Clone + Send + Sync + 'static,
 {
@@ -139,6 +142,43 @@ pub(crate) struct PolicyChange {
     breaker: BreakerChange,
     #[command(flatten)]
     poison: PoisonChange,
+    #[command(flatten)]
+    auto_redrive: AutoRedriveChange,
+    #[command(flatten)]
+    #[serde(skip)]
+    targeted: TargetChange,
+    #[arg(skip)]
+    target: Option<Target>,
+}
+
+/// The part of the settings that says when dead letters are sent back by themselves.
+#[derive(Args, Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct AutoRedriveChange {
+    /// Times a dead letter is sent back by itself, 1 to 10; `none` for never
+    #[arg(id = "auto_redrive_limit", long = "auto-redrive", value_name = "LIMIT")]
+    limit: Option<Maybe<u32>>,
+    /// How long after its death; every redrive doubles it, 1h when not said
+    #[arg(id = "auto_redrive_backoff", long = "auto-redrive-backoff", value_name = "DURATION")]
+    #[serde(alias = "backoff_ms")]
+    backoff: Option<Span>,
+}
+
+impl AutoRedriveChange {
+    fn apply(&self, old: Option<AutoRedrive>) -> Result<Option<AutoRedrive>, String> {
+        let limit = match &self.limit {
+            Some(Maybe(limit)) => *limit,
+            None => old.map(|old| old.limit),
+        };
+        let was = old.map_or(AutoRedrive::BACKOFF, |old| old.backoff);
+        match limit {
+            Some(limit) => Ok(Some(AutoRedrive { limit, backoff: self.backoff.unwrap_or(was) })),
+            None if self.backoff.is_some() => {
+                Err("an automatic redrive needs a limit: how often a dead letter is sent back".into())
+            }
+            None => Ok(None),
+        }
+    }
 }
 
 /// The part of the settings that says when work is held because what it needs is down.
@@ -273,7 +313,7 @@ pub(crate) struct BackoffChange {
 }
 
 /// Sets a value if one was given.
-fn set<T: Clone>(target: &mut T, given: Option<&T>) {
+pub(crate) fn set<T: Clone>(target: &mut T, given: Option<&T>) {
     if let Some(value) = given {
         target.clone_from(value);
     }
@@ -352,6 +392,11 @@ impl PolicyChange {
         set(&mut policy.poison.detect, self.poison.detect.as_ref());
         set(&mut policy.poison.quarantine, self.poison.quarantine.as_ref());
         set(&mut policy.poison.release, self.poison.release.as_ref());
+        if self.target.is_some() {
+            policy.target.clone_from(&self.target);
+        }
+        policy.target = self.targeted.apply(policy.target)?;
+        policy.auto_redrive = self.auto_redrive.apply(policy.auto_redrive)?;
         Ok(policy)
     }
 }
@@ -412,6 +457,22 @@ mod tests {
     fn applied(flags: &str, to: QueuePolicy) -> Result<QueuePolicy, String> {
         let words = std::iter::once("set").chain(flags.split_whitespace());
         Flags::try_parse_from(words).map_err(|e| e.to_string())?.change.apply(to)
+    }
+
+    #[test]
+    fn an_automatic_redrive_is_set_changed_and_taken_away() {
+        let auto = |flags, to: &QueuePolicy| applied(flags, to.clone());
+        let rule = |limit, backoff| Some(AutoRedrive { limit, backoff });
+        let set = auto("--auto-redrive 3", &QueuePolicy::default()).unwrap();
+        assert_eq!(set.auto_redrive, rule(3, Span::from_hours(1)));
+        let slower = auto("--auto-redrive-backoff 2h", &set).unwrap();
+        assert_eq!(slower.auto_redrive, rule(3, Span::from_hours(2)));
+        assert_eq!(auto("--auto-redrive 1", &slower).unwrap().auto_redrive, rule(1, Span::from_hours(2)));
+        assert_eq!(auto("--auto-redrive none", &slower).unwrap().auto_redrive, None);
+        assert!(auto("--auto-redrive-backoff 2h", &QueuePolicy::default()).unwrap_err().contains("limit"));
+        let toml: PolicyChange = toml::from_str("auto_redrive = { limit = 2, backoff = \"30m\" }").unwrap();
+        let applied = toml.apply(QueuePolicy::default()).unwrap();
+        assert_eq!(applied.auto_redrive, rule(2, Span::from_secs(1_800)));
     }
 
     #[test]

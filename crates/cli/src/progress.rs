@@ -58,6 +58,54 @@ impl Drop for Progress {
     }
 }
 
+/// One line that says how something without an end is going: written anew in place on a terminal, now and then
+/// and only when it has changed elsewhere, not at all when quiet.
+#[derive(Debug)]
+pub(crate) struct Status {
+    line: Option<ProgressBar>,
+    plain: bool,
+    told: Option<(Instant, String)>,
+}
+
+impl Status {
+    /// Begins.
+    pub(crate) fn new(out: &Output) -> Self {
+        let terminal = std::io::stderr().is_terminal();
+        let line = (terminal && !out.quiet).then(|| {
+            let line = ProgressBar::no_length();
+            // A template that does not parse would only cost the looks.
+            if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
+                line.set_style(style);
+            }
+            line
+        });
+        Self { line, plain: !terminal && !out.quiet, told: None }
+    }
+
+    /// Says how it is going now.
+    pub(crate) fn show(&mut self, text: &str) {
+        if let Some(line) = &self.line {
+            line.set_message(text.to_owned());
+            line.tick();
+        } else if self.plain
+            && self.told.as_ref().is_none_or(|(at, told)| at.elapsed() >= EVERY && told != text)
+        {
+            // The first is only remembered: that nothing has happened yet is no news.
+            if self.told.is_some() {
+                complain(text);
+            }
+            self.told = Some((Instant::now(), text.to_owned()));
+        }
+    }
+
+    /// Takes the line away.
+    pub(crate) fn end(&mut self) {
+        if let Some(line) = self.line.take() {
+            line.finish_and_clear();
+        }
+    }
+}
+
 fn bar(doing: &'static str, total: Option<u64>) -> ProgressBar {
     let (bar, template) = match total {
         Some(total) => {

@@ -66,7 +66,7 @@ mod tests {
     fn the_wait_doubles_and_ends() {
         let rule = AutoRedrive { limit: 3, backoff: Span::from_secs(10) };
         let due: Vec<_> = (0..4).map(|redrives| rule.due(&File { redrives, ..file() })).collect();
-        let at = |ms| Some(Time::from_millis(1_000 + ms));
+        let at = |ms: i64| Some(Time::from_millis(1_000 + ms));
         assert_eq!(due, [at(10_000), at(20_000), at(40_000), None]);
     }
 

@@ -28,8 +28,9 @@ impl Roll {
         Self(x ^ (x >> 31))
     }
 
-    /// A whole number of milliseconds from `low` to `high`, both included.
-    fn between(self, low: u64, high: u64) -> u64 {
+    /// A whole number from `low` to `high`, both included.
+    #[must_use]
+    pub fn between(self, low: u64, high: u64) -> u64 {
         let Some(width) = high.checked_sub(low) else { return low };
         let range = u128::from(width) + 1;
         let scaled = (u128::from(self.0) * range) >> 64;

@@ -87,6 +87,18 @@ pub const ATTEMPTS_MAX: u32 = 10_000;
 pub const SPAN_MAX: Span = Span::from_days(3_650);
 /// How long an idempotency key is remembered.
 pub const KEY_WINDOW: Span = Span::from_hours(24);
+/// Bytes of a target's address or directory: what servers and file systems take.
+pub const TARGET_URL_BYTES_MAX: usize = 8 * 1024;
+/// Bytes of a target's body template: the text around the values, not the values.
+pub const TARGET_BODY_BYTES_MAX: usize = 64 * 1024;
+/// Redirects a target may follow: more than that is a loop.
+pub const REDIRECTS_MAX: u8 = 10;
+/// Arguments of a target's command.
+pub const ARGUMENTS_MAX: usize = 1_000;
+/// Bytes of a command's arguments, and of its variables: far below what every system takes.
+pub const ARGUMENT_BYTES_MAX: usize = 64 * 1024;
+/// The longest wait an HTTP answer may ask for; more is a mistake, and a queue's own cap is mostly shorter.
+pub const RETRY_AFTER_MAX: Span = Span::from_hours(24);
 /// Steps of a listed backoff.
 pub const BACKOFF_STEPS_MAX: usize = 100;
 /// Include and exclude rules of one policy.
@@ -161,6 +173,21 @@ pub const FINDINGS_MAX: usize = 1_000;
 pub const FRAME_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// Connections the store's socket serves at once.
 pub const CONNECTIONS_MAX: usize = 256;
+/// Captured operations a process keeps in memory while its store cannot be written: an outage of minutes at the
+/// rate of a busy service. Beyond it new ones are refused, counted and logged.
+pub const CAPTURED_MAX: usize = 10_000;
+/// Bytes they take together at most.
+pub const CAPTURED_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Captured operations written in one commit.
+pub const CAPTURED_BATCH_MAX: usize = 256;
+/// Bytes written in one such commit, unless one alone is larger.
+pub const CAPTURED_BATCH_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Letters a processor looks at in one go: what it does with them is one commit.
+pub const PROCESSOR_LOOK_MAX: usize = 100;
+/// Such goes in one interval.
+pub const PROCESSOR_LOOKS_MAX: usize = 10;
+/// Captured operations a processor executes per interval, and at once.
+pub const PROCESSOR_BATCH_MAX: usize = 1_000;
 /// Bytes of one value in the small key-value space.
 pub const KV_BYTES_MAX: usize = 256 * 1024;
 /// Bytes of a job file: written by a person.

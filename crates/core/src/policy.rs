@@ -12,6 +12,7 @@ use crate::lifecycle::Life;
 use crate::limits;
 use crate::message::{Priority, Terms, sane};
 use crate::poison::{Finding, PoisonPolicy};
+use crate::target::Target;
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -160,6 +161,9 @@ pub struct QueuePolicy {
     /// Payload bytes of live messages the queue holds at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_bytes: Option<u64>,
+    /// What delivers its messages, when no handler of the user's own does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<Target>,
 }
 
 impl Default for QueuePolicy {
@@ -186,6 +190,7 @@ impl Default for QueuePolicy {
             open_ttl: None,
             max_messages: None,
             max_bytes: None,
+            target: None,
         }
     }
 }
@@ -308,6 +313,9 @@ impl QueuePolicy {
             if rules.len() > limits::RULES_MAX {
                 return Err(Refusal::invalid(name, format!("more than {} rules", limits::RULES_MAX)));
             }
+        }
+        if let Some(target) = &self.target {
+            target.check()?;
         }
         if self.drawers(queue).contains(queue) {
             return Err(Refusal::invalid("dlq", format!("{queue} would be its own drawer; name another")));

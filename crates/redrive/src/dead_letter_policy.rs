@@ -106,7 +106,7 @@ pub struct Difference {
 pub struct Drift {
     /// The queue.
     pub queue: QueueName,
-    /// The queue was unknown and was made as proposed.
+    /// The queue was unknown, or nobody had given it rules, and it is now as proposed.
     pub made: bool,
     /// The differences were written to the store: the policy was told to [`DeadLetterPolicy::apply`].
     pub written: bool,
@@ -232,8 +232,9 @@ impl DeadLetterPolicy {
         }
     }
 
-    /// Proposes the declarative part to the store. An unknown queue is made so; a known one with other rules is
-    /// left as it is and the drift is reported, unless [`Self::apply`] was said. Harmless to repeat.
+    /// Proposes the declarative part to the store. An unknown queue is made so, and one that has only the default
+    /// rules, as a first enqueue makes it, gets these. A queue with other rules is left as it is and the drift is
+    /// reported, unless [`Self::apply`] was said. Harmless to repeat.
     ///
     /// # Errors
     /// A refusal when a rule cannot be meant; the store's error when it cannot be asked.
@@ -244,10 +245,12 @@ impl DeadLetterPolicy {
             Err(Error::Refused(Refusal::NoSuchQueue { .. })) => None,
             Err(error) => return Err(error),
         };
-        let made = known.is_none();
+        let unknown = known.is_none();
         let stored = known.unwrap_or_default();
         let proposed = self.over(stored.clone());
         proposed.check(queue)?;
+        // Producers often come before workers: rules that nobody chose are nobody's to keep.
+        let made = unknown || (stored == QueuePolicy::default() && proposed != stored);
         let differences = if made { Vec::new() } else { differences(&proposed, &stored) };
         let written = self.apply && !differences.is_empty();
         let policy = if made || written {

@@ -98,7 +98,8 @@ impl HandlerError {
         Self::of("Error", error.as_ref())
     }
 
-    fn of(error_type: &str, error: &dyn StdError) -> Self {
+    /// From a borrowed error of this type.
+    pub(crate) fn of(error_type: &str, error: &dyn StdError) -> Self {
         let mut all = Self::new(error_type, error.to_string());
         let mut beneath = error.source();
         let mut causes = Vec::new();
@@ -181,6 +182,11 @@ impl fmt::Display for HandlerError {
     }
 }
 
+/// The short name of a type.
+pub(crate) fn short_name_of<T: ?Sized>() -> &'static str {
+    short_type_name(std::any::type_name::<T>())
+}
+
 /// `a::b::Error<c::D>` is `b::Error`: the last module says whose `Error` it is, the rest is noise.
 fn short_type_name(full: &str) -> &str {
     let path = full.split('<').next().unwrap_or(full);
@@ -212,7 +218,6 @@ impl Reported {
     }
 
     /// The last report, once.
-    #[expect(dead_code, reason = "called as soon as the store keeps progress")]
     pub(crate) fn take(&self) -> Option<Progress> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -237,6 +242,14 @@ impl Context {
     #[must_use]
     pub fn delivery(&self) -> &Delivery {
         &self.delivery
+    }
+
+    /// The same context with another payload, for handlers around handlers.
+    #[must_use]
+    pub(crate) fn with_payload(&self, payload: Payload) -> Self {
+        let mut delivery = Delivery::clone(&self.delivery);
+        delivery.message.envelope.payload = payload;
+        Self { delivery: Arc::new(delivery), ..self.clone() }
     }
 
     /// What never changes about the message: id, queue, kind, headers, tags, payload.

@@ -46,20 +46,39 @@
 //! ```
 
 mod batch;
+mod consumer;
 mod dead_letter_policy;
 mod directory;
+mod eval;
 pub mod executor;
+mod group;
 mod handler;
+pub mod maintenance;
+mod pace;
+mod replay;
+mod replies;
+pub mod resilient;
 mod runnable;
 mod send;
+mod split;
 mod worker;
 
+pub use async_trait::async_trait;
 pub use batch::{
     Batch, BatchError, BatchHandle, BatchProgress, BatchSummary, Begin, DryRun, DryRunItem, FailureGroup,
     Job, Problem,
 };
+pub use consumer::{
+    DeadLetterConsumer, DeadLetterConsumerBuilder, Disposition, IntoDisposition, LetterHandler, alert,
+    discard, replay_each,
+};
 pub use dead_letter_policy::{DeadLetterPolicy, Difference, Drift, IntoOverride};
 pub use directory::{OpenOptions, memory, new_id, open, restore};
+pub use eval::{EvalHandler, EvalRequest, EvalResult, Evaluator, Score, exact_match, json_subset};
+pub use group::{
+    BoundGroup, GroupError, Health, HealthReport, HealthStatus, LoopGroup, LoopHealth, LoopState, OnFailure,
+    OnStuck,
+};
 pub use handler::{
     AsItIs, Context, Handler, HandlerError, IntoHandler, IntoOutcome, OfBoth, OfContext, OfPayload, Outcome,
     Result,
@@ -67,6 +86,10 @@ pub use handler::{
 pub use redrive_core as core;
 pub use redrive_core::priority_queue::{Accepted, Dequeued, Overdue, Picked, PriorityQueue, Rejected};
 pub use redrive_store as store;
+pub use replay::{Others, Replayed, replay, replay_distinct, replay_if, replay_where, resume};
+pub use replies::{ReplyForwarder, ReplyResolver, ReplyTarget};
+pub use resilient::{Processor, ResilientExecutor};
 pub use runnable::{Heartbeat, Runnable};
 pub use send::send;
+pub use split::{Ferried, LetterFerry, Returned, replay_between};
 pub use worker::{Counts, Worker, WorkerBuilder, WorkerHandle};

@@ -20,6 +20,11 @@ pub trait Runnable: Send + Sync {
     /// # Errors
     /// Whatever makes going on impossible. A failed message is not one.
     async fn run(&self, stop: CancellationToken, heartbeat: Heartbeat) -> Result<(), Error>;
+
+    /// What somebody should look at although it runs, in words; part of the health report.
+    fn degraded(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// The sign of life of a loop. Cheap to clone and to beat.

@@ -52,8 +52,9 @@ impl Script {
             Step::Enqueue(vec![ordered(5), ordered(6), Entry { delay: 60, ..entry(7, 1) }]),
             Step::Enqueue(vec![entry(big, 2), entry(9, 2)]),
             Step::Lease(0, 3, 20),
-            Step::Settle(vec![(1, Say::Ack), (2, Say::Hopeless(1)), (3, Say::Fail(2))]),
+            Step::Settle(vec![(1, Say::Reply), (2, Say::Hopeless(1)), (3, Say::Fail(2))]),
             Step::Lease(1, 2, 20),
+            Step::Settle(vec![(5, Say::Progress(4))]),
             Step::Settle(vec![(5, Say::Hopeless(3))]),
             Step::Act(vec![(2, Deed::Retry)]),
             Step::Lease(0, 4, 20),
@@ -211,7 +212,9 @@ impl Maker {
             let Some(n) = self.rng.pick(held).copied() else { continue };
             let which = u8::try_from(self.rng.below(5)).unwrap_or(0);
             let say = match self.rng.below(10) {
-                0..=4 => Say::Ack,
+                0..=2 => Say::Ack,
+                3 => Say::Reply,
+                4 => Say::Progress(n % 9),
                 5 | 6 => Say::Fail(which),
                 7 => Say::Hopeless(which),
                 8 => Say::Release,

@@ -11,6 +11,7 @@ use redrive::core::ids::{LeaseToken, MessageId, QueueName};
 use redrive::core::message::{NewMessage, Payload, Priority};
 use redrive::core::operation::OperationSpec;
 use redrive::core::policy::QueuePolicy;
+use redrive::core::progress::Progress;
 use redrive::core::store::{
     Each, LeaseRequest, LetterLeaseRequest, LetterSettle, LetterSettlement, Settle, Settlement, Store,
 };
@@ -52,6 +53,8 @@ pub struct Entry {
 pub enum Say {
     /// Done.
     Ack,
+    /// Done, with an answer.
+    Reply,
     /// Failed, with one of a few errors.
     Fail(u8),
     /// Failed for good.
@@ -62,6 +65,8 @@ pub enum Say {
     Snooze(u64),
     /// Longer, by seconds.
     Extend(u64),
+    /// This far.
+    Progress(u64),
 }
 
 /// What is done to a letter.
@@ -194,6 +199,7 @@ impl Entry {
             key: self.key.map(|key| format!("key{key}")),
             ordering_key: self.order.map(|key| format!("order{key}")),
             delay: (self.delay > 0).then(|| Span::from_secs(self.delay)),
+            reply_to: (self.n % 2 == 1).then(|| "answers".parse().ok()).flatten(),
             ..NewMessage::new(message_id(self.n), queue(self.queue), payload)
         }
     }
@@ -306,6 +312,13 @@ impl Stepper {
             let Some(token) = self.tokens.get(&message_id(*n)).copied() else { continue };
             let what = match say {
                 Say::Ack => Settle::Ack,
+                Say::Reply => Settle::Reply {
+                    payload: Payload {
+                        bytes: payload(n + 1),
+                        content_type: "application/octet-stream".into(),
+                    },
+                },
+                Say::Progress(done) => Settle::Progress { progress: Progress::new(*done, Some(9), "at it") },
                 Say::Fail(which) => failure(*which, false),
                 Say::Hopeless(which) => failure(*which, true),
                 Say::Release => Settle::Release,

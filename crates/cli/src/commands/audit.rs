@@ -61,10 +61,15 @@ impl Show for AuditRow {
 
 impl Show for AuditReport {
     const COLUMNS: &'static [Column] =
-        &[Column::number("rows"), Column::whole("head"), Column::text("broken")];
+        &[Column::number("rows"), Column::number("trimmed"), Column::whole("head"), Column::text("broken")];
 
     fn cells(&self, _: &Look) -> Vec<String> {
-        vec![self.rows.to_string(), self.head.clone(), self.broken.clone().unwrap_or_default()]
+        vec![
+            self.rows.to_string(),
+            self.trimmed.to_string(),
+            self.head.clone(),
+            self.broken.clone().unwrap_or_default(),
+        ]
     }
 }
 

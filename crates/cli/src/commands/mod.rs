@@ -18,6 +18,7 @@ pub(crate) mod queue;
 pub(crate) mod run;
 pub(crate) mod settle;
 pub(crate) mod signature;
+pub(crate) mod work;
 
 use crate::args::{Command, Global, PageArgs};
 use crate::config::Config;
@@ -45,6 +46,7 @@ pub(crate) fn surroundings(global: Global, command: &Command) -> Result<App, Cli
         | Command::Fail(_)
         | Command::Extend(_)
         | Command::Release(_)
+        | Command::Work(_)
         | Command::Message(_)
         | Command::Queue(_)
         | Command::Dlq(_)
@@ -69,6 +71,7 @@ pub(crate) async fn run(app: &App, command: Command) -> Done {
         Command::Fail(args) => settle::fail(app, *args).await,
         Command::Extend(args) => settle::extend(app, args).await,
         Command::Release(args) => settle::release(app, args).await,
+        Command::Work(args) => work::run(app, *args).await,
         Command::Run(args) => run::run(app, args).await,
         Command::Message(command) => message::run(app, command).await,
         Command::Queue(command) => queue::run(app, command).await,

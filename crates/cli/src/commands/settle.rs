@@ -1,6 +1,7 @@
 //! The worker's words about a delivery: `ack`, `fail`, `extend`, `release`. A failure is analysed here, in the
 //! caller; what follows from it is the store's to decide.
 
+use super::enqueue::read_payload;
 use super::{each, only};
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::{CliError, Done, ExitCode};
@@ -9,11 +10,14 @@ use clap::Args;
 use redrive::core::failure::{ErrorInfo, Report};
 use redrive::core::ids::LeaseToken;
 use redrive::core::limits;
+use redrive::core::message::Payload;
 use redrive::core::policy::Override;
+use redrive::core::progress::Progress;
 use redrive::core::store::{Settle, Settled, Settlement};
 use redrive::core::time::Span;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 const FAIL_EXAMPLES: &str = "\
 Examples:
@@ -24,12 +28,31 @@ Examples:
 The queue's policy decides whether the message is tried again, and when, or becomes a dead letter; the answer
 says which.";
 
+const ACK_EXAMPLES: &str = "\
+Examples:
+  redrive ack \"$token\"
+  redrive ack \"$token\" --reply '{\"total\":42}' --content-type application/json
+  ./handler | redrive ack \"$token\" --reply -";
+
+const EXTEND_EXAMPLES: &str = "\
+Examples:
+  redrive extend \"$token\" --by 10m
+  redrive extend \"$token\" --progress 30/120 --note 'resizing images'";
+
 /// The flags of `ack`.
 #[derive(Args, Debug)]
+#[command(after_help = ACK_EXAMPLES)]
 pub(crate) struct AckArgs {
     /// The tokens, as `lease` printed them
     #[arg(required = true, value_name = "TOKEN")]
     tokens: Vec<LeaseToken>,
+    /// The answer for whoever the message names in reply_to, sent with the ack: text, `@FILE`, or `-` for stdin.
+    /// The same as without when nobody asked
+    #[arg(long, value_name = "TEXT|@FILE|-", allow_hyphen_values = true)]
+    reply: Option<String>,
+    /// What the answer claims to be
+    #[arg(long, value_name = "TYPE", default_value = "", hide_default_value = true, requires = "reply")]
+    content_type: String,
 }
 
 /// The flags of `fail`.
@@ -70,13 +93,41 @@ pub(crate) struct FailArgs {
 
 /// The flags of `extend`.
 #[derive(Args, Debug)]
+#[command(after_help = EXTEND_EXAMPLES)]
 pub(crate) struct ExtendArgs {
     /// The token, as `lease` printed it
     #[arg(value_name = "TOKEN")]
     token: LeaseToken,
     /// How long from now [default: the lease of the queue]
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", conflicts_with = "progress")]
     by: Option<Span>,
+    /// How far the work is; kept with the message, so that the next attempt can go on from there
+    #[arg(long, value_name = "DONE[/TOTAL]")]
+    progress: Option<Far>,
+    /// What is being done
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true, requires = "progress")]
+    note: String,
+}
+
+/// How far the work is: `30` or `30/120`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Far {
+    done: u64,
+    total: Option<u64>,
+}
+
+impl FromStr for Far {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let number = |part: &str| {
+            part.trim().parse::<u64>().map_err(|_| format!("{text:?} is not progress such as 30 or 30/120"))
+        };
+        match text.split_once('/') {
+            Some((done, total)) => Ok(Self { done: number(done)?, total: Some(number(total)?) }),
+            None => Ok(Self { done: number(text)?, total: None }),
+        }
+    }
 }
 
 /// The flags of `release`.
@@ -97,6 +148,7 @@ impl Show for Settled {
         Column::whole("ready_at"),
         Column::whole("lease_expires_at"),
         Column::whole("reason"),
+        Column::whole("reply"),
     ];
 
     fn cells(&self, look: &Look) -> Vec<String> {
@@ -106,14 +158,30 @@ impl Show for Settled {
             look.maybe(self.ready_at),
             look.maybe(self.lease_expires_at),
             self.reason.map(|reason| reason.to_string()).unwrap_or_default(),
+            self.reply.map(|id| id.to_string()).unwrap_or_default(),
         ]
     }
 }
 
 /// Runs `ack`.
 pub(crate) async fn ack(app: &App, args: AckArgs) -> Done {
+    let payload = match args.reply.as_deref() {
+        Some("-") => Some(read_payload(Path::new("-"))?),
+        Some(text) => Some(match text.strip_prefix('@') {
+            Some(file) => read_payload(Path::new(file))?,
+            None => text.as_bytes().to_vec(),
+        }),
+        None => None,
+    };
+    let what = payload.map_or(Settle::Ack, |bytes| Settle::Reply {
+        payload: Payload { bytes, content_type: args.content_type },
+    });
+    let all = args.tokens.into_iter().map(|token| Settlement { token, what: what.clone() });
+    let batch: Vec<Settlement> = all.collect();
+    for settlement in &batch {
+        settlement.check()?;
+    }
     let store = app.open(Access::Existing, Hold::Moment).await?;
-    let batch = args.tokens.into_iter().map(|token| Settlement { token, what: Settle::Ack }).collect();
     each(app, store.settle(batch).await?)
 }
 
@@ -140,7 +208,11 @@ pub(crate) async fn fail(app: &App, args: FailArgs) -> Done {
 
 /// Runs `extend`.
 pub(crate) async fn extend(app: &App, args: ExtendArgs) -> Done {
-    settle(app, args.token, Settle::Extend { by: args.by }).await
+    let what = match args.progress {
+        Some(Far { done, total }) => Settle::Progress { progress: Progress::new(done, total, args.note) },
+        None => Settle::Extend { by: args.by },
+    };
+    settle(app, args.token, what).await
 }
 
 /// Runs `release`.
@@ -169,4 +241,18 @@ fn read_stack(path: &Path) -> Result<String, CliError> {
     };
     read.map_err(|error| CliError::io(format_args!("read the stack from {}", path.display()), &error))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_is_one_number_or_two() {
+        assert_eq!("30".parse(), Ok(Far { done: 30, total: None }));
+        assert_eq!("30 / 120".parse(), Ok(Far { done: 30, total: Some(120) }));
+        for wrong in ["", "/", "3/", "-1", "1/2/3", "half"] {
+            assert!(wrong.parse::<Far>().is_err(), "{wrong}");
+        }
+    }
 }

@@ -21,3 +21,4 @@ mod story;
 mod support;
 mod together;
 mod transfer;
+mod work;

@@ -74,6 +74,36 @@ fn a_worker_extends_releases_and_snoozes() {
 }
 
 #[test]
+fn who_asked_is_answered_and_progress_is_kept() {
+    let office = Office::new();
+    office.hasty_queue("sums");
+    let ask = ["enqueue", "sums", "--payload", "40+2", "--reply-to", "answers"];
+    let id = text(&office.json(&ask)["id"]);
+    let token = text(&office.lease("sums")["token"]);
+    let far = office.json(&["extend", &token, "--progress", "1/2", "--note", "adding"]);
+    assert_eq!(far["state"], "leased");
+    office.run(&["extend", &token, "--progress", "half"]).code(2).says("is not progress");
+    office.run(&["release", &token]).ok();
+    let delivery = office.lease("sums");
+    assert_eq!(delivery["progress"], serde_json::json!({"done": 1, "total": 2, "note": "adding"}));
+    let from_file = format!("@{}", office.file("answer.txt", "42"));
+    let acked = office.items(&["ack", &text(&delivery["token"]), "--reply", &from_file]).remove(0);
+    let answer = office.lease("answers");
+    assert_eq!((&answer["id"], &answer["payload"]), (&acked["reply"], &"42".into()));
+    assert_eq!((&answer["kind"], &answer["headers"]["in-reply-to"]), (&"reply".into(), &id.into()));
+    office.run(&["ack", &text(&answer["token"])]).ok();
+
+    office.run(&ask).ok();
+    let token = text(&office.lease("sums")["token"]);
+    office.run(&["fail", &token, "--error-type", "Bad", "--message", "no", "--permanent"]).ok();
+    let answer = office.lease("answers");
+    assert_eq!(answer["headers"]["reply-status"], "dead");
+    let said: serde_json::Value = serde_json::from_str(&text(&answer["payload"])).unwrap();
+    assert_eq!((&said["error"]["type"], &said["reason"]), (&"Bad".into(), &"permanent".into()));
+    office.run(&["enqueue", "sums", "--payload", "x", "--reply-to", "sums-dlq"]).code(2).says("drawer");
+}
+
+#[test]
 fn work_behind_an_ordering_key_waits_for_its_turn() {
     let office = Office::new();
     for payload in ["first", "second"] {

@@ -13,8 +13,10 @@ use crate::policy::{OnDead, QueuePolicy};
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 
+mod capture;
 mod status;
 
+pub use capture::Captured;
 pub use status::{Move, Place, Status, next_status};
 
 /// What an operator, a policy or a consumer does to one letter.

@@ -53,8 +53,9 @@ fn said(done: &Finished) -> String {
     let text = if text.is_empty() { done.stdout.last_lines(3, 600) } else { text };
     match &done.ended {
         Ended::NotStarted(not) => not.why.clone(),
-        ended if text.is_empty() => format!("{ended:?}"),
-        _ => text,
+        ended @ (Ended::Exited(_) | Ended::Signalled(_) | Ended::TimedOut | Ended::Cancelled) => {
+            if text.is_empty() { format!("{ended:?}") } else { text }
+        }
     }
 }
 

@@ -25,8 +25,10 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use wait4::Wait4 as _;
 
-/// How long a child has between SIGTERM and SIGKILL, when nobody says.
-pub const TERM_GRACE: Span = Span::from_secs(5);
+/// How long a child whose time is over has between SIGTERM and SIGKILL, when nobody says.
+const LATE_GRACE: Span = Span::from_secs(5);
+/// The same for one that is cancelled: whoever cancels waits, and a worker does so for two seconds.
+const CANCEL_GRACE: Span = Span::from_secs(1);
 /// How long output is read after the child has ended. It matters only when something left the process group
 /// and still holds the pipes.
 const DRAIN: Span = Span::from_secs(1);
@@ -61,7 +63,7 @@ pub struct Process {
     inherit: bool,
     directory: Option<PathBuf>,
     limit: Option<Span>,
-    grace: Span,
+    grace: Option<Span>,
     keep_stdout: Keep,
     keep_stderr: Keep,
     on_line: Option<OnLine>,
@@ -86,7 +88,7 @@ impl Process {
             inherit: true,
             directory: None,
             limit: None,
-            grace: TERM_GRACE,
+            grace: None,
             keep_stdout: Keep::default(),
             keep_stderr: Keep::default(),
             on_line: None,
@@ -142,10 +144,10 @@ impl Process {
         self
     }
 
-    /// Gives it this long between SIGTERM and SIGKILL.
+    /// Gives it this long between SIGTERM and SIGKILL; by default 5 s when its time is over, 1 s when cancelled.
     #[must_use]
     pub fn grace(mut self, grace: Span) -> Self {
-        self.grace = grace;
+        self.grace = Some(grace);
         self
     }
 
@@ -451,7 +453,7 @@ async fn wait(
     exited: oneshot::Receiver<Exit>,
     group: &Group,
     limit: Option<Span>,
-    grace: Span,
+    grace: Option<Span>,
     cancel: &CancellationToken,
 ) -> (Ended, Option<Usage>) {
     let mut exited = pin!(exited);
@@ -461,13 +463,13 @@ async fn wait(
             None => std::future::pending().await,
         }
     };
-    let why = tokio::select! {
+    let (why, usual) = tokio::select! {
         biased;
         exit = &mut exited => return by_itself(exit),
-        () = cancel.cancelled() => Ended::Cancelled,
-        () = time_is_over => Ended::TimedOut,
+        () = cancel.cancelled() => (Ended::Cancelled, CANCEL_GRACE),
+        () = time_is_over => (Ended::TimedOut, LATE_GRACE),
     };
-    for (signal, patience) in [(Signal::TERM, grace), (Signal::KILL, GONE)] {
+    for (signal, patience) in [(Signal::TERM, grace.unwrap_or(usual)), (Signal::KILL, GONE)] {
         group.signal(signal);
         if let Ok(exit) = tokio::time::timeout(patience.to_std(), &mut exited).await {
             let usage = exit.ok().and_then(Result::ok).map(|(_, usage)| usage);

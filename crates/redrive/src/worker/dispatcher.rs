@@ -24,6 +24,8 @@ use tokio_util::sync::CancellationToken;
 
 /// The longest a worker waits for work before it looks again; also how often an idle one shows it is alive.
 pub(super) const POLL: Span = Span::from_secs(20);
+/// How often a worker that should be gone looks whether its last call was answered.
+const ENDING_LOOK: Duration = Duration::from_millis(50);
 /// How long to wait after a store call that failed, doubling.
 pub(super) const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
 
@@ -223,7 +225,8 @@ impl Dispatcher {
         let ending = self.ending.map(|ending| match (self.cancelled, self.aborted) {
             (false, _) => ending.cancel_at,
             (true, false) => ending.abort_at,
-            (true, true) => ending.gone_at,
+            (true, true) if Instant::now() < ending.gone_at => ending.gone_at,
+            (true, true) => now + ENDING_LOOK,
         });
         let settle =
             (!self.unsettled.is_empty() && !self.calls.settling).then_some(self.settle_backoff.until);

@@ -6,7 +6,10 @@ use super::stage::Stage;
 use redrive_core::ids::MessageId;
 use redrive_core::priority_queue::Dequeued;
 use redrive_core::time::Span;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How long the store may take to answer the last call when the grace time is over.
+const ANSWER: Duration = Duration::from_secs(2);
 
 /// When a stopped worker does what.
 #[derive(Clone, Copy)]
@@ -88,6 +91,9 @@ impl Dispatcher {
     pub(super) fn is_gone(&self) -> bool {
         let Some(ending) = self.ending else { return false };
         let settled = self.held.is_empty() && !self.calls.leasing && !self.calls.settling;
-        settled || Instant::now() >= ending.gone_at
+        // A call that is under way is worth its answer: it may be the one that gives everything back.
+        let asking = self.calls.leasing || self.calls.settling || !self.aborted;
+        let patience = if asking { ANSWER } else { Duration::ZERO };
+        settled || Instant::now() >= ending.gone_at + patience
     }
 }

@@ -28,6 +28,13 @@ impl Dispatcher {
         let mut batch = Vec::new();
         self.next_beat = None;
         for held in self.held.values_mut().filter(|held| held.beats()) {
+            let report = match &held.stage {
+                Stage::Running(running) if reporting => running.reported.take(),
+                Stage::Running(_) | Stage::Waiting | Stage::Parked | Stage::Settling => None,
+            };
+            if let Some(progress) = report {
+                batch.push(Settlement { token: held.token, what: Settle::Progress { progress } });
+            }
             // Those that are nearly due come along.
             if held.beat_at <= now + held.lease_for.to_std() / 12 {
                 let by = Some(held.lease_for);
@@ -74,7 +81,9 @@ impl Dispatcher {
             let id = settlement.token.id;
             let Some(held) = self.held.get_mut(&id) else { continue };
             match result {
-                Ok(_) => held.extended(asked_at),
+                Ok(_) if matches!(settlement.what, Settle::Extend { .. }) => held.extended(asked_at),
+                // A report extends by the queue's lease, which may be shorter than ours.
+                Ok(_) => {}
                 Err(refusal) => {
                     tracing::warn!(message = %id, %refusal, "lease lost; the handler is told to stop");
                     // What its handler says in the end is refused by the store.

@@ -57,7 +57,6 @@ pub(super) enum Stage {
 /// A delivery with a handler.
 pub(super) struct Running {
     pub(super) cancel: CancellationToken,
-    #[expect(dead_code, reason = "read as soon as the store keeps progress")]
     pub(super) reported: Arc<Reported>,
     pub(super) abort: AbortHandle,
     pub(super) kind: String,

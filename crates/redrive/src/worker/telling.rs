@@ -18,6 +18,13 @@ impl Dispatcher {
         if let Some(held) = self.held.get_mut(&id)
             && held.beats()
         {
+            // The next attempt should know how far this one came.
+            if let Stage::Running(running) = &held.stage
+                && !matches!(what, Settle::Ack | Settle::Reply { .. })
+                && let Some(progress) = running.reported.take()
+            {
+                self.unsettled.push(Settlement { token: held.token, what: Settle::Progress { progress } });
+            }
             held.stage = Stage::Settling;
             self.unsettled.push(Settlement { token: held.token, what });
         }
@@ -65,6 +72,9 @@ impl Dispatcher {
         self.settle_backoff.succeeded();
         self.recount = true;
         for (settlement, result) in batch.into_iter().zip(results) {
+            if matches!(settlement.what, Settle::Progress { .. }) {
+                continue;
+            }
             self.held.remove(&settlement.token.id);
             match result {
                 Ok(settled) => self.count(&settlement.what, &settled),
@@ -124,10 +134,22 @@ impl Dispatcher {
 
 /// Takes as many settlements as one call may have.
 fn cut_batch(unsettled: &mut Vec<Settlement>) -> Vec<Settlement> {
-    if unsettled.len() <= limits::BATCH_ENTRIES_MAX {
+    let mut bytes = 0_usize;
+    let fits = unsettled
+        .iter()
+        .take(limits::BATCH_ENTRIES_MAX)
+        .take_while(|settlement| {
+            if let Settle::Reply { payload } = &settlement.what {
+                bytes = bytes.saturating_add(payload.bytes.len());
+            }
+            bytes <= limits::BATCH_BYTES_MAX
+        })
+        .count();
+    if fits == unsettled.len() {
         return std::mem::take(unsettled);
     }
-    unsettled.drain(..limits::BATCH_ENTRIES_MAX).collect()
+    // One always fits: no payload is larger than a batch.
+    unsettled.drain(..fits.max(1)).collect()
 }
 
 pub(super) fn add(counter: &AtomicU64, n: u64) {

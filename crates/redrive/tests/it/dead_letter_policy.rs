@@ -35,6 +35,17 @@ async fn an_unknown_queue_is_made_as_proposed() {
 }
 
 #[tokio::test]
+async fn a_queue_that_its_producer_made_gets_its_rules() {
+    let store = redrive::memory();
+    send(&*store, message("q", &serde_json::json!(1))).await;
+    let drift = wanted().propose(&*store, &name("q"), me()).await.unwrap();
+    assert!(drift.made && !drift.is_drift());
+    assert_eq!(store.queue(name("q")).await.unwrap().policy, wanted().over(QueuePolicy::default()));
+    let nothing = DeadLetterPolicy::new().propose(&*store, &name("q"), me()).await.unwrap();
+    assert!(!nothing.made && !nothing.is_drift(), "who proposes nothing changes nothing");
+}
+
+#[tokio::test]
 async fn a_known_queue_keeps_its_rules_until_told_otherwise() {
     let store = redrive::memory();
     let theirs = QueuePolicy { max_attempts: 9, lease: Span::from_secs(7), ..QueuePolicy::default() };

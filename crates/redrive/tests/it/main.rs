@@ -8,13 +8,22 @@
     reason = "a failed step in a test is a failed test; clippy.toml exempts only the test functions"
 )]
 
+mod consumer;
 mod batch;
 mod batch_git;
 mod dead_letter_policy;
-#[allow(dead_code, reason = "shared by the loops' tests")]
+mod eval;
+mod executors;
+mod group;
+mod http;
 mod loops_kit;
+mod loops_story;
+mod maintenance;
 mod process;
 mod readme;
+mod replay;
+mod resilient;
+mod split;
 mod support;
 mod takeover;
 mod worker;

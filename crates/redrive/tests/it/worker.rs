@@ -346,6 +346,100 @@ async fn a_handler_that_blocks_its_thread_keeps_only_its_slot() {
     run.await.unwrap().unwrap();
 }
 
+/// A reply goes to where the message says, an error reply only when it is over; both exactly once.
+#[tokio::test]
+async fn replies_go_out_with_the_last_word() {
+    let store = redrive::memory();
+    configure(&store, "q", eager(3)).await;
+    let mut batch: Vec<_> = ["answer", "fail"].map(|kind| message("q", kind, "20")).into();
+    for message in &mut batch {
+        message.reply_to = Some("replies".parse().unwrap());
+    }
+    let ids: Vec<_> = batch.iter().map(|m| m.id.to_string()).collect();
+    enqueue(&store, batch).await;
+    let runs = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&runs);
+    let counts = worker(&store)
+        .handler("answer", |n: u64| async move { Outcome::reply(&(n + 1)) })
+        .handler("fail", move |_: Context| {
+            count.fetch_add(1, Ordering::SeqCst);
+            async { Err::<(), _>(HandlerError::new("Down", "not today")) }
+        })
+        .until_empty()
+        .build()
+        .unwrap()
+        .run()
+        .await
+        .unwrap();
+    assert_eq!((counts.done, counts.dead, runs.load(Ordering::SeqCst)), (1, 1, 3));
+    let replies = Query { filter: "queue:replies".parse().unwrap(), ..Query::default() };
+    let replies: BTreeMap<String, String> = store
+        .messages(replies)
+        .await
+        .unwrap()
+        .items
+        .into_iter()
+        .map(|m| {
+            (m.envelope.headers["in-reply-to"].clone(), String::from_utf8(m.envelope.payload.bytes).unwrap())
+        })
+        .collect();
+    assert_eq!(replies.len(), 2);
+    assert_eq!(replies[&ids[0]], "21");
+    assert!(replies[&ids[1]].contains("not today"), "{}", replies[&ids[1]]);
+}
+
+/// What a handler reports stays with the message, and its next attempt knows.
+#[tokio::test]
+async fn progress_is_kept_with_the_message() {
+    let store = redrive::memory();
+    configure(&store, "q", eager(3)).await;
+    enqueue(&store, vec![message("q", "k", "1")]).await;
+    let seen: Arc<Mutex<Vec<Option<u64>>>> = Arc::default();
+    let see = Arc::clone(&seen);
+    let counts = worker(&store)
+        .fallback(move |context: Context| {
+            see.lock().unwrap().push(context.last_progress().map(|p| p.done));
+            let attempt = u64::from(context.attempt());
+            context.progress(attempt * 10, Some(30), "rows");
+            async move { if attempt < 3 { Err(HandlerError::new("Down", "again")) } else { Ok(()) } }
+        })
+        .until_empty()
+        .build()
+        .unwrap()
+        .run()
+        .await
+        .unwrap();
+    assert_eq!(counts.done, 1);
+    assert_eq!(*seen.lock().unwrap(), [None, Some(10), Some(20)]);
+}
+
+/// And it can be seen while the handler runs.
+#[tokio::test]
+async fn progress_is_seen_while_the_handler_runs() {
+    let store = redrive::memory();
+    let new = message("q", "k", "1");
+    let id = new.id;
+    enqueue(&store, vec![new]).await;
+    let worker = worker(&store)
+        .grace(Span::from_millis(100))
+        .fallback(|context: Context| async move {
+            context.progress(7, None, "rows");
+            context.cancelled().await;
+            Outcome::Release
+        })
+        .build()
+        .unwrap();
+    let handle = worker.handle();
+    let run = tokio::spawn(async move { worker.run().await });
+    eventually("it is there to see", async || {
+        store.message(id).await.unwrap().progress.is_some_and(|p| p.done == 7)
+    })
+    .await;
+    handle.stop();
+    assert_eq!(run.await.unwrap().unwrap().released, 1);
+    assert_eq!(store.message(id).await.unwrap().attempts, 0);
+}
+
 /// The rules of a worker's policy are its queue's, and its own word goes before them.
 #[tokio::test]
 async fn a_dead_letter_policy_rules_and_speaks() {

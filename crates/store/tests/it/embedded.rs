@@ -2,7 +2,7 @@
 //! and refuses what is not its own, newer, or damaged, with a word on what to do.
 
 use crate::laws::options;
-use redrive_core::dead_letter::Actor;
+use redrive_core::dead_letter::{Act, ActRequest, Actor};
 use redrive_core::error::{Error, StoreError, StoreErrorKind};
 use redrive_core::ids::{MessageId, QueueName};
 use redrive_core::message::{NewMessage, Payload};
@@ -403,6 +403,39 @@ fn i47_a_directory_of_the_second_format_opens_with_all_it_knows() {
         let suspect = store.lease(LeaseRequest { queues: vec!["crashy".parse().unwrap()], ..both.clone() });
         assert_eq!(suspect.await.unwrap().len(), 1);
         assert_eq!(store.lease(both).await.unwrap(), [], "nothing beside a suspect");
+    });
+}
+
+/// Where replies go was in the bodies of the second format, and is on the slip now.
+#[test]
+fn i47_who_asked_in_the_second_format_is_answered() {
+    let home = golden("v2-asking");
+    block(async {
+        let store = open(home.path()).unwrap();
+        assert_clean(&store).await;
+        let answers: QueueName = "answers".parse().unwrap();
+        let live = store.messages(Query::default()).await.unwrap().items;
+        let asked: Vec<_> = live.iter().map(|m| m.envelope.reply_to.clone()).collect();
+        assert_eq!(asked, [Some(answers.clone()), None]);
+        let letter = store.letters(Query::default()).await.unwrap().items.remove(0);
+        assert_eq!(letter.message.envelope.reply_to, Some(answers.clone()));
+        let actor = Actor::new("ada", "test");
+        let retry =
+            ActRequest { id: letter.id(), act: Act::Retry { at: None }, actor, expected_version: None };
+        store.act(vec![retry]).await.unwrap().remove(0).unwrap();
+        let jobs = LeaseRequest {
+            queues: vec!["jobs".parse().unwrap()],
+            max: 9,
+            lease_for: None,
+            worker: "w".into(),
+        };
+        for delivery in store.lease(jobs).await.unwrap() {
+            let payload = Payload { bytes: b"42".to_vec(), content_type: String::new() };
+            let settlement = Settlement { token: delivery.token, what: Settle::Reply { payload } };
+            assert!(store.settle(vec![settlement]).await.unwrap().remove(0).unwrap().reply.is_some());
+        }
+        assert_eq!(store.queue(answers).await.unwrap().ready, 2);
+        assert_clean(&store).await;
     });
 }
 

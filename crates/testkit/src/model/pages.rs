@@ -307,7 +307,7 @@ impl Work for Model {
                 b.breakers.retain(|(queue, _), _| *queue != name);
             }
             shelf.policy = policy;
-            b.log(now, &actor, "configure", &name, 0);
+            b.log(now, &actor, "configure", &name, 1);
             Ok(b.show_queue(&name, now)?)
         })
     }

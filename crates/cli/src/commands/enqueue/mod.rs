@@ -187,7 +187,7 @@ impl EnqueueArgs {
 }
 
 /// The bytes of a file or of stdin; one more than allowed is enough to know that it is too long.
-fn read_payload(path: &Path) -> Result<Vec<u8>, CliError> {
+pub(super) fn read_payload(path: &Path) -> Result<Vec<u8>, CliError> {
     let source = || -> std::io::Result<Box<dyn std::io::Read>> {
         if path == Path::new("-") {
             return Ok(Box::new(std::io::stdin()));

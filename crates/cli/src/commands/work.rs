@@ -1,0 +1,417 @@
+//! `work`: runs a command, or the queue's target, for every message until it is told to stop. It only wires
+//! the library's worker and executors to flags, signals and a line of progress; what becomes of a message is
+//! decided elsewhere.
+
+use crate::connect::{Access, App, Hold, Link, policy_in};
+use crate::exit_code::{CliError, Done, ExitCode};
+use crate::output::{Column, Look, Sheet, Show};
+use crate::policy_change::word;
+use crate::progress::Status;
+use clap::{Args, ValueEnum};
+use redrive::core::error::Error;
+use redrive::core::ids::QueueName;
+use redrive::core::limits;
+use redrive::core::target::{CommandTarget, HttpTarget, PayloadBy, Target};
+use redrive::core::time::Span;
+use redrive::executor::for_target;
+use redrive::{Context, Counts, Handler, HandlerError, Outcome, Worker, WorkerHandle};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+
+const EXAMPLES: &str = "\
+Examples:
+  redrive work payments -- ./charge.py                the payload on stdin, one process per message
+  redrive work payments --concurrency 8 --timeout 30s -- ./charge.py --fast
+  redrive work mails --payload file -- sendmail-from '{payload_file}'
+  redrive work jobs --drain --shell 'jq -e .ok > /dev/null || exit 65'
+  redrive work hooks --exec http -- https://example.com/hook
+  redrive work hooks                                  by the queue's target: `redrive queue set hooks --target URL`
+
+Exit codes of the command: 0 done, 75 try again later, 65 dead letter at once, any other a failure.";
+
+/// How often the line of progress is written anew.
+const SHOW_EVERY: Duration = Duration::from_millis(250);
+/// The rate shown is that of the last while.
+const RATE_OVER: Duration = Duration::from_secs(10);
+
+/// What runs per message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Exec {
+    /// The command after `--`
+    Command,
+    /// An HTTP request to the URL after `--`
+    Http,
+}
+
+/// Messages per second: `10`, `10/s`, `600/m`, `1000/h`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Rate(f64);
+
+impl FromStr for Rate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (number, unit) = text.split_once('/').unwrap_or((text, "s"));
+        let seconds = match unit {
+            "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3_600.0,
+            _ => return Err(format!("{text:?} is not a rate such as 10/s, 600/m or 1000/h")),
+        };
+        match number.parse::<f64>() {
+            Ok(rate) if rate > 0.0 && rate.is_finite() => Ok(Self(rate / seconds)),
+            Ok(_) | Err(_) => Err(format!("{text:?} is not a rate such as 10/s, 600/m or 1000/h")),
+        }
+    }
+}
+
+/// The flags of `work`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct WorkArgs {
+    /// The queues to work on, as if they were one
+    #[arg(required = true, value_name = "QUEUE")]
+    queues: Vec<QueueName>,
+    /// Messages worked on at once [default: the number of processors]
+    #[arg(long, short, value_name = "N")]
+    concurrency: Option<usize>,
+    /// How long one message may take [default: no limit for a command, 30s for a request]
+    #[arg(long, value_name = "DURATION")]
+    timeout: Option<Span>,
+    /// How long a lease lasts; extended while work goes on [default: as the queue's policy says]
+    #[arg(long, value_name = "DURATION")]
+    lease: Option<Span>,
+    /// How long to wait for running work when told to stop, before it is given back
+    #[arg(long, value_name = "DURATION", default_value = "30s")]
+    grace: Span,
+    /// A line for the shell instead of a command
+    #[arg(long, value_name = "LINE", conflicts_with = "command")]
+    shell: Option<String>,
+    /// How the command gets the payload
+    #[arg(long, value_name = "HOW", value_parser = word::<PayloadBy>(&["stdin", "file"]))]
+    payload: Option<PayloadBy>,
+    /// Only these kinds have a handler; messages of other kinds fail. Repeatable
+    #[arg(long, value_name = "KIND")]
+    kind: Vec<String>,
+    /// Messages begun per second at most: 10/s, 600/m
+    #[arg(long, value_name = "RATE")]
+    rate: Option<Rate>,
+    /// What the worker is called [default: host, process and a random part]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// End after one message
+    #[arg(long, conflicts_with = "drain")]
+    once: bool,
+    /// End when the queues hold nothing any more
+    #[arg(long)]
+    drain: bool,
+    /// What runs per message [default: command]
+    #[arg(long, value_enum, value_name = "WHAT", conflicts_with = "shell")]
+    exec: Option<Exec>,
+    /// Let requests reach this machine and private networks
+    #[arg(long)]
+    allow_private: bool,
+    /// The command and its arguments, or the URL
+    #[arg(last = true, value_name = "CMD")]
+    command: Vec<String>,
+}
+
+/// What the worker did.
+#[derive(serde::Serialize)]
+struct Summary {
+    worker: String,
+    #[serde(flatten)]
+    counts: Counts,
+}
+
+impl Show for Summary {
+    const COLUMNS: &'static [Column] = &[
+        Column::whole("worker"),
+        Column::number("done"),
+        Column::number("failed"),
+        Column::number("retried"),
+        Column::number("dead"),
+        Column::number("released"),
+        Column::number("lost"),
+    ];
+
+    fn cells(&self, _: &Look) -> Vec<String> {
+        let Counts { done, failed, retried, dead, released, lost, .. } = self.counts;
+        let numbers = [done, failed, retried, dead, released, lost].map(|n| n.to_string());
+        std::iter::once(self.worker.clone()).chain(numbers).collect()
+    }
+
+    fn sheet(&self, look: &Look) -> Sheet {
+        let cells = self.cells(look);
+        Self::COLUMNS
+            .iter()
+            .zip(cells)
+            .fold(Sheet::default(), |sheet, (column, cell)| sheet.field(column.name, cell))
+    }
+}
+
+/// Runs the command.
+pub(crate) async fn run(app: &App, args: WorkArgs) -> Done {
+    let given = args.target()?;
+    // Listened to before anything is leased.
+    let mut signals = Signals::listen()?;
+    let mut store = app.open(Access::Create, Hold::Long).await?;
+    let queues: BTreeSet<QueueName> = args.queues.iter().cloned().collect();
+    app.seed(&mut store, &queues).await?;
+    let handler = match given {
+        Some(target) => for_target(args.tuned(target)?)?,
+        None => by_queue(&mut store, &queues, &args).await?,
+    };
+    let (stop_now, told) = watch::channel(false);
+    let worker = args.worker(app, &store, Arc::new(Stoppable { handler, told }))?;
+    app.out.note(&format!("{} works on {}", worker.name(), names(&queues)));
+    let mut status = Status::new(&app.out);
+    let handle = worker.handle();
+    let mut running = std::pin::pin!(worker.run());
+    let mut pace = Pace::default();
+    let mut tick = tokio::time::interval(SHOW_EVERY);
+    let mut stopped = None;
+    let ended = loop {
+        tokio::select! {
+            ended = &mut running => break ended,
+            by = signals.next() => match stopped {
+                None => {
+                    stopped = Some(by);
+                    handle.stop();
+                    app.out.note(&stopping(&handle, args.grace));
+                }
+                // Asked twice: handlers end now, and their messages go back without having lost an attempt.
+                Some(_) => drop(stop_now.send(true)),
+            },
+            _ = tick.tick() => status.show(&pace.line(&handle.counts())),
+        }
+    };
+    status.end();
+    let counts = ended?;
+    app.out.one(&Summary { worker: worker.name().to_owned(), counts })?;
+    Ok(if stopped == Some(By::Interrupt) { ExitCode::Interrupted } else { ExitCode::Ok })
+}
+
+fn names(queues: &BTreeSet<QueueName>) -> String {
+    queues.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn stopping(handle: &WorkerHandle, grace: Span) -> String {
+    let running = handle.counts().running;
+    format!(
+        "stopping: {running} messages are being worked on, for {grace} at most; once more to stop at once"
+    )
+}
+
+impl WorkArgs {
+    /// What the command line says to run; nothing when the queues' targets are meant.
+    fn target(&self) -> Result<Option<Target>, CliError> {
+        let payload = self.payload.unwrap_or_default();
+        let command = match (self.exec, &self.shell, self.command.as_slice()) {
+            (Some(Exec::Http), None, [url]) => {
+                if self.payload.is_some() {
+                    return Err(CliError::usage(
+                        "--payload is about commands; a request carries the payload itself",
+                    ));
+                }
+                let allow_private = self.allow_private;
+                return Ok(Some(Target::Http(HttpTarget { allow_private, ..HttpTarget::new(url) })));
+            }
+            (Some(Exec::Http), None, _) => {
+                return Err(CliError::usage("--exec http needs one URL after --")
+                    .hint("… -- https://example.com/hook"));
+            }
+            (_, Some(line), _) => CommandTarget { payload, ..CommandTarget::shell(line) },
+            (Some(Exec::Command), None, []) => {
+                return Err(CliError::usage("--exec command needs a command after --"));
+            }
+            (None, None, []) => {
+                if self.payload.is_some() || self.allow_private {
+                    let what = "--payload and --allow-private are about what is given here, not about the queue's target";
+                    return Err(CliError::usage(what).hint("change the target with `redrive queue set`"));
+                }
+                return Ok(None);
+            }
+            (Some(Exec::Command) | None, None, argv) => {
+                CommandTarget { payload, ..CommandTarget::argv(argv) }
+            }
+        };
+        if self.allow_private {
+            return Err(CliError::usage(
+                "--allow-private is about requests; a command reaches what it likes",
+            ));
+        }
+        Ok(Some(Target::Command(command)))
+    }
+
+    /// The target with the time limit of this run.
+    fn tuned(&self, target: Target) -> Result<Target, CliError> {
+        let target = match (target, self.timeout) {
+            (target, None) => target,
+            (Target::Http(http), Some(timeout)) => Target::Http(HttpTarget { timeout, ..http }),
+            (Target::Command(command), timeout) => Target::Command(CommandTarget { timeout, ..command }),
+        };
+        target.check()?;
+        Ok(target)
+    }
+
+    fn worker(&self, app: &App, store: &Link<'_>, handler: Arc<dyn Handler>) -> Result<Worker, Error> {
+        let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let mut worker = Worker::builder(store.store())
+            .concurrency(self.concurrency.unwrap_or(processors.min(limits::LEASE_BATCH_MAX)))
+            .grace(self.grace)
+            .knowledge(app.config.known.clone());
+        for queue in &self.queues {
+            worker = worker.queue(queue.to_string());
+        }
+        for kind in &self.kind {
+            worker = worker.handler(kind.clone(), Arc::clone(&handler));
+        }
+        if self.kind.is_empty() {
+            worker = worker.fallback(handler);
+        }
+        if let Some(name) = &self.name {
+            worker = worker.name(name.clone());
+        }
+        if let Some(lease) = self.lease {
+            worker = worker.lease(lease);
+        }
+        if let Some(Rate(rate)) = self.rate {
+            worker = worker.rate(rate);
+        }
+        if self.once {
+            worker = worker.at_most(1);
+        }
+        if self.drain {
+            worker = worker.until_empty();
+        }
+        worker.build()
+    }
+}
+
+/// The queues' own targets, each for its messages.
+async fn by_queue(
+    store: &mut Link<'_>,
+    queues: &BTreeSet<QueueName>,
+    args: &WorkArgs,
+) -> Result<Arc<dyn Handler>, CliError> {
+    let mut handlers = BTreeMap::new();
+    for queue in queues {
+        let policy = store.ask(async |s| policy_in(s, queue).await).await?;
+        let Some(target) = policy.and_then(|policy| policy.target) else {
+            let what = format!("nothing to run: no command was given, and the queue {queue} has no target");
+            let hint = format!("`redrive work {queue} -- CMD`, or `redrive queue set {queue} --target URL`");
+            return Err(CliError::usage(what).hint(hint));
+        };
+        handlers.insert(queue.clone(), for_target(args.tuned(target)?)?);
+    }
+    Ok(Arc::new(ByQueue(handlers)))
+}
+
+struct ByQueue(BTreeMap<QueueName, Arc<dyn Handler>>);
+
+#[redrive::async_trait]
+impl Handler for ByQueue {
+    async fn handle(&self, context: Context) -> Outcome {
+        let queue = &context.message().queue;
+        match self.0.get(queue) {
+            Some(handler) => handler.handle(context).await,
+            None => Outcome::Fail(HandlerError::new("NoHandler", format!("no target for the queue {queue}"))),
+        }
+    }
+}
+
+/// A handler that ends at once when it is told to; what it was running goes with it.
+struct Stoppable {
+    handler: Arc<dyn Handler>,
+    told: watch::Receiver<bool>,
+}
+
+#[redrive::async_trait]
+impl Handler for Stoppable {
+    async fn handle(&self, context: Context) -> Outcome {
+        let mut told = self.told.clone();
+        tokio::select! {
+            biased;
+            Ok(_) = told.wait_for(|now| *now) => Outcome::Release,
+            outcome = self.handler.handle(context) => outcome,
+        }
+    }
+}
+
+/// Who asked to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    Interrupt,
+    Terminate,
+}
+
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn listen() -> Result<Self, CliError> {
+        let listen = |kind| signal(kind).map_err(|error| CliError::io("listen for signals", &error));
+        Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
+    }
+
+    async fn next(&mut self) -> By {
+        tokio::select! {
+            _ = self.interrupt.recv() => By::Interrupt,
+            _ = self.terminate.recv() => By::Terminate,
+        }
+    }
+}
+
+/// How fast it goes, over the last while.
+#[derive(Default)]
+struct Pace {
+    seen: VecDeque<(Instant, u64)>,
+}
+
+impl Pace {
+    fn line(&mut self, counts: &Counts) -> String {
+        let Counts { done, failed, retried, dead, running, stuck, .. } = *counts;
+        let now = Instant::now();
+        self.seen.push_back((now, done + failed));
+        while self.seen.front().is_some_and(|(at, _)| now.duration_since(*at) > RATE_OVER) {
+            self.seen.pop_front();
+        }
+        let (since, before) = self.seen.front().copied().unwrap_or((now, 0));
+        let ended = u32::try_from((done + failed).saturating_sub(before)).unwrap_or(u32::MAX);
+        let rate = f64::from(ended) / now.duration_since(since).as_secs_f64().max(1.0);
+        let stuck = if stuck > 0 { format!(", {stuck} stuck") } else { String::new() };
+        format!(
+            "{done} done, {failed} failed ({retried} retried, {dead} dead), {running} in flight{stuck}, {rate:.1}/s"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_per_second_minute_or_hour() {
+        let rate = |text: &str| text.parse::<Rate>().map(|Rate(rate)| rate);
+        assert_eq!(
+            (rate("10"), rate("0.5/s"), rate("600/m"), rate("3600/h")),
+            (Ok(10.0), Ok(0.5), Ok(10.0), Ok(1.0))
+        );
+        for wrong in ["", "0", "-1", "x", "10/d", "nan", "inf", "/s"] {
+            assert!(rate(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_line_says_how_it_goes() {
+        let counts = Counts { done: 5, failed: 2, retried: 1, dead: 1, running: 3, ..Counts::default() };
+        assert_eq!(Pace::default().line(&counts), "5 done, 2 failed (1 retried, 1 dead), 3 in flight, 0.0/s");
+    }
+}

@@ -1,0 +1,257 @@
+//! `redrive work`: what the command's end means for its message, how workers end, and how several processes
+//! work on one directory.
+
+use crate::support::{Office, Ran, has_entry, text, until};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Works until nothing is left and returns the summary.
+fn drain(office: &Office, args: &[&str]) -> Value {
+    let args: Vec<&str> = ["work", "q", "--drain"].iter().chain(args).copied().collect();
+    let dashes = args.iter().position(|arg| *arg == "--").unwrap_or(args.len());
+    let (flags, rest) = args.split_at(dashes);
+    let args: Vec<&str> = flags.iter().copied().chain(["-o", "json"]).chain(rest.iter().copied()).collect();
+    office.run(&args).ok().json()
+}
+
+/// The error of every dead letter, by payload.
+fn errors(office: &Office) -> BTreeMap<String, Value> {
+    let letters = office.items(&["dlq", "list", "--all"]);
+    letters.iter().map(|letter| (text(&letter["payload"]), letter.clone())).collect()
+}
+
+fn signal(child: &Child, name: &str) {
+    let sent = Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+}
+
+#[test]
+fn exit_codes_say_what_becomes_of_a_message() {
+    let office = Office::new();
+    office.hasty_queue("q");
+    for payload in ["0", "3", "65", "75", "kill"] {
+        office.enqueue("q", payload);
+    }
+    let script =
+        "read what; [ \"$what\" = kill ] && kill -SEGV $$; echo \"because of $what\" >&2; exit \"$what\"";
+    let counts = drain(&office, &["--", "sh", "-c", script]);
+    assert_eq!((&counts["done"], &counts["dead"], &counts["retried"]), (&1.into(), &4.into(), &3.into()));
+    let errors = errors(&office);
+    let said: Vec<_> = errors
+        .iter()
+        .map(|(payload, l)| {
+            let error = &l["error"];
+            (
+                payload.as_str(),
+                text(&error["type"]),
+                text(&error["code"]),
+                text(&l["reason"]),
+                l["attempts"].clone(),
+            )
+        })
+        .collect();
+    let row = |payload, kind: &str, code: &str, reason: &str, attempts: u32| {
+        (payload, kind.to_owned(), code.to_owned(), reason.to_owned(), attempts.into())
+    };
+    let expected = vec![
+        row("3", "CommandFailed", "3", "max_attempts", 2),
+        row("65", "Rejected", "65", "permanent", 1),
+        row("75", "RetryLater", "75", "max_attempts", 2),
+        row("kill", "CommandKilled", "SIGSEGV", "max_attempts", 2),
+    ];
+    assert_eq!(said, expected);
+    assert_eq!(errors["3"]["error"]["message"], "because of 3");
+}
+
+#[test]
+fn commands_that_misbehave_cost_one_failure_each() {
+    let office = Office::new();
+    let fails_once = ["queue", "set", "q", "--max-attempts", "1"];
+    office.run(&fails_once).ok();
+    let one = |args: &[&str]| {
+        let id = office.enqueue("q", "x");
+        let begun = Instant::now();
+        let counts = drain(&office, args);
+        assert!(begun.elapsed() < Duration::from_secs(50), "{args:?} took {:?}", begun.elapsed());
+        (counts, id)
+    };
+    let error_of = |id: &str| office.json(&["dlq", "show", id])["error"].clone();
+    let (_, id) = one(&["--", "redrive-no-such-command"]);
+    assert_eq!(error_of(&id)["type"], "CommandNotFound");
+    let (_, id) = one(&["--timeout", "1s", "--shell", "trap '' TERM; while :; do sleep 0.05; done"]);
+    assert_eq!(error_of(&id)["type"], "Timeout");
+    let (counts, _) = one(&["--shell", "head -c 200000000 /dev/zero; head -c 200000000 /dev/zero >&2"]);
+    assert_eq!(counts["done"], 1);
+    let (counts, _) = one(&["--shell", "sleep 600 & sleep 600 & exit 0"]);
+    assert_eq!(counts["done"], 1);
+    let (counts, _) = one(&["--shell", "exec <&- >&- 2>&-; exit 0"]);
+    assert_eq!(counts["done"], 1);
+    let (counts, _) = one(&["--payload", "file", "--", "grep", "-q", "^x$", "{payload_file}"]);
+    assert_eq!(counts["done"], 1);
+}
+
+#[test]
+fn what_cannot_be_meant_is_refused_before_anything_is_leased() {
+    let office = Office::new();
+    office.enqueue("q", "x");
+    office.run(&["work", "q"]).code(2).says("has no target").says("queue set q --target");
+    office.run(&["work", "q", "--exec", "http"]).code(2).says("needs one URL");
+    office
+        .run(&["work", "q", "--exec", "http", "--", "ftp://example.com"])
+        .code(2)
+        .says("only http and https");
+    office.run(&["work", "q", "--payload", "file"]).code(2).says("not about the queue's target");
+    office.run(&["work", "q", "--shell", "true", "--", "true"]).code(2);
+    office.run(&["work", "q", "--rate", "fast", "--", "true"]).code(2).says("not a rate");
+    office.run(&["work", "q", "--concurrency", "0", "--", "true"]).code(2).says("concurrency");
+    office.run(&["work", "q", "--timeout", "0", "--", "true"]).code(2).says("timeout");
+    office.run(&["work", "q-dlq", "--drain", "--", "true"]).code(5);
+    assert_eq!(office.json(&["queue", "show", "q"])["leased"], 0);
+}
+
+#[test]
+fn a_queue_may_have_a_target_of_its_own() {
+    let office = Office::new();
+    let file = office.path("seen");
+    let line = format!("cat >> {}", file.display());
+    office.run(&["queue", "set", "q", "--target-shell", &line, "--target-timeout", "30s"]).ok();
+    let shown = office.json(&["queue", "show", "q"]);
+    assert_eq!(shown["policy"]["target"]["type"], "command", "{shown}");
+    assert!(office.run(&["queue", "show", "q"]).ok().text().contains("target.timeout = 30s"));
+    office.run(&["queue", "set", "q", "--target", "ftp://x"]).code(2).says("target.url");
+    office.enqueue("q", "hello");
+    assert_eq!(drain(&office, &[])["done"], 1);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "hello");
+    // The same from a file, for a queue the store does not know yet.
+    let target = "[queues.r.target]\ntype = \"command\"\nargv = [\"true\"]\ntimeout = \"5s\"\n";
+    let config = office.file("redrive.toml", target);
+    office.run(&["enqueue", "r", "--payload", "x", "--config", &config]).ok();
+    office.run(&["work", "r", "--drain", "--config", &config]).ok();
+    assert_eq!(office.json(&["queue", "show", "r"])["done"], 1);
+    let wrong = office.file("wrong.toml", "[queues.r.target]\ntype = \"command\"\nargw = [\"true\"]\n");
+    office.run(&["queue", "list", "--config", &wrong]).code(2).says("did you mean `argv`?");
+}
+
+#[test]
+fn a_request_per_message() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/hook", listener.local_addr().unwrap());
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut seen = Vec::new();
+        while !seen.ends_with(b"hello") {
+            let mut piece = [0; 1024];
+            let n = stream.read(&mut piece).unwrap();
+            assert!(n > 0, "{}", String::from_utf8_lossy(&seen));
+            seen.extend_from_slice(&piece[..n]);
+        }
+        stream.write_all(b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n").unwrap();
+        String::from_utf8(seen).unwrap()
+    });
+    let office = Office::new();
+    office.run(&["queue", "set", "q", "--max-attempts", "1"]).ok();
+    let id = office.enqueue("q", "blocked");
+    assert_eq!(drain(&office, &["--exec", "http", "--", &url])["dead"], 1);
+    assert_eq!(office.json(&["dlq", "show", &id])["error"]["type"], "AddressBlocked");
+    office.enqueue("q", "hello");
+    assert_eq!(drain(&office, &["--exec", "http", "--allow-private", "--", &url])["done"], 1);
+    assert!(server.join().unwrap().starts_with("POST /hook HTTP/1.1\r\n"));
+}
+
+#[test]
+fn a_worker_that_is_told_to_stop_finishes_what_it_has_begun() {
+    let office = Office::new();
+    for n in 0..20 {
+        office.enqueue("q", &n.to_string());
+    }
+    let begun = office.path("begun");
+    let script = format!("echo $REDRIVE_ID >> {}; sleep 0.5; cat > /dev/null", begun.display());
+    let args = ["work", "q", "--concurrency", "2", "-o", "json", "--shell", &script];
+    let worker = office.spawn(&args, Stdio::null());
+    until("work has begun", || begun.exists());
+    signal(&worker, "-TERM");
+    let counts = Ran::of(&args, worker.wait_with_output().unwrap()).ok().json();
+    assert_eq!((&counts["failed"], &counts["lost"]), (&0.into(), &0.into()), "{counts}");
+    let queue = office.json(&["queue", "show", "q"]);
+    assert_eq!(queue["done"].as_u64().unwrap() + queue["ready"].as_u64().unwrap(), 20, "{queue}");
+    assert_eq!(queue["done"], counts["done"]);
+    assert!(office.items(&["message", "list", "--all"]).iter().all(|m| m["attempts"] == 0));
+}
+
+#[test]
+fn an_interrupt_gives_back_what_does_not_end_in_time_and_a_second_one_at_once() {
+    let office = Office::new();
+    office.enqueue("q", "x");
+    let begun = office.path("begun");
+    let script = format!("trap '' TERM; echo $$ > {}; while :; do sleep 0.05; done", begun.display());
+    for (grace, interrupts) in [("2s", 1), ("10m", 2)] {
+        let _ = std::fs::remove_file(&begun);
+        let args = ["work", "q", "--grace", grace, "-o", "json", "--shell", &script];
+        let worker = office.spawn(&args, Stdio::null());
+        until("the command runs", || std::fs::read_to_string(&begun).is_ok_and(|pid| pid.ends_with('\n')));
+        signal(&worker, "-INT");
+        if interrupts == 2 {
+            // Two signals at once are one; the second is sent when the first was seen.
+            until("it takes no more work", || {
+                signal(&worker, "-INT");
+                office.json(&["queue", "show", "q"])["leased"] == 0
+            });
+        }
+        let counts = Ran::of(&args, worker.wait_with_output().unwrap()).code(130).json();
+        assert_eq!((&counts["released"], &counts["failed"]), (&1.into(), &0.into()), "{counts}");
+        let message = &office.items(&["message", "list"])[0];
+        assert_eq!((&message["state"], &message["attempts"]), (&"ready".into(), &0.into()), "{message}");
+        let pid = std::fs::read_to_string(&begun).unwrap();
+        until("the command is gone", || !std::path::Path::new(&format!("/proc/{}", pid.trim())).exists());
+    }
+}
+
+/// Two workers, other commands meanwhile, and the one that holds the directory killed in the middle.
+#[test]
+fn workers_share_a_directory_and_one_takes_over_when_the_other_is_killed() {
+    const MESSAGES: usize = 120;
+    let office = Office::new();
+    office.run(&["queue", "set", "q", "--max-attempts", "3", "--backoff", "fixed", "--initial", "0"]).ok();
+    let stdin: String = (0..MESSAGES).map(|n| format!("{{\"payload\":\"{n}\"}}\n")).collect();
+    office.feed(stdin.as_bytes(), &["enqueue", "q"]).ok();
+    let log = office.path("log");
+    // The shell's parent is the worker, so the log says who ran what.
+    let script = format!("echo \"$PPID $REDRIVE_ID\" >> {}; sleep 0.05; cat > /dev/null", log.display());
+    let args = ["work", "q", "--concurrency", "2", "--lease", "2s", "-o", "json", "--shell", &script];
+    let mut first = office.spawn(&args, Stdio::null());
+    until("the first worker holds the directory", || has_entry(&office.data(), "socket") && log.exists());
+    let second = office.spawn(&args, Stdio::null());
+    let lines = || -> Vec<(String, String)> {
+        let all = std::fs::read_to_string(&log).unwrap_or_default();
+        let pairs = all.lines().filter_map(|line| line.split_once(' '));
+        pairs.map(|(worker, id)| (worker.to_owned(), id.to_owned())).collect()
+    };
+    let second_pid = second.id().to_string();
+    until("both work", || lines().iter().any(|(worker, _)| *worker == second_pid));
+    // Other terminals.
+    let id = office.enqueue("q", "one more");
+    office.dead_letter("other", "y", "bad");
+    assert_eq!(office.items(&["dlq", "list"]).len(), 1);
+    office.run(&["dlq", "retry", "--all", "--yes"]).ok();
+    signal(&first, "-KILL");
+    first.wait().unwrap();
+    let total = u64::try_from(MESSAGES).unwrap() + 1;
+    until("everything is done", || office.json(&["queue", "show", "q"])["done"] == total);
+    signal(&second, "-TERM");
+    let counts = Ran::of(&args, second.wait_with_output().unwrap()).ok().json();
+    assert!(counts["done"].as_u64().unwrap() > 0, "{counts}");
+    let mut runs: BTreeMap<String, u32> = BTreeMap::new();
+    for (_, id) in lines() {
+        *runs.entry(id).or_default() += 1;
+    }
+    assert!(runs.contains_key(&id));
+    assert_eq!(runs.len(), MESSAGES + 1, "every message ran");
+    assert!(runs.values().all(|n| *n <= 3), "{runs:?}");
+    let workers: BTreeSet<String> = lines().into_iter().map(|(worker, _)| worker).collect();
+    assert_eq!(workers.len(), 2);
+    office.run(&["doctor"]).ok();
+}

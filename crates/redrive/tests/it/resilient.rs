@@ -1,0 +1,102 @@
+//! The resilient executor from outside: what is tried, what the caller gets, and what is in the store afterwards.
+
+mod calls;
+mod letters;
+mod outage;
+mod processor;
+mod proxy;
+mod torture;
+
+use redrive::core::dead_letter::DeadLetter;
+use redrive::core::query::{PageRequest, Query};
+use redrive::core::store::{Store, VerifyRequest};
+use redrive::core::time::{Clock, Span, Time};
+use redrive::resilient::{Kept, Operation, Policy};
+use redrive::store::entropy::System;
+use redrive::store::memory::MemoryStore;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use tokio::time::Instant;
+
+/// The runtime's own clock: it stands still, or jumps, as the test's paused time does.
+struct Paused(Instant);
+
+impl Clock for Paused {
+    fn now(&self) -> Time {
+        let elapsed = i64::try_from(self.0.elapsed().as_millis()).unwrap();
+        Time::from_millis(1_800_000_000_000 + elapsed)
+    }
+}
+
+fn paused_clock() -> Arc<dyn Clock> {
+    Arc::new(Paused(Instant::now()))
+}
+
+/// A store in memory on that clock.
+fn paused_store(clock: &Arc<dyn Clock>) -> Arc<dyn Store> {
+    Arc::new(MemoryStore::with(clock.clone(), Arc::new(System)))
+}
+
+/// An error that nobody could make a copy of.
+#[derive(Debug, PartialEq)]
+struct Own(u64);
+
+impl fmt::Display for Own {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "connection to model {} refused", self.0)
+    }
+}
+
+impl std::error::Error for Own {}
+
+/// Counts calls.
+#[derive(Clone, Default)]
+struct Calls(Arc<AtomicU32>);
+
+impl Calls {
+    fn made(&self) -> u32 {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    /// Notes a call; returns its number.
+    fn note(&self) -> u32 {
+        self.0.fetch_add(1, Ordering::SeqCst) + 1
+    }
+}
+
+fn operation(kind: &str) -> Operation {
+    Operation::new(kind).json(&serde_json::json!({"n": 1}))
+}
+
+/// A policy that does not make a test wait.
+fn quick(attempts: u32) -> Policy {
+    Policy::exponential(attempts, Span::from_millis(1), Span::from_millis(2), 0)
+}
+
+fn stored(kept: Kept) -> redrive::core::ids::MessageId {
+    match kept {
+        Kept::Stored(id) => id,
+        Kept::Buffered(_) | Kept::Dropped(_) | Kept::Nowhere => panic!("not in the store: {kept:?}"),
+    }
+}
+
+/// Every letter of the store.
+async fn all_letters(store: &dyn Store) -> Vec<DeadLetter> {
+    let mut all = Vec::new();
+    let mut page = PageRequest::first(1_000);
+    loop {
+        let found = store.letters(Query { page: page.clone(), ..Query::default() }).await.unwrap();
+        all.extend(found.items);
+        match found.next {
+            Some(next) => page.cursor = Some(next),
+            None => return all,
+        }
+    }
+}
+
+/// The doctor's own check.
+async fn sound(store: &dyn Store) {
+    let found = store.verify(VerifyRequest { deep: true, repair: false }).await.unwrap();
+    assert!(found.is_clean(), "{:?}", found.findings);
+}

@@ -1,0 +1,129 @@
+//! Fault: operations fail, hang, panic and are withdrawn at random while the wire to the store is cut, stuck, or
+//! loses answers at random. Symptom that must not be: an operation that failed for good and is nowhere, or twice.
+//! Guarantee: after the last failure each is a letter in the store, once, or counted in the executor's state.
+
+use super::proxy::{Far, Wire};
+use super::{Own, all_letters, operation, sound};
+use redrive::ResilientExecutor;
+use redrive::core::ids::MessageId;
+use redrive::core::query::PageRequest;
+use redrive::core::time::Span;
+use redrive::resilient::{Failed, Kept, Policy};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// A small generator, so that a seed replays its choices.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, below: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % below
+    }
+}
+
+/// How a call ended for whoever made it.
+enum Ended {
+    Well,
+    Badly(Failed<Own>),
+    /// It was given up before it ended.
+    Withdrawn,
+}
+
+async fn one_call(executor: ResilientExecutor, mut dice: Dice) -> Ended {
+    let withdrawn_after = (dice.roll(10) == 0).then(|| Duration::from_millis(dice.roll(20)));
+    let call = executor.execute("p", operation("x"), || {
+        let what = dice.roll(10);
+        async move {
+            match what {
+                0 => std::future::pending().await,
+                1 => panic!("at random"),
+                2 | 3 => Ok(()),
+                n => Err(Own(n)),
+            }
+        }
+    });
+    let ended = match withdrawn_after {
+        None => call.await,
+        Some(after) => match tokio::time::timeout(after, call).await {
+            Ok(ended) => ended,
+            Err(_) => return Ended::Withdrawn,
+        },
+    };
+    ended.map_or_else(Ended::Badly, |()| Ended::Well)
+}
+
+async fn torture(seed: u64, room: usize) {
+    let far = Far::new().await;
+    let policy = Policy {
+        timeout: Some(Span::from_millis(20)),
+        ..Policy::exponential(3, Span::from_millis(1), Span::from_millis(5), 50)
+    };
+    let executor = ResilientExecutor::builder(far.remote.clone())
+        .policy("p", policy)
+        .patience(Duration::from_millis(50))
+        .buffer(room, usize::MAX)
+        .build()
+        .unwrap();
+    let mut dice = Dice(seed);
+    let mut calls = Vec::new();
+    for _ in 0..40 {
+        let wires = [Wire::Whole, Wire::Whole, Wire::Cut, Wire::Stuck, Wire::LosesAnswers];
+        far.set(wires[usize::try_from(dice.roll(5)).unwrap()]);
+        for _ in 0..dice.roll(20) {
+            calls.push(tokio::spawn(one_call(executor.clone(), Dice(dice.roll(u64::MAX >> 33)))));
+        }
+        let mut pause = tokio::time::interval(Duration::from_millis(5));
+        pause.tick().await;
+        pause.tick().await;
+    }
+    let mut told: BTreeMap<MessageId, Kept> = BTreeMap::new();
+    let mut given_up = 0;
+    for call in calls {
+        match call.await.unwrap() {
+            Ended::Well => {}
+            Ended::Withdrawn => given_up += 1,
+            Ended::Badly(failed) => {
+                let (Kept::Stored(id) | Kept::Buffered(id) | Kept::Dropped(id)) = failed.kept else {
+                    panic!("{failed:?}")
+                };
+                assert!(told.insert(id, failed.kept).is_none(), "one id, two operations");
+            }
+        }
+    }
+    far.set(Wire::Whole);
+    let state = executor.shutdown(Duration::from_secs(60)).await;
+    assert_eq!((state.buffered, state.bytes, state.since), (0, 0, None), "seed {seed}: {state:?}");
+
+    let letters = all_letters(far.store.as_ref()).await;
+    let found: BTreeSet<MessageId> = letters.iter().map(redrive::core::dead_letter::DeadLetter::id).collect();
+    assert_eq!(found.len(), letters.len(), "seed {seed}: a letter twice");
+    let dropped: BTreeSet<_> =
+        told.iter().filter(|(_, kept)| matches!(kept, Kept::Dropped(_))).map(|(id, _)| *id).collect();
+    let kept: BTreeSet<_> = told.keys().filter(|id| !dropped.contains(id)).copied().collect();
+    // A caller may go away while its failure is being written: that letter is there, and nobody was told.
+    assert!(found.is_superset(&kept), "seed {seed}: {:?} are nowhere", kept.difference(&found));
+    assert!(found.is_disjoint(&dropped), "seed {seed}: counted as lost, and kept");
+    assert_eq!(state.stored, found.len() as u64, "seed {seed}");
+    // To the last one: whoever was given up had either not failed yet, or is kept and nobody was told.
+    let failed = told.len() as u64 + given_up - state.withdrawn;
+    assert_eq!(state.stored + state.dropped, failed, "seed {seed}: {state:?}");
+    let groups = far.store.groups(PageRequest::first(100)).await.unwrap().items;
+    let total: i64 = groups.iter().map(|group| i64::try_from(group.total).unwrap()).sum();
+    assert_eq!(total, i64::try_from(found.len()).unwrap(), "seed {seed}: groups count each once");
+    sound(far.store.as_ref()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_that_failed_is_nowhere_or_twice() {
+    for seed in [1, 2, 3] {
+        torture(seed, 10_000).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nor_when_there_is_hardly_any_room() {
+    for seed in [4, 5] {
+        torture(seed, 5).await;
+    }
+}
