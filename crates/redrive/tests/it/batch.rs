@@ -3,7 +3,7 @@
 use redrive::core::dead_letter::{Act, DeadLetter, Status};
 use redrive::core::filter::Filter;
 use redrive::core::query::{PageRequest, Query};
-use redrive::core::store::{Letters as _, Store};
+use redrive::core::store::Store;
 use redrive::{Batch, BatchError, BatchSummary, Begin, Job};
 use std::path::PathBuf;
 use std::sync::Arc;

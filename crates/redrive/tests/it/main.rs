@@ -8,9 +8,9 @@
     reason = "a failed step in a test is a failed test; clippy.toml exempts only the test functions"
 )]
 
-mod consumer;
 mod batch;
 mod batch_git;
+mod consumer;
 mod dead_letter_policy;
 mod eval;
 mod executors;
