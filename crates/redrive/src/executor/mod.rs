@@ -1,6 +1,22 @@
 //! Built-in handlers for work that is not a Rust function: [`CommandExecutor`] and [`HttpExecutor`], and what
 //! they are made of: running a child process with care, and keeping what it printed within bounds. Nothing here
 //! settles a message.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use redrive::Worker;
+//! use redrive::core::target::CommandTarget;
+//! use redrive::executor::CommandExecutor;
+//!
+//! let store = redrive::memory();
+//! redrive::send(&store, "words", "count", &"to be or not to be").await?;
+//! let count = CommandExecutor::new(CommandTarget::argv(["wc", "-w"]))?;
+//! let worker = Worker::builder(store).queue("words").handler("count", count).until_empty().build()?;
+//! assert_eq!(worker.run().await?.done, 1);
+//! # Ok(())
+//! # }
+//! ```
 
 mod command;
 mod http;

@@ -1,7 +1,8 @@
 //! The command executor on a worker: every exit code and every misbehaviour has the outcome that is stated.
 
 use crate::support::{configure, eager, enqueue, eventually, letters, message, queue};
-use redrive::core::store::Store;
+use redrive::core::message::Payload;
+use redrive::core::store::{LeaseRequest, Store};
 use redrive::core::target::{CommandTarget, PayloadBy};
 use redrive::core::time::Span;
 use redrive::executor::CommandExecutor;
@@ -109,6 +110,37 @@ async fn the_command_is_told_everything_about_its_message() {
          REDRIVE_QUEUE=q\nREDRIVE_TRACE=00-ab-cd-01\nTRACEPARENT=00-ab-cd-01\n"
     );
     assert_eq!(read("env"), expected);
+}
+
+/// What the worker of `q` answered to a message that wants a reply.
+async fn replied(line: &str) -> (Counts, Option<Payload>) {
+    let store = redrive::memory();
+    let mut asking = message("q", "k", "{}");
+    asking.reply_to = Some("answers".parse().unwrap());
+    configure(&store, "q", eager(2)).await;
+    enqueue(&store, vec![asking]).await;
+    let counts = run(&store, command(CommandTarget::shell(line))).await;
+    let queues = vec!["answers".parse().unwrap()];
+    let wanted = LeaseRequest { queues, max: 2, lease_for: None, worker: "test".into() };
+    let mut answers = store.lease(wanted).await.unwrap();
+    assert!(answers.len() <= 1, "{answers:?}");
+    (counts, answers.pop().map(|answer| answer.message.envelope.payload))
+}
+
+#[tokio::test]
+async fn what_a_command_prints_is_the_reply() {
+    let (counts, answer) = replied("echo '{\"sum\":3}'").await;
+    let answer = answer.unwrap();
+    assert_eq!((counts.done, answer.content_type.as_str()), (1, "application/json"));
+    assert_eq!(answer.bytes, b"{\"sum\":3}\n");
+    assert_eq!(replied("echo hello").await.1.unwrap().content_type, "text/plain; charset=utf-8");
+    assert_eq!(replied("printf '\\377'").await.1.unwrap().content_type, "application/octet-stream");
+    assert_eq!(replied("exit 0").await.1.unwrap().bytes, b"");
+    // Done, but its answer cannot be kept: trying again would not make it shorter.
+    let (counts, answer) = replied("head -c 20000000 /dev/zero").await;
+    assert_eq!((counts.dead, counts.retried), (1, 0));
+    let text = String::from_utf8(answer.unwrap().bytes).unwrap();
+    assert!(text.contains("ReplyTooLarge"), "who asked is told: {text}");
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use crate::support::{configure, eager, enqueue, letters, message};
 use redrive::core::policy::QueuePolicy;
-use redrive::core::store::Store;
+use redrive::core::store::{LeaseRequest, Store};
 use redrive::core::target::{HttpTarget, Method, Target};
 use redrive::core::time::Span;
 use redrive::executor::HttpExecutor;
@@ -394,6 +394,30 @@ async fn https_is_spoken_with_those_who_are_trusted() {
     assert_eq!(failure(distrusting).await["error"]["type"], "TlsFailed");
     let absent = HttpTarget { ca_file: Some("no/such/file.pem".into()), ..trusting };
     assert!(HttpExecutor::new(absent).unwrap_err().to_string().contains("no/such/file.pem"));
+}
+
+#[tokio::test]
+async fn the_answer_is_the_reply_unless_it_is_too_long() {
+    let server = serve(false, |_| answer("200 OK\r\nContent-Type: application/json", "{\"sum\":3}")).await;
+    for (most, expected) in [(1000, Some("{\"sum\":3}")), (3, None)] {
+        let store = redrive::memory();
+        let mut asking = message("q", "k", "{}");
+        asking.reply_to = Some("answers".parse().unwrap());
+        enqueue(&store, vec![asking]).await;
+        let counts = run(&store, HttpTarget { max_response_bytes: most, ..target(server.at, "/") }).await;
+        let queues = vec!["answers".parse().unwrap()];
+        let wanted = LeaseRequest { queues, max: 2, lease_for: None, worker: "test".into() };
+        let answers = store.lease(wanted).await.unwrap();
+        let payload = &answers[0].message.envelope.payload;
+        let text = String::from_utf8(payload.bytes.clone()).unwrap();
+        match expected {
+            Some(expected) => {
+                assert_eq!((counts.done, text.as_str()), (1, expected));
+                assert_eq!(payload.content_type, "application/json");
+            }
+            None => assert!(counts.dead == 1 && text.contains("ReplyTooLarge"), "{counts:?} {text}"),
+        }
+    }
 }
 
 #[tokio::test]
