@@ -93,7 +93,10 @@ pub(crate) async fn run(app: &App, args: RunArgs) -> Done {
         .on_progress(move |at| screen.lock().unwrap_or_else(PoisonError::into_inner).at(at));
     let (drain, handle) = (app.on_interrupt_drain(), batch.handle());
     let again = format!("redrive run {}", args.job.display());
-    app.on_interrupt(format!("`{again}` goes on; what was being worked on is tried again in a moment"));
+    app.on_interrupt(format!(
+        "`{again} --data {}` goes on; what was being worked on is tried again in a moment",
+        app.data.display()
+    ));
     let stopper = tokio::spawn(async move {
         drain.notified().await;
         complain("finishing what was begun; Ctrl-C again ends at once");
@@ -195,10 +198,10 @@ fn advise(app: &App, summary: &BatchSummary, again: &str) {
     let data = format!("--data {}", app.data.display());
     if summary.dead > 0 {
         note(&format!("look: redrive dlq list 'queue:run.{}' {data}", summary.job));
-        note(&format!("after a fix: {again} --retry-dead"));
+        note(&format!("after a fix: {again} --retry-dead {data}"));
     }
     if summary.left > 0 {
-        note(&format!("{} items are left: {again}", summary.left));
+        note(&format!("{} items are left: {again} {data}", summary.left));
     }
 }
 

@@ -80,6 +80,8 @@ pub(super) struct Ledger<'a> {
     pub(super) store: &'a dyn Store,
     pub(super) job: &'a Job,
     pub(super) run: &'a str,
+    /// The items that are meant, by key, with the hash of each; all of the run when not said.
+    pub(super) only: Option<&'a HashMap<String, String>>,
 }
 
 impl Ledger<'_> {
@@ -102,7 +104,10 @@ impl Ledger<'_> {
         self.messages(&self.job.results(), |message| {
             let done = message.envelope.headers.get(reply::STATUS).map(String::as_str) == Some("done");
             let result = serde_json::from_slice::<ItemResult>(&message.envelope.payload.bytes);
-            if let Some(result) = result.ok().filter(|result| done && result.run == self.run) {
+            let wanted = |result: &ItemResult| {
+                done && result.run == self.run && self.only.is_none_or(|only| only.contains_key(&result.item))
+            };
+            if let Some(result) = result.ok().filter(wanted) {
                 each(result);
             }
         })
@@ -154,7 +159,8 @@ impl Ledger<'_> {
 
     fn count(&self, dead: &mut Dead, groups: &mut HashMap<GroupId, FailureGroup>, letter: &DeadLetter) {
         let Some(tag) = Tag::of(letter.message.envelope.context.as_ref()) else { return };
-        if tag.run != self.run {
+        // What is no longer in the input, or was with other content, is not this input's failure.
+        if tag.run != self.run || self.only.is_some_and(|only| only.get(&tag.item) != Some(&tag.body)) {
             return;
         }
         let status = letter.file.status;

@@ -37,11 +37,19 @@ pub(super) struct Run<'a> {
     pub(super) batch: &'a Batch,
     pub(super) state: &'a RunState,
     pub(super) items: &'a [Item],
+    /// The hash of each item by its key.
+    pub(super) bodies: &'a HashMap<String, String>,
 }
 
 impl Run<'_> {
+    /// What the store says about the items of this input.
     pub(super) fn ledger(&self) -> Ledger<'_> {
-        Ledger { store: self.batch.store.as_ref(), job: &self.batch.job, run: &self.state.run }
+        Ledger { only: Some(self.bodies), ..self.whole_ledger() }
+    }
+
+    /// What it says about every item the run ever had.
+    fn whole_ledger(&self) -> Ledger<'_> {
+        Ledger { store: self.batch.store.as_ref(), job: &self.batch.job, run: &self.state.run, only: None }
     }
 
     /// Whether nothing is in the queue.
@@ -60,9 +68,8 @@ impl Run<'_> {
     pub(super) async fn enqueue(&self, resumed: bool) -> Result<(), BatchError> {
         let mut known: HashSet<String> = HashSet::new();
         if resumed {
-            let bodies: HashMap<String, String> =
-                self.items.iter().map(|item| (written(&item.key), written(&item.body))).collect();
-            let ledger = self.ledger();
+            let bodies = self.bodies;
+            let ledger = self.whole_ledger();
             known.extend(ledger.done().await?);
             let mut stale = Vec::new();
             for (id, tag) in ledger.waiting().await? {
@@ -235,8 +242,7 @@ impl Run<'_> {
     /// Counts again, in the store, and groups what failed.
     pub(super) async fn sum_up(&self, worked: &Worked) -> Result<BatchSummary, BatchError> {
         let ledger = self.ledger();
-        let keys: HashSet<String> = self.items.iter().map(|item| written(&item.key)).collect();
-        let done = ledger.done().await?.iter().filter(|key| keys.contains(*key)).count() as u64;
+        let done = ledger.done().await?.len() as u64;
         let Dead { open, skipped, groups, .. } = ledger.dead().await?;
         Ok(BatchSummary {
             job: self.batch.job.name().to_owned(),

@@ -44,6 +44,7 @@ impl Batch {
     /// # Errors
     /// [`BatchError`] when the input cannot be read or does not fit the job.
     pub async fn dry_run(&self) -> Result<DryRun, BatchError> {
+        self.job.check_vars()?;
         let read = input::read(&self.job.input, &self.directory, &self.values()).await?;
         let rows = read.items.len() as u64;
         let selected = select(&self.job, read.items)?;

@@ -3,7 +3,7 @@
 
 use super::path::{ItemPath, JsonPath};
 use super::spec::{Command, Format, Input, Job, JobName, OnItemFailure, SortKey, Source, Step};
-use super::template::Template;
+use super::template::{Template, shown};
 use super::yaml::{self, Fields, Node, Problem, Problems, Value};
 use redrive_core::backoff::Backoff;
 use redrive_core::breaker::{BreakerKey, BreakerPolicy};
@@ -109,6 +109,14 @@ fn job(mut top: Fields<'_>) -> Option<Job> {
     if let Some(step) = map.steps.iter().find(|step| step.commit_required && !map.worktree) {
         top.problems
             .add(step.line, "commit_required needs map.worktree: true; items would see each other's commits");
+    }
+    for (stage, steps) in [("setup", &setup), ("map", &map.steps), ("reduce", &reduce)] {
+        for step in steps {
+            let mut places = step.templates().flat_map(Template::places);
+            if let Some(place) = places.find(|place| !place.is_known_in(stage)) {
+                top.problems.add(step.line, format!("{stage}: there is no {} there", shown(place)));
+            }
+        }
     }
     let on_item_failure = on_item_failure(&mut top);
     let continue_on_failure = top.truth("continue_on_failure").unwrap_or(true);
@@ -558,6 +566,8 @@ breaker: {key: payload.host, failures: 3}
         for (extra, says) in [
             ("filter: 'size > 1'", "line 4: filter: \">\" needs a field right before it"),
             ("key: a..b", "is not a path"),
+            ("setup: ['echo ${item.a}']", "line 4: setup: there is no ${item.a} there"),
+            ("reduce: ['echo ${index}']", "line 4: reduce: there is no ${index} there"),
             ("breaker: {key: nope}", "is not a breaker key"),
             ("breaker: {failurs: 1}", "did you mean \"failures\"?"),
         ] {

@@ -10,8 +10,8 @@ use super::steps::{Output, Stage, StepError, write_log};
 use super::template::Values;
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{BufWriter, Write as _};
-use std::path::{Path, PathBuf};
+use std::io::{BufWriter, Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::PathBuf;
 use std::time::Instant;
 
 impl Batch {
@@ -76,40 +76,70 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Writes the results in the order of the items, one JSON document a line.
+    /// Writes the results in the order of the items, one JSON document a line. They come from the store in another
+    /// order, so they pass through a second file; only where each begins is held in memory.
     async fn results_file(&self) -> Result<PathBuf, BatchError> {
-        let mut results: HashMap<String, ItemResult> = HashMap::new();
+        let path = self.batch.work.join("results.ndjson");
+        let failed = |error: std::io::Error| BatchError::io("write the results to", &path, &error);
+        std::fs::create_dir_all(&self.batch.work).map_err(failed)?;
+        let mut heap = Heap::new(self.items.len(), tempfile::tempfile_in(&self.batch.work).map_err(failed)?);
+        let places: HashMap<String, usize> =
+            self.items.iter().enumerate().map(|(index, item)| (written(&item.key), index)).collect();
+        let mut wrong = None;
         self.ledger()
             .results(|result| {
-                results.insert(result.item.clone(), result);
+                let Some(index) = places.get(&result.item) else { return };
+                let Some(item) = self.items.get(*index) else { return };
+                if let Err(error) = heap.add(*index, &line(*index, &item.json, &result)) {
+                    wrong = Some(error);
+                }
             })
             .await?;
-        let ordered: Vec<(usize, &str, &ItemResult)> = self
-            .items
-            .iter()
-            .enumerate()
-            .filter_map(|(index, item)| Some((index, item.json.as_str(), results.get(&written(&item.key))?)))
-            .collect();
-        let path = self.batch.work.join("results.ndjson");
-        write(&path, &ordered).map_err(|error| BatchError::io("write the results to", &path, &error))?;
+        wrong.map_or(Ok(()), |error| Err(failed(error)))?;
+        heap.write(File::create(&path).map_err(failed)?).map_err(failed)?;
         Ok(path)
     }
 }
 
-fn write(path: &Path, ordered: &[(usize, &str, &ItemResult)]) -> std::io::Result<()> {
-    if let Some(parent) = path.parent() {
-        std::fs::create_dir_all(parent)?;
+/// Lines in the order they came, and where each lies.
+struct Heap {
+    file: BufWriter<File>,
+    end: u64,
+    places: Vec<Option<(u64, usize)>>,
+}
+
+impl Heap {
+    fn new(lines: usize, file: File) -> Self {
+        Self { file: BufWriter::new(file), end: 0, places: vec![None; lines] }
     }
-    let mut file = BufWriter::new(File::create(path)?);
-    for (index, item, result) in ordered {
-        let output = serde_json::Value::from(result.output.as_str());
-        let (attempt, took) = (result.attempt, result.duration_ms);
-        // The item as it was read: its numbers keep their digits.
-        let item = compact(item);
-        writeln!(
-            file,
-            "{{\"index\":{index},\"item\":{item},\"attempt\":{attempt},\"duration_ms\":{took},\"output\":{output}}}"
-        )?;
+
+    fn add(&mut self, index: usize, line: &str) -> std::io::Result<()> {
+        self.file.write_all(line.as_bytes())?;
+        if let Some(place) = self.places.get_mut(index) {
+            *place = Some((self.end, line.len()));
+        }
+        self.end += line.len() as u64;
+        Ok(())
     }
-    file.flush()
+
+    /// Copies the lines in order.
+    fn write(self, to: File) -> std::io::Result<()> {
+        let mut from = self.file.into_inner().map_err(std::io::IntoInnerError::into_error)?;
+        let mut to = BufWriter::new(to);
+        for (begin, length) in self.places.into_iter().flatten() {
+            from.seek(SeekFrom::Start(begin))?;
+            std::io::copy(&mut (&from).take(length as u64), &mut to)?;
+        }
+        to.flush()
+    }
+}
+
+fn line(index: usize, item: &str, result: &ItemResult) -> String {
+    let output = serde_json::Value::from(result.output.as_str());
+    let (attempt, took) = (result.attempt, result.duration_ms);
+    // The item as it was read: its numbers keep their digits.
+    let item = compact(item);
+    format!(
+        "{{\"index\":{index},\"item\":{item},\"attempt\":{attempt},\"duration_ms\":{took},\"output\":{output}}}\n"
+    )
 }

@@ -262,6 +262,7 @@ impl Batch {
         if self.begin == Begin::Resume && kept.value.is_none() {
             return Err(BatchError::NothingToResume(self.job.name().into()));
         }
+        self.job.check_vars()?;
         let read = input::read(&self.job.input, &self.directory, &self.values()).await?;
         let selected = select(&self.job, read.items)?;
         if self.begin == Begin::Restart {
@@ -278,7 +279,8 @@ impl Batch {
             kept.save(self.store.as_ref(), Some(state.clone())).await?;
         }
         self.configure().await?;
-        let run = Run { batch: self, state: &state, items: &selected.items };
+        let bodies = selected.bodies();
+        let run = Run { batch: self, state: &state, items: &selected.items, bodies: &bodies };
         if self.retry_dead {
             run.retry_dead().await?;
         }
@@ -287,7 +289,7 @@ impl Batch {
             state.stage = Stage::Mapping;
             kept.save(self.store.as_ref(), Some(state.clone())).await?;
         }
-        let run = Run { batch: self, state: &state, items: &selected.items };
+        let run = Run { batch: self, state: &state, items: &selected.items, bodies: &bodies };
         let idle = state.stage == Stage::Finished && run.is_idle().await?;
         let worked = if idle { Worked::default() } else { run.map(hold).await? };
         let mut summary = run.sum_up(&worked).await?;
@@ -357,7 +359,7 @@ impl Batch {
         for queue in [self.job.queue(), self.job.results()] {
             self.empty(queue).await?;
         }
-        let ledger = Ledger { store: self.store.as_ref(), job: &self.job, run: &old.run };
+        let ledger = Ledger { store: self.store.as_ref(), job: &self.job, run: &old.run, only: None };
         let ids = ledger.dead().await?.ids;
         self.act(&ids, &Act::Abandon, "the job was restarted").await
     }

@@ -30,6 +30,13 @@ pub(super) struct Selected {
     pub(super) hash: String,
 }
 
+impl Selected {
+    /// The hash of each item by its key, as they are written in the store.
+    pub(super) fn bodies(&self) -> HashMap<String, String> {
+        self.items.iter().map(|item| (hex(&item.key), hex(&item.body))).collect()
+    }
+}
+
 /// Chooses and orders the items.
 pub(super) fn select(job: &Job, mut rows: Vec<String>) -> Result<Selected, BatchError> {
     check_fields(job, &rows)?;

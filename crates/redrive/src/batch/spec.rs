@@ -1,8 +1,9 @@
 //! A job: what a run does. `read` makes one of a file. Nothing is run or opened here; every key is documented in
 //! `docs/batch.md`.
 
+use super::error::BatchError;
 use super::path::{ItemPath, JsonPath};
-use super::template::Template;
+use super::template::{Place, Template, shown};
 use super::yaml::Problem;
 use redrive_core::backoff::{Backoff, Growth, Jitter};
 use redrive_core::breaker::BreakerPolicy;
@@ -178,6 +179,23 @@ impl Job {
             lease: super::LEASE,
             ..QueuePolicy::default()
         }
+    }
+
+    /// Refuses variables that nobody gave a value.
+    pub(super) fn check_vars(&self) -> Result<(), BatchError> {
+        for (stage, step) in self.steps() {
+            for place in step.templates().flat_map(Template::places) {
+                if let Place::Var(name) = place
+                    && !self.vars.contains_key(name)
+                {
+                    let (line, shown) = (step.line, shown(place));
+                    return Err(BatchError::Input(format!(
+                        "line {line}: {stage}: {shown} has no value; give --var {name}=VALUE"
+                    )));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Every step with the stage it belongs to.

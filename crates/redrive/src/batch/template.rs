@@ -11,14 +11,13 @@ use super::yaml::nearest;
 use std::collections::BTreeMap;
 
 /// The values that are not the item's.
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 11] = [
     "item",
     "index",
     "job",
     "attempt",
     "var",
     "results_file",
-    "failures_file",
     "total",
     "done",
     "dead",
@@ -165,6 +164,17 @@ pub(super) fn shown(place: &Place) -> String {
         Place::Field(path) => format!("${{item.{path}}}"),
         Place::Var(name) => format!("${{var.{name}}}"),
         Place::Named(name) => format!("${{{name}}}"),
+    }
+}
+
+impl Place {
+    /// Whether it stands for something in this stage: setup, map or reduce.
+    pub(super) fn is_known_in(&self, stage: &str) -> bool {
+        match self {
+            Self::Var(_) | Self::Named("job") => true,
+            Self::Item | Self::Field(_) | Self::Named("index" | "attempt" | "worktree") => stage == "map",
+            Self::Named(_) => stage == "reduce",
+        }
     }
 }
 
