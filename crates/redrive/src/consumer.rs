@@ -164,7 +164,7 @@ pub fn discard(reason: impl Into<String>) -> impl LetterHandler {
 ///         _ => Disposition::Review { reason: "unknown".into() },
 ///     })
 ///     .build()?;
-/// let stop = tokio_util::sync::CancellationToken::new();
+/// let stop = redrive::CancellationToken::new();
 /// stop.cancel(); // this example ends at once
 /// consumer.run(stop, Heartbeat::default()).await?;
 /// # Ok(())

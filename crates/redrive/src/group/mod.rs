@@ -102,7 +102,7 @@ impl std::error::Error for GroupError {}
 ///     .bind()
 ///     .await?;
 /// println!("health: http://{}/health/ready", group.health_address().unwrap());
-/// let stop = tokio_util::sync::CancellationToken::new();
+/// let stop = redrive::CancellationToken::new();
 /// stop.cancel(); // this example ends at once; a program calls `until_signalled`
 /// group.until(stop).await?;
 /// # Ok(())

@@ -64,7 +64,7 @@ pub trait Chore: Send + Sync {
 /// // Leases, overdue messages, quarantines, retention, keys, automatic redrives, interrupted operations; and,
 /// // because it is asked for, an audit trail of one year.
 /// let maintenance = Maintenance::new(redrive::memory()).chore(TrimAudit::keeping(Span::from_days(365)));
-/// let stop = tokio_util::sync::CancellationToken::new();
+/// let stop = redrive::CancellationToken::new();
 /// stop.cancel(); // this example ends at once
 /// maintenance.run(stop, Heartbeat::default()).await?;
 /// # Ok(())
