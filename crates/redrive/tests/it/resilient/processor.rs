@@ -2,7 +2,7 @@
 
 use super::{Calls, Own, all_letters, operation, paused_clock, paused_store, quick, sound, stored};
 use redrive::core::backoff::{Backoff, Growth, Jitter};
-use redrive::core::dead_letter::{Act, ActRequest, Actor, Status};
+use redrive::core::dead_letter::{Act, ActRequest, Actor, DeadLetter, Status};
 use redrive::core::failure::Reason;
 use redrive::core::ids::MessageId;
 use redrive::core::store::Store;
@@ -184,9 +184,11 @@ async fn never_more_per_interval_than_the_batch_and_never_more_at_once_than_allo
     for _ in 0..25 {
         stage.capture("a").await;
     }
-    // Sent back by an operator: it comes out of the same batch.
-    let first = all_letters(stage.store.as_ref()).await.last().unwrap().id();
-    stage.act(first, Act::Retry { at: None }).await;
+    // Sent back by an operator, more than a batch: they come out of the same batches.
+    let sent: Vec<_> = all_letters(stage.store.as_ref()).await.iter().take(12).map(DeadLetter::id).collect();
+    for id in &sent {
+        stage.act(*id, Act::Retry { at: None }).await;
+    }
     let gauge = Gauge::default();
     let work = gauge.clone();
     let again = move |_: Context| work.clone().work(Duration::from_millis(700));
@@ -212,7 +214,7 @@ async fn never_more_per_interval_than_the_batch_and_never_more_at_once_than_allo
     }
     stop.cancel();
     running.await.unwrap().unwrap();
-    assert_eq!(stage.status(first).await, Status::Resolved);
+    assert_eq!(stage.status(sent[11]).await, Status::Resolved);
     sound(stage.store.as_ref()).await;
 }
 

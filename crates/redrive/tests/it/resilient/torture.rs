@@ -8,7 +8,7 @@ use redrive::ResilientExecutor;
 use redrive::core::ids::MessageId;
 use redrive::core::query::PageRequest;
 use redrive::core::time::Span;
-use redrive::resilient::{Failed, Kept, Policy};
+use redrive::resilient::{Failed, Kept, Policy, State};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ async fn one_call(executor: ResilientExecutor, mut dice: Dice) -> Ended {
     ended.map_or_else(Ended::Badly, |()| Ended::Well)
 }
 
-async fn torture(seed: u64, room: usize) {
+async fn torture(seed: u64, room: usize) -> State {
     let far = Far::new().await;
     let policy = Policy {
         timeout: Some(Span::from_millis(20)),
@@ -112,18 +112,21 @@ async fn torture(seed: u64, room: usize) {
     let total: i64 = groups.iter().map(|group| i64::try_from(group.total).unwrap()).sum();
     assert_eq!(total, i64::try_from(found.len()).unwrap(), "seed {seed}: groups count each once");
     sound(far.store.as_ref()).await;
+    state
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_that_failed_is_nowhere_or_twice() {
     for seed in [1, 2, 3] {
-        torture(seed, 10_000).await;
+        let state = torture(seed, 10_000).await;
+        assert!(state.stored > 0 && state.dropped == 0, "seed {seed}: {state:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nor_when_there_is_hardly_any_room() {
     for seed in [4, 5] {
-        torture(seed, 5).await;
+        let state = torture(seed, 5).await;
+        assert!(state.stored > 0 && state.dropped > 0, "seed {seed}: {state:?}");
     }
 }
