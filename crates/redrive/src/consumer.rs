@@ -3,6 +3,7 @@
 //! hour. It decides nothing itself and never removes a letter.
 
 use crate::handler::HandlerError;
+use crate::metrics::{Timed, Timer};
 use crate::pace::{Pace, ask, is_final};
 use crate::runnable::{Heartbeat, Runnable};
 use async_trait::async_trait;
@@ -421,6 +422,7 @@ impl Desk {
     /// One letter from the lease to the settlement.
     async fn handle(self: Arc<Self>, delivery: LetterDelivery, hurry: CancellationToken) {
         let token = delivery.token;
+        let _timed = Timed::begin(Timer::LetterHandler);
         let handler = Arc::clone(&self.handler);
         let mut task = tokio::spawn(async move { handler.handle(delivery.letter).await });
         let what = match self.watch(token, &mut task, &hurry).await {
