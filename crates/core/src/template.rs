@@ -202,8 +202,8 @@ mod tests {
         Template::parse(template).unwrap().render(form, |name| match name {
             Name::Payload(path) => at_path(&payload, path).cloned(),
             Name::Id => Some(json!("0198")),
-            Name::Header(name) if name == "x-team" => Some(json!("a&b c")),
-            _ => None,
+            Name::Header(name) => (name == "x-team").then(|| json!("a&b c")),
+            Name::Queue | Name::Kind | Name::Key | Name::Attempt | Name::Context(_) | Name::Env(_) => None,
         })
     }
 

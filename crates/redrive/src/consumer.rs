@@ -3,7 +3,6 @@
 //! hour. It decides nothing itself and never removes a letter.
 
 use crate::handler::HandlerError;
-use crate::metrics::{Timed, Timer};
 use crate::pace::{Pace, ask, is_final};
 use crate::runnable::{Heartbeat, Runnable};
 use async_trait::async_trait;
@@ -11,11 +10,12 @@ use redrive_core::dead_letter::{Act, Actor, CONSUMER_LEASE, DeadLetter, LetterDe
 use redrive_core::error::{Error, Refusal};
 use redrive_core::ids::{LeaseToken, QueueName};
 use redrive_core::limits;
+use redrive_core::metrics::{Timer, process};
 use redrive_core::store::{LetterLeaseRequest, LetterSettle, LetterSettlement, Store};
 use redrive_core::time::{Span, Time};
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -422,8 +422,7 @@ impl Desk {
     /// One letter from the lease to the settlement.
     async fn handle(self: Arc<Self>, delivery: LetterDelivery, hurry: CancellationToken) {
         let token = delivery.token;
-        let _timed = Timed::begin(Timer::LetterHandler);
-        let handler = Arc::clone(&self.handler);
+        let (handler, began) = (Arc::clone(&self.handler), Instant::now());
         let mut task = tokio::spawn(async move { handler.handle(delivery.letter).await });
         let what = match self.watch(token, &mut task, &hurry).await {
             Some(what) => what,
@@ -432,6 +431,7 @@ impl Desk {
                 return;
             }
         };
+        process().took(Timer::LetterHandler, began.elapsed());
         self.settle(token, what).await;
     }
 

@@ -93,4 +93,5 @@ pub use resilient::{Processor, ResilientExecutor};
 pub use runnable::{Heartbeat, Runnable};
 pub use send::send;
 pub use split::{Ferried, LetterFerry, Returned, replay_between};
+pub use tokio_util::sync::CancellationToken;
 pub use worker::{Counts, Worker, WorkerBuilder, WorkerHandle};

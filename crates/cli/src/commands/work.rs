@@ -11,16 +11,22 @@ use clap::{Args, ValueEnum};
 use redrive::core::error::Error;
 use redrive::core::ids::QueueName;
 use redrive::core::limits;
+use redrive::core::store::Store;
 use redrive::core::target::{CommandTarget, HttpTarget, PayloadBy, Target};
 use redrive::core::time::Span;
 use redrive::executor::for_target;
-use redrive::{Context, Counts, Handler, HandlerError, Outcome, Worker, WorkerHandle};
+use redrive::maintenance::Maintenance;
+use redrive::{
+    CancellationToken, Context, Counts, Handler, HandlerError, Heartbeat, Outcome, Runnable as _, Worker,
+    WorkerHandle,
+};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -169,6 +175,7 @@ pub(crate) async fn run(app: &App, args: WorkArgs) -> Done {
     let (stop_now, told) = watch::channel(false);
     let worker = args.worker(app, &store, Arc::new(Stoppable { handler, told }))?;
     app.out.note(&format!("{} works on {}", worker.name(), names(&queues)));
+    let upkeep = Upkeep::begin(store.store());
     let mut status = Status::new(&app.out);
     let handle = worker.handle();
     let mut running = std::pin::pin!(worker.run());
@@ -191,9 +198,34 @@ pub(crate) async fn run(app: &App, args: WorkArgs) -> Done {
         }
     };
     status.end();
+    upkeep.end().await;
     let counts = ended?;
     app.out.one(&Summary { worker: worker.name().to_owned(), counts })?;
     Ok(if stopped == Some(By::Interrupt) { ExitCode::Interrupted } else { ExitCode::Ok })
+}
+
+/// Maintenance beside the worker, which holds the directory for as long: retention, automatic redrives,
+/// operations that somebody left behind.
+struct Upkeep {
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Upkeep {
+    fn begin(store: Arc<dyn Store>) -> Self {
+        let stop = CancellationToken::new();
+        let told = stop.clone();
+        let task = tokio::spawn(async move {
+            // The worker finds out by itself when the store is gone for good, and says so.
+            let _ = Maintenance::new(store).run(told, Heartbeat::default()).await;
+        });
+        Self { stop, task }
+    }
+
+    async fn end(self) {
+        self.stop.cancel();
+        let _ = self.task.await;
+    }
 }
 
 fn names(queues: &BTreeSet<QueueName>) -> String {

@@ -67,3 +67,17 @@ fn flags_beat_the_environment_and_the_environment_beats_the_file() {
     office.run(&["queue", "pause", "q", "--actor", "me"]).ok();
     assert_eq!(office.items(&["audit", "list"])[0]["actor"], "me");
 }
+
+#[test]
+fn automatic_redrives_are_set_shown_and_taken_back() {
+    let office = Office::new();
+    office.file("redrive.toml", "[queues.q]\nauto_redrive = { limit = 2, backoff = \"30m\" }\n");
+    office.enqueue("q", "x");
+    let rule = || office.json(&["queue", "show", "q"])["policy"]["auto_redrive"].clone();
+    assert_eq!(rule(), serde_json::json!({"limit": 2, "backoff_ms": 1_800_000}));
+    office.run(&["queue", "set", "q", "--auto-redrive", "3"]).ok();
+    assert_eq!(rule(), serde_json::json!({"limit": 3, "backoff_ms": 1_800_000}));
+    office.run(&["queue", "set", "q", "--auto-redrive", "11"]).code(2).says("outside 1 to 10");
+    office.run(&["queue", "set", "q", "--auto-redrive", "none"]).ok();
+    assert!(rule().is_null());
+}

@@ -15,6 +15,7 @@ mod classify;
 mod config;
 mod intelligence;
 mod outputs;
+mod run;
 mod signature;
 mod story;
 mod support;

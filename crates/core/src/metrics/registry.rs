@@ -70,16 +70,20 @@ measured! {
         BackPressure = "redrive_backpressure_total",
         /// Picks made out of turn because a message had waited too long.
         Starvation = "redrive_starvation_total",
+        /// Captured operations lost because the store could not be written and there was no room for them.
+        CapturedDropped = "redrive_captured_dropped_total",
     }
 }
 
 measured! {
     /// Gauges of one process.
-    Gauge, Gauge, "deliveries", GAUGES, {
+    Gauge, Gauge, "items", GAUGES, {
         /// Deliveries the workers of this process can work on at once.
         WorkerSlots = "redrive_worker_slots",
         /// Deliveries they are working on.
         WorkerBusy = "redrive_worker_busy",
+        /// Captured operations in memory that wait for the store.
+        CapturedBuffered = "redrive_captured_buffered",
     }
 }
 

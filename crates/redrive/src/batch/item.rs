@@ -3,6 +3,7 @@
 
 use super::git::{Repository, Tree};
 use super::ledger::{ItemResult, Tag};
+use super::mapping::Limits;
 use super::spec::Job;
 use super::steps::{Output, Stage, StepError, kinds, write_log};
 use super::template::Values;
@@ -11,7 +12,7 @@ use async_trait::async_trait;
 use redrive_core::failure::Report;
 use redrive_core::time::Span;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 /// Runs items of one run.
@@ -24,6 +25,8 @@ pub(super) struct ItemHandler {
     pub(super) work: PathBuf,
     /// Where work trees are made, if the job wants one per item.
     pub(super) repository: Option<Repository>,
+    /// Whether the run is over its limits: then nothing more begins, not even what was leased already.
+    pub(super) over: Arc<OnceLock<Limits>>,
 }
 
 #[async_trait]
@@ -32,6 +35,10 @@ impl Handler for ItemHandler {
         let tag = Tag::of(context.message().context.as_ref());
         // What an earlier run left behind is not this run's business, and was forgotten on purpose.
         let Some(tag) = tag.filter(|tag| tag.run == self.run) else { return Outcome::Done };
+        if self.over.get().is_some_and(|limits| limits.stops(&self.job).is_some()) {
+            // Not given back at once: it would come again until the worker has been told.
+            return Outcome::Snooze(Span::from_secs(1));
+        }
         let begun = Instant::now();
         let mut output = Output::default();
         match self.steps(&context, &tag, begun, &mut output).await {

@@ -16,7 +16,7 @@ use redrive_core::limits;
 use redrive_core::message::{NewMessage, Payload};
 use redrive_core::time::Span;
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -151,7 +151,9 @@ impl Run<'_> {
         } else {
             None
         };
+        let over = Arc::new(OnceLock::new());
         let handler = ItemHandler {
+            over: Arc::clone(&over),
             job: Arc::clone(job),
             run: self.state.run.clone(),
             directory: batch.directory.clone(),
@@ -167,36 +169,40 @@ impl Run<'_> {
             .until_empty()
             .build()?;
         let dead = self.ledger().dead().await?;
-        let before =
-            Before { done: self.ledger().done().await?.len() as u64, failed: dead.open + dead.skipped };
+        let limits = Limits {
+            done: self.ledger().done().await?.len() as u64,
+            failed: dead.open + dead.skipped,
+            worker: worker.handle(),
+        };
+        let limits = over.get_or_init(|| limits);
         let handle = worker.handle();
-        let over = CancellationToken::new();
+        let ended = CancellationToken::new();
         let work = async {
             let working = worker.run();
             tokio::pin!(working);
             let worked = tokio::select! {
                 done = &mut working => done.map(|_| Worked::default()),
-                worked = self.watch(&handle, before, hold) => {
+                worked = self.watch(limits, hold) => {
                     handle.stop();
                     working.await.map(|_| worked)
                 }
             };
-            over.cancel();
+            ended.cancel();
             worked
         };
-        let (worked, letters) = tokio::join!(work, aftermath(batch, &over));
+        let (worked, letters) = tokio::join!(work, aftermath(batch, &ended));
         let mut worked = worked?;
         letters?;
         // The last failure may be the one too many, and the worker was done before anybody looked.
         if worked.stopped.is_none() && !worked.interrupted {
-            worked.stopped = before.decide(job, &handle);
+            worked.stopped = limits.stops(job);
         }
-        self.tell(&handle, before);
+        self.tell(limits);
         Ok(worked)
     }
 
     /// Tells how far it is, and ends when the run is to stop.
-    async fn watch(&self, handle: &WorkerHandle, before: Before, hold: &Hold) -> Worked {
+    async fn watch(&self, limits: &Limits, hold: &Hold) -> Worked {
         let mut told = Instant::now();
         loop {
             tokio::select! {
@@ -204,23 +210,23 @@ impl Run<'_> {
                 () = hold.lost.cancelled() => return Worked { interrupted: true, ..Worked::default() },
                 () = tokio::time::sleep(LOOK_EVERY) => {}
             }
-            if let Some(why) = before.decide(&self.batch.job, handle) {
+            if let Some(why) = limits.stops(&self.batch.job) {
                 return Worked { stopped: Some(why), ..Worked::default() };
             }
             if told.elapsed() >= TELL_EVERY {
                 told = Instant::now();
-                self.tell(handle, before);
+                self.tell(limits);
             }
         }
     }
 
-    fn tell(&self, handle: &WorkerHandle, before: Before) {
-        let counts = handle.counts();
+    fn tell(&self, limits: &Limits) {
+        let counts = limits.worker.counts();
         self.batch.tell(BatchProgress {
             total: self.state.total,
             enqueued: self.state.total,
-            done: before.done + counts.done,
-            failed: before.failed + counts.dead,
+            done: limits.done + counts.done,
+            failed: limits.failed + counts.dead,
             retried: counts.retried,
             running: counts.running,
         });
@@ -256,19 +262,19 @@ impl Run<'_> {
 /// How often the limits are looked at: a failure more or less does not matter, a second does.
 const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(20);
 
-/// What was done and dead before this process began.
-#[derive(Clone, Copy, Debug)]
-struct Before {
+/// What was done and dead before this process began, and what its worker did since.
+#[derive(Clone, Debug)]
+pub(super) struct Limits {
     done: u64,
     failed: u64,
+    worker: WorkerHandle,
 }
 
-impl Before {
-    /// Why the run must stop, if it must.
-    fn decide(self, job: &Job, handle: &WorkerHandle) -> Option<String> {
-        let counts = handle.counts();
-        let tally =
-            Tally { done: self.done + counts.done, failed: self.failed + counts.dead, new: counts.dead };
-        tally.stops(job)
+impl Limits {
+    /// Why the run must stop, if it must. The worker counts what the store has recorded.
+    pub(super) fn stops(&self, job: &Job) -> Option<String> {
+        let counts = self.worker.counts();
+        let (done, failed) = (self.done + counts.done, self.failed + counts.dead);
+        Tally { done, failed, new: counts.dead }.stops(job)
     }
 }

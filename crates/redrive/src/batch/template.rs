@@ -608,4 +608,103 @@ mod tests {
             prop_assert_eq!(nested, [value.as_bytes(), b"."].concat());
         }
     }
+
+    /// Pieces that a shell text may be made of, among them all that change how the rest is read.
+    fn shell_text() -> impl Strategy<Value = String> {
+        let piece = proptest::sample::select(vec![
+            "${item.x}",
+            "${item.x}",
+            "${item.x}",
+            "echo ",
+            "a",
+            " ",
+            "\n",
+            "'",
+            "\"",
+            "\\",
+            "\\\n",
+            "#",
+            " # ",
+            "$(",
+            ")",
+            "(",
+            "`",
+            "$((",
+            "))",
+            "$'",
+            "$\"",
+            "${y}",
+            "${y:-",
+            "}",
+            "${",
+            "$$",
+            "$",
+            "<<E\n",
+            "<<-E\n",
+            "E\n",
+            ";",
+            "|",
+            "&&",
+            "&",
+            "case a in a) ",
+            ";; esac",
+            "=",
+            "X=",
+            "!",
+            "{ ",
+            "; }",
+            "[",
+            "]",
+            "*",
+            "~",
+            ">",
+            "</dev/null ",
+            "if :; then ",
+            "; fi",
+            "é",
+            "\t",
+            "$#",
+            "${#y}",
+            "\"$",
+            "'\"",
+            "\"'",
+            "for i in ",
+            "; do :; done",
+        ]);
+        proptest::collection::vec(piece, 1..14).prop_map(|pieces| pieces.concat())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+        /// Whatever text is accepted, no value runs anything: none of these leaves its mark.
+        #[test]
+        fn no_value_becomes_a_command(text in shell_text()) {
+            let Ok(template) = Template::shell(&text) else { return Ok(()) };
+            if template.places().next().is_none() {
+                return Ok(());
+            }
+            for value in ["$(:>mark)", "`:>mark`", "';:>mark;'", "\";:>mark;\"", "\n:>mark\n", ")\n:>mark;(", "\nE\n:>mark\n", "\\\n:>mark\n#"] {
+                let here = tempfile::tempdir().unwrap();
+                let item = serde_json::json!({ "x": value }).to_string();
+                let script = template.fill(&Values { item: Some(&item), ..Values::default() }).unwrap();
+                let mut command = Command::new("sh");
+                command.arg("-c").arg(&script).current_dir(here.path()).stdin(std::process::Stdio::null());
+                command.output().unwrap();
+                prop_assert!(!here.path().join("mark").exists(), "{text:?} with {value:?} is {script:?}");
+            }
+        }
+
+        /// A text is a template or is refused; the walk never panics and never loses a character of it.
+        #[test]
+        fn the_walk_loses_nothing(text in prop_oneof![shell_text(), any::<String>()]) {
+            if let Ok(template) = Template::shell(&text) {
+                let back: String = template.pieces.iter().map(|piece| match piece {
+                    Piece::Text(text) => text.clone(),
+                    Piece::Place(place, _) => shown(place),
+                }).collect();
+                prop_assert_eq!(back, text);
+            }
+        }
+    }
 }

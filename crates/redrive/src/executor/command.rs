@@ -98,7 +98,7 @@ impl Handler for CommandExecutor {
         };
         let process = self.process(&context, file.as_ref().map(NamedTempFile::path));
         let finished = process.run(context.cancellation()).await;
-        outcome(&self.target, context.message().reply_to.is_some(), finished)
+        outcome(&self.target, context.message().reply_to.is_some(), &finished)
     }
 }
 
@@ -160,14 +160,14 @@ fn variable(name: &str) -> String {
 }
 
 /// What the way it ended says about the message.
-fn outcome(target: &CommandTarget, wants_reply: bool, finished: Finished) -> Outcome {
-    let said = last_words(&finished);
+fn outcome(target: &CommandTarget, wants_reply: bool, finished: &Finished) -> Outcome {
+    let said = last_words(finished);
     let or = |else_: String| if said.is_empty() { else_ } else { said.clone() };
     let error = match &finished.ended {
         Ended::Exited(0) if wants_reply => {
             return match finished.stdout.whole() {
                 Some(bytes) => Outcome::Reply(reply(bytes)),
-                None => Outcome::DeadLetter(too_large(&finished)),
+                None => Outcome::DeadLetter(too_large(finished)),
             };
         }
         Ended::Exited(0) => return Outcome::Done,
@@ -202,7 +202,7 @@ fn outcome(target: &CommandTarget, wants_reply: bool, finished: Finished) -> Out
             NotStartedKind::Other => HandlerError::new("CommandNotStarted", why),
         },
     };
-    let error = with_report(error, &finished);
+    let error = with_report(error, finished);
     if error.report().permanent { Outcome::DeadLetter(error) } else { Outcome::Fail(error) }
 }
 

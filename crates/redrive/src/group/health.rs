@@ -6,6 +6,7 @@ use crate::pace::ask;
 use crate::runnable::{Heartbeat, Runnable};
 use redrive_core::dead_letter::Status;
 use redrive_core::error::Error;
+use redrive_core::metrics::render;
 use redrive_core::store::Store;
 use serde::Serialize;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -135,6 +136,7 @@ pub struct Health {
     limit: Duration,
     depth: u64,
     last: tokio::sync::Mutex<Option<(Instant, Asked)>>,
+    measured: tokio::sync::Mutex<Option<(Instant, String)>>,
 }
 
 /// What the store said.
@@ -152,7 +154,8 @@ impl std::fmt::Debug for Health {
 
 impl Health {
     pub(super) fn new(store: Arc<dyn Store>, watched: Vec<Watched>, limit: Duration, depth: u64) -> Self {
-        Self { store, watched, limit, depth, last: tokio::sync::Mutex::default() }
+        let (last, measured) = (tokio::sync::Mutex::default(), tokio::sync::Mutex::default());
+        Self { store, watched, limit, depth, last, measured }
     }
 
     pub(super) fn watched(&self, n: usize) -> Option<&Watched> {
@@ -221,6 +224,20 @@ impl Health {
             (false, true) => HealthStatus::Ok,
         };
         Report { status, reasons, loops, open_letters: asked.open }
+    }
+
+    /// Everything measured, in Prometheus' text format.
+    ///
+    /// # Errors
+    /// The store's, when it cannot be asked.
+    pub async fn metrics(&self) -> Result<String, Error> {
+        let mut last = self.measured.lock().await;
+        if let Some((_, text)) = last.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
+            return Ok(text.clone());
+        }
+        let text = render(&ask(self.store.stats()).await?);
+        *last = Some((Instant::now(), text.clone()));
+        Ok(text)
     }
 
     /// What the store says about itself; at most once a second, whoever asks.

@@ -149,7 +149,7 @@ impl LoopGroup {
         self
     }
 
-    /// Serves `/health/live` and `/health/ready` on this port of the loopback address; 0 takes a free one.
+    /// Serves `/health/live`, `/health/ready` and `/metrics` on this port of the loopback address; 0 takes a free one.
     #[must_use]
     pub fn health_port(self, port: u16) -> Self {
         self.health_at(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port))

@@ -10,6 +10,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
+/// What Prometheus calls its text format.
+const METRICS: &str = "text/plain; version=0.0.4";
 /// Connections at once; more wait to be accepted.
 const CONNECTIONS: usize = 32;
 /// Bytes of a request's line and headers.
@@ -54,8 +56,15 @@ async fn answer(mut stream: TcpStream, health: &Health) -> std::io::Result<()> {
     match path {
         "/health/live" => report(&mut stream, &health.live(), with_body).await,
         "/health/ready" => report(&mut stream, &health.ready().await, with_body).await,
+        "/metrics" => match health.metrics().await {
+            Ok(text) => send(&mut stream, "200 OK", METRICS, &text, with_body).await,
+            Err(error) => {
+                let text = serde_json::json!({ "error": error.to_string() }).to_string();
+                say(&mut stream, "503 Service Unavailable", &text, with_body).await
+            }
+        },
         _ => {
-            let text = "{\"error\":\"there is /health/live and /health/ready\"}";
+            let text = "{\"error\":\"there is /health/live, /health/ready and /metrics\"}";
             say(&mut stream, "404 Not Found", text, with_body).await
         }
     }
@@ -99,9 +108,19 @@ async fn report(stream: &mut TcpStream, report: &Report, with_body: bool) -> std
 }
 
 async fn say(stream: &mut TcpStream, status: &str, body: &str, with_body: bool) -> std::io::Result<()> {
+    send(stream, status, "application/json", body, with_body).await
+}
+
+async fn send(
+    stream: &mut TcpStream,
+    status: &str,
+    content_type: &str,
+    body: &str,
+    with_body: bool,
+) -> std::io::Result<()> {
     let length = body.len();
     let mut answer = format!(
-        "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\
+        "HTTP/1.1 {status}\r\ncontent-type: {content_type}\r\ncontent-length: {length}\r\n\
          cache-control: no-store\r\nx-content-type-options: nosniff\r\nconnection: close\r\n\r\n"
     );
     if with_body {

@@ -8,6 +8,7 @@ use redrive_core::dead_letter::{Actor, Captured};
 use redrive_core::error::{Error, Refusal};
 use redrive_core::ids::{MessageId, QueueName};
 use redrive_core::limits;
+use redrive_core::metrics::{Counter, Gauge, process};
 use redrive_core::policy::QueuePolicy;
 use redrive_core::store::{Each, Store};
 use redrive_core::time::{Clock, Span, Time};
@@ -150,6 +151,7 @@ impl Outbox {
         let mut inside = self.inside();
         if inside.waiting.len() >= self.room.operations || inside.bytes + size > self.room.bytes {
             inside.dropped += 1;
+            process().count(Counter::CapturedDropped, 1);
             let (dropped, why) = (inside.dropped, inside.last_error.clone());
             drop(inside);
             tracing::error!(
@@ -160,6 +162,7 @@ impl Outbox {
             return Accepted::Settled(Kept::Dropped(id));
         }
         inside.bytes += size;
+        process().raise(Gauge::CapturedBuffered, 1);
         let (tell, told) = oneshot::channel();
         let failing = inside.failing;
         let tell = (!failing).then_some(tell);
@@ -299,6 +302,7 @@ impl Inside {
             match result {
                 Ok(_) | Err(Refusal::IdConflict { .. }) => {
                     self.bytes -= item.size;
+                    process().lower(Gauge::CapturedBuffered, 1);
                     self.stored += 1;
                     item.tell(Kept::Stored(item.id()));
                 }
@@ -324,6 +328,7 @@ impl Inside {
 impl Drop for Inside {
     fn drop(&mut self) {
         if !self.waiting.is_empty() {
+            process().lower(Gauge::CapturedBuffered, self.waiting.len() as u64);
             tracing::error!(
                 operations = self.waiting.len(),
                 store_error = self.last_error.as_deref().unwrap_or("none"),

@@ -3,6 +3,7 @@
 
 use super::attempt::caught;
 use crate::handler::{Context, Handler, HandlerError, Outcome, Reported};
+use crate::metrics::{Timer, Working};
 use redrive_core::error::{Error, Refusal};
 use redrive_core::failure::Report;
 use redrive_core::limits;
@@ -73,6 +74,7 @@ impl Rerun {
             return self.tell(Settle::Snooze { span: span_of(self.put_off) }, Reran::Returned).await;
         };
         let started = Instant::now();
+        let _busy = Working::begin(Timer::Handler);
         let ended = self.handle(handler.as_ref()).await;
         let (what, ended) = match ended {
             Ended::Said(Outcome::Done) => (Settle::Ack, Reran::Succeeded),

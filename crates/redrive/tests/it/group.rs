@@ -121,6 +121,9 @@ async fn a_well_group_is_live_and_ready_and_ends_together() {
     let names: Vec<_> =
         body["loops"].as_array().unwrap().iter().map(|l| l["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["looping", "maintenance", "dead-letter-consumer (q-dlq)"]);
+    let (status, text) = http(address, "GET /metrics HTTP/1.1\r\n\r\n").await;
+    assert_eq!(status, 200);
+    assert!(text.contains("# TYPE redrive_dead_per_second gauge"), "{text}");
     stop.cancel();
     assert_eq!(ended(run).await, Ok(()));
     assert_eq!(ends.load(Ordering::Relaxed), 1);

@@ -179,10 +179,11 @@ impl Line {
     {
         let mut http = http1::Builder::new();
         http.max_buf_size(HEAD_BYTES_MAX);
-        let (mut sender, connection) = http.handshake(TokioIo::new(stream)).await.map_err(broken)?;
+        let (mut sender, connection) = http.handshake(TokioIo::new(stream)).await.map_err(|e| broken(&e))?;
         // Its errors reach the request and the body as well.
         let _driven = AbortOnDropHandle::new(tokio::spawn(async move { drop(connection.await) }));
-        let answer = sender.send_request(written(request).map_err(Failed::Broken)?).await.map_err(broken)?;
+        let answer =
+            sender.send_request(written(request).map_err(Failed::Broken)?).await.map_err(|e| broken(&e))?;
         let (head, body) = answer.into_parts();
         let text = |name: HeaderName| text_of(&head.headers, &name);
         let date = text(DATE);
@@ -220,9 +221,9 @@ impl Line {
     }
 }
 
-fn broken(error: hyper::Error) -> Failed {
+fn broken(error: &hyper::Error) -> Failed {
     let mut text = error.to_string();
-    let mut beneath = std::error::Error::source(&error);
+    let mut beneath = std::error::Error::source(error);
     while let Some(source) = beneath {
         text.push_str(": ");
         text.push_str(&source.to_string());

@@ -29,7 +29,7 @@ impl Request {
     /// body into one without would lose the message and look like success.
     pub(super) fn redirected(&self, status: u16, location: &str) -> Result<Option<Self>, Failed> {
         let keeps_body = matches!(status, 307 | 308);
-        let bodiless = self.method == Method::Get && matches!(status, 301 | 302 | 303);
+        let bodiless = self.method == Method::Get && matches!(status, 301..=303);
         if !keeps_body && !bodiless {
             return Ok(None);
         }

@@ -81,6 +81,12 @@ async fn room_is_bounded_and_what_finds_none_is_counted() {
     assert!(kept[3..].iter().all(|kept| matches!(kept, Kept::Dropped(_))), "the oldest are not pushed out");
     let state = executor.state();
     assert_eq!((state.buffered, state.dropped), (3, 2));
+    let text = redrive::metrics::prometheus(far.store.as_ref()).await.unwrap();
+    // Other tests of this process may be at it too.
+    for (name, least) in [("redrive_captured_buffered ", 3), ("redrive_captured_dropped_total ", 2)] {
+        let shown = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        assert!(shown.parse::<u64>().unwrap() >= least, "{name}{shown}");
+    }
     far.set(Wire::Whole);
     assert_eq!(executor.shutdown(LONG).await.buffered, 0);
     let expected: BTreeSet<_> = kept[..3].iter().filter_map(Kept::id).collect();
