@@ -10,28 +10,47 @@ pub use redrive_core::metrics::{
 use redrive_core::store::Store;
 use std::time::Instant;
 
-/// One delivery in hand: counted as busy until it is dropped, and timed.
+/// A gauge that is higher as long as this lives: a worker's slots, a delivery in hand.
 #[derive(Debug)]
-pub struct Working {
-    registry: &'static Registry,
+pub struct Raised {
+    gauge: Gauge,
+    by: u64,
+}
+
+impl Raised {
+    /// Raises it.
+    #[must_use = "it is lowered when this is dropped"]
+    pub fn by(gauge: Gauge, by: usize) -> Self {
+        let by = by as u64;
+        process().raise(gauge, by);
+        Self { gauge, by }
+    }
+}
+
+impl Drop for Raised {
+    fn drop(&mut self) {
+        process().lower(self.gauge, self.by);
+    }
+}
+
+/// Work in hand; timed when it is dropped, however it ends.
+#[derive(Debug)]
+pub struct Timed {
     timer: Timer,
     began: Instant,
 }
 
-impl Working {
-    /// Begins: [`Timer::Handler`] for a message, [`Timer::LetterHandler`] for a dead letter.
+impl Timed {
+    /// Begins.
     #[must_use = "it is over when this is dropped"]
     pub fn begin(timer: Timer) -> Self {
-        let registry = process();
-        registry.raise(Gauge::WorkerBusy, 1);
-        Self { registry, timer, began: Instant::now() }
+        Self { timer, began: Instant::now() }
     }
 }
 
-impl Drop for Working {
+impl Drop for Timed {
     fn drop(&mut self) {
-        self.registry.lower(Gauge::WorkerBusy, 1);
-        self.registry.took(self.timer, self.began.elapsed());
+        process().took(self.timer, self.began.elapsed());
     }
 }
 
@@ -57,13 +76,16 @@ mod tests {
         let store = crate::memory();
         let new = NewMessage::new(crate::new_id(), "texts".parse().unwrap(), Payload::default());
         store.enqueue(vec![new]).await.unwrap();
-        drop(Working::begin(Timer::LetterHandler));
+        let slots = Raised::by(Gauge::WorkerSlots, 3);
+        drop(Timed::begin(Timer::LetterHandler));
         let text = prometheus(&*store).await.unwrap();
         assert!(
             text.contains("redrive_enqueued_total{queue=\"texts\",kind=\"\",priority=\"normal\"} 1"),
             "{text}"
         );
+        drop(slots);
         assert!(text.contains("redrive_letter_handler_seconds_count"), "{text}");
+        assert!(!text.contains("redrive_worker_slots 0"), "{text}");
         assert!(text.contains("redrive_enqueue_seconds{quantile=\"0.95\"}"), "{text}");
     }
 }

@@ -7,6 +7,7 @@ use super::stage::{Ended, Held, Running, Stage, Unit};
 use super::throttle::{Blocked, Throttle};
 use super::{Plan, Tally, WorkerHandle, executor};
 use crate::handler::{Outcome, Reported};
+use crate::metrics::{Gauge, Raised};
 use crate::runnable::Heartbeat;
 use redrive_core::error::Error;
 use redrive_core::ids::MessageId;
@@ -166,6 +167,7 @@ impl Dispatcher {
     /// Works until `stop`, then ends within the grace time.
     pub(super) async fn run(mut self, stop: CancellationToken) -> Result<(), Error> {
         tracing::info!(worker = %self.plan.name, queues = ?self.plan.queues, "worker started");
+        let _slots = Raised::by(Gauge::WorkerSlots, self.plan.concurrency);
         loop {
             self.heartbeat.beat();
             if stop.is_cancelled() || self.is_through() || self.failed.is_some() {
