@@ -33,22 +33,23 @@ impl Drop for Raised {
     }
 }
 
-/// Work in hand; timed when it is dropped, however it ends.
+/// One delivery in hand: counted as busy until it is dropped, and timed, however it ends.
 #[derive(Debug)]
-pub struct Timed {
+pub struct Working {
     timer: Timer,
     began: Instant,
+    _busy: Raised,
 }
 
-impl Timed {
-    /// Begins.
+impl Working {
+    /// Begins: [`Timer::Handler`] for a message, [`Timer::LetterHandler`] for a dead letter.
     #[must_use = "it is over when this is dropped"]
     pub fn begin(timer: Timer) -> Self {
-        Self { timer, began: Instant::now() }
+        Self { timer, began: Instant::now(), _busy: Raised::by(Gauge::WorkerBusy, 1) }
     }
 }
 
-impl Drop for Timed {
+impl Drop for Working {
     fn drop(&mut self) {
         process().took(self.timer, self.began.elapsed());
     }
@@ -77,7 +78,7 @@ mod tests {
         let new = NewMessage::new(crate::new_id(), "texts".parse().unwrap(), Payload::default());
         store.enqueue(vec![new]).await.unwrap();
         let slots = Raised::by(Gauge::WorkerSlots, 3);
-        drop(Timed::begin(Timer::LetterHandler));
+        drop(Working::begin(Timer::LetterHandler));
         let text = prometheus(&*store).await.unwrap();
         assert!(
             text.contains("redrive_enqueued_total{queue=\"texts\",kind=\"\",priority=\"normal\"} 1"),

@@ -4,7 +4,7 @@
 use super::Plan;
 use super::stage::{Ended, Unit};
 use crate::handler::{Context, HandlerError, Outcome};
-use crate::metrics::{Gauge, Raised, Timed, Timer};
+use crate::metrics::{Timer, Working};
 use redrive_core::failure::Report;
 use redrive_core::limits;
 use redrive_core::store::Settle;
@@ -20,7 +20,7 @@ const LEEWAY: Duration = Duration::from_secs(2);
 /// Runs the handler of a delivery. Ends when the handler has ended, or when it has ignored its time limit.
 pub(super) async fn execute(plan: &Plan, unit: Unit) -> Ended {
     let begun = Instant::now();
-    let in_hand = (Raised::by(Gauge::WorkerBusy, 1), Timed::begin(Timer::Handler));
+    let in_hand = Working::begin(Timer::Handler);
     let (outcome, straggler) = run(&unit).await;
     drop(in_hand);
     let took = Span::from_millis(u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX));
