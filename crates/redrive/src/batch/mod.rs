@@ -18,6 +18,7 @@ mod plan;
 mod read;
 mod reduce;
 mod run;
+mod script;
 mod select;
 mod spec;
 mod state;

@@ -2,6 +2,7 @@
 //! with the nearest known one. What a job is stands in `spec`.
 
 use super::path::{ItemPath, JsonPath};
+use super::script::refused_argument;
 use super::spec::{Command, Format, Input, Job, JobName, OnItemFailure, SortKey, Source, Step};
 use super::template::{Template, shown};
 use super::yaml::{self, Fields, Node, Problem, Problems, Value};
@@ -371,6 +372,11 @@ fn argv_command(place: &str, words: &[Node], problems: &mut Problems) -> Option<
     if argv.is_empty() {
         return None;
     }
+    if let Some((at, why)) = refused_argument(&shown) {
+        let (line, word) = (words.get(at).map_or(0, |word| word.line), shown.get(at));
+        problems.add(line, format!("{place}.argv: {:?} has a value {why}", word.map_or("", String::as_str)));
+        return None;
+    }
     Some((Command::Argv(argv), first_line(&shown.join(" "))))
 }
 
@@ -555,6 +561,25 @@ breaker: {key: payload.host, failures: 3}
             "line 11: failure_threshold: expected a share above 0",
         ] {
             assert!(found.iter().any(|line| line.starts_with(says)), "{says}\n{found:#?}");
+        }
+    }
+
+    #[test]
+    fn no_value_stands_in_the_script_of_an_argv() {
+        let parse = |argv: &str| {
+            Job::parse(&format!("name: x\ninput: {{file: a.csv}}\nmap: [{{argv: [{argv}]}}]"))
+                .map_err(|p| p[0].to_string())
+        };
+        for argv in
+            ["sh, -c, 'echo ${item.x}'", "env, /bin/bash, -lc, '${item.x}'", "python3, '-cprint(${item.x})'"]
+        {
+            let error = parse(argv).expect_err(argv);
+            assert!(error.contains("line 3: map") && error.contains("follows -c"), "{error}");
+        }
+        for argv in
+            ["sh, -c, 'echo \"$1\"', x, '${item.x}'", "head, -c, '${item.x}'", "sh, a.sh, '${item.x}'"]
+        {
+            parse(argv).expect(argv);
         }
     }
 

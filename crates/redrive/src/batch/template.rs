@@ -3,10 +3,11 @@
 //! Nothing an item contains can become shell syntax. A value that stands by itself or inside the author's double
 //! quotes is put in single quotes, so the shell sees exactly its characters. Where that cannot be done for sure,
 //! the job is refused before it runs: inside single quotes, comments, backticks, arithmetic, here-documents,
-//! shell variables and text that a second shell would read (`sh -c "…"`, `eval "…"`). What stands in `argv`
-//! meets no shell and is not quoted.
+//! shell variables and text that is read as a script once more (`sh -c …`, `eval …`). What stands in `argv` meets
+//! no shell and is not quoted. Which words hold a script is found out in `script`.
 
 use super::path::{ItemPath, text_of};
+use super::script::Words;
 use super::yaml::nearest;
 use std::collections::BTreeMap;
 
@@ -234,8 +235,8 @@ fn push_text(pieces: &mut Vec<Piece>, text: &str) {
 /// What the shell is inside of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Inside {
-    /// `"…"`, and whether they were opened after `-c` or `eval`.
-    Double { script: bool },
+    /// `"…"`.
+    Double,
     /// `$(…)`, with the parentheses that are open in it.
     Command(u32),
 }
@@ -250,9 +251,11 @@ struct Shell<'a> {
     plain: String,
     /// Why places from here on are refused.
     unsure: Option<&'static str>,
-    /// The bare word that is being read, and the one before it.
+    /// The word that is being read, with marks for what is quoted in it.
     word: String,
-    last_word: String,
+    /// What the words so far mean, and outside of each `$(…)` that is open.
+    words: Words,
+    outer: Vec<Words>,
 }
 
 impl<'a> Shell<'a> {
@@ -265,7 +268,8 @@ impl<'a> Shell<'a> {
             plain: String::new(),
             unsure: None,
             word: String::new(),
-            last_word: String::new(),
+            words: Words::default(),
+            outer: Vec::new(),
         }
     }
 
@@ -299,8 +303,9 @@ impl<'a> Shell<'a> {
                     let next = self.rest().chars().nth(1);
                     self.take(1 + next.map_or(0, char::len_utf8));
                     // A backslash before the end of a line is no part of any word.
-                    if next != Some('\n') {
+                    if let Some(next) = next.filter(|next| *next != '\n') {
                         self.word.push('\\');
+                        self.words.push(next);
                     }
                 }
                 ('$', inside) => self.dollar(inside),
@@ -308,14 +313,16 @@ impl<'a> Shell<'a> {
                     self.unsure = Some("after a backtick; write $(…) instead");
                     self.take(1);
                 }
-                ('"', Some(Inside::Double { .. })) => {
+                ('"', Some(Inside::Double)) => {
                     self.inside.pop();
                     self.take(1);
                 }
-                (_, Some(Inside::Double { .. })) => self.take(c.len_utf8()),
+                (_, Some(Inside::Double)) => {
+                    self.words.push(c);
+                    self.take(c.len_utf8());
+                }
                 ('"', _) => {
-                    let script = is_script(&self.last_word, &self.word);
-                    self.inside.push(Inside::Double { script });
+                    self.inside.push(Inside::Double);
                     self.word.push('"');
                     self.take(1);
                 }
@@ -344,6 +351,9 @@ impl<'a> Shell<'a> {
                 self.take(2);
             }
             '(' => {
+                if self.words.is_evaluated() {
+                    self.unsure = Some("after a list in parentheses that is evaluated");
+                }
                 if let Some(Inside::Command(depth)) = self.inside.last_mut() {
                     *depth += 1;
                 }
@@ -355,17 +365,33 @@ impl<'a> Shell<'a> {
                     self.inside.pop();
                     self.take(1);
                     self.word = ")".into();
+                    self.words = self.outer.pop().unwrap_or_default();
                 }
                 Some(Inside::Command(depth)) => {
                     *depth -= 1;
                     self.end_word(1);
                 }
-                Some(Inside::Double { .. }) | None => self.end_word(1),
+                Some(Inside::Double) | None => self.end_word(1),
             },
-            ';' | '&' | '|' | '<' | '>' => self.end_word(c.len_utf8()),
-            c if c.is_whitespace() => self.end_word(c.len_utf8()),
+            '<' | '>' => {
+                self.words.redirect();
+                self.word.clear();
+                self.take(1);
+            }
+            ';' | '&' | '|' | '\n' => {
+                // `>&`, `>|` and `&>` are signs of redirection.
+                let redirects =
+                    self.word.is_empty() && self.words.is_redirecting() || self.rest().starts_with("&>");
+                self.end_word(1);
+                if !redirects || matches!(c, ';' | '\n') {
+                    self.words.end_command();
+                }
+            }
+            // Other white space is part of words, for a shell.
+            ' ' | '\t' => self.end_word(1),
             c => {
                 self.word.push(c);
+                self.words.push(c);
                 // A pattern of `case` closes parentheses that were never opened.
                 if self.word == "case" && !self.inside.is_empty() {
                     self.unsure = Some("after `case` inside $(…); move the case out of it");
@@ -378,7 +404,8 @@ impl<'a> Shell<'a> {
 
     fn end_word(&mut self, bytes: usize) {
         if !self.word.is_empty() {
-            self.last_word = std::mem::take(&mut self.word);
+            self.word.clear();
+            self.words.end_word();
         }
         self.take(bytes);
     }
@@ -393,10 +420,11 @@ impl<'a> Shell<'a> {
             self.at += 1 + at;
             return Err(self.refuse(
                 "inside single quotes, where its value would become part of another program's text; hand it over \
-                 as an argument, as in sh -c 'echo \"$1\"' sh ${item.x}, or close the quotes before it",
+                 as an argument, as in sh -c 'echo \"$1\"' x ${item.x}",
             ));
         }
         self.word.push('\'');
+        body.get(..end).unwrap_or_default().chars().for_each(|c| self.words.push(c));
         self.take(end + 2);
         Ok(())
     }
@@ -404,27 +432,32 @@ impl<'a> Shell<'a> {
     /// `$` that does not begin `${`.
     fn dollar(&mut self, inside: Option<Inside>) {
         let rest = self.rest();
+        let quoted = inside == Some(Inside::Double);
+        self.words.expand(quoted && !rest.starts_with("$@"));
         if let Some(length) = arithmetic(rest) {
             self.word.push('$');
             self.take(length);
         } else if rest.starts_with("$((") {
             self.unsure = Some("after $((…)); put the value in a variable before it: n=${item.n}");
             self.take(3);
-            self.inside.push(Inside::Command(1));
+            self.enter(Inside::Command(1));
         } else if rest.starts_with("$(") {
             self.take(2);
             self.word.clear();
-            self.inside.push(Inside::Command(0));
-        } else if rest.starts_with("$'") && !matches!(inside, Some(Inside::Double { .. })) {
+            self.enter(Inside::Command(0));
+        } else if rest.starts_with("$'") && !quoted {
             self.unsure = Some("after $'…', which shells read differently");
             self.take(1);
-        } else if rest.starts_with("$$") {
-            self.word.push('$');
-            self.take(2);
         } else {
             self.word.push('$');
-            self.take(1);
+            self.take(1 + name_length(rest.get(1..).unwrap_or_default()));
         }
+    }
+
+    fn enter(&mut self, inside: Inside) {
+        self.inside.push(inside);
+        let within = self.words.within();
+        self.outer.push(std::mem::replace(&mut self.words, within));
     }
 
     /// `${…}`: ours, or a variable of the shell.
@@ -440,6 +473,8 @@ impl<'a> Shell<'a> {
             if name.contains(['\'', '"', '`', '$', '\\']) {
                 self.unsure = Some("after a shell variable with quotes in it; set the variable before");
             }
+            let quoted = self.inside.last() == Some(&Inside::Double);
+            self.words.expand(quoted && !name.contains('@'));
             self.word.push('$');
             self.take(end + 3);
             return Ok(());
@@ -447,19 +482,17 @@ impl<'a> Shell<'a> {
         if let Some(why) = self.unsure {
             return Err(self.refuse(why));
         }
-        if self.inside.contains(&Inside::Double { script: true }) {
-            return Err(self.refuse(
-                "in a text that a second shell reads; hand it over as an argument, as in sh -c 'echo \"$1\"' sh \
-                 ${item.x}",
-            ));
+        if let Some(why) = self.words.refuses() {
+            return Err(self.refuse(why));
         }
         let quoting = match self.inside.last() {
-            Some(Inside::Double { .. }) => Quoting::Double,
+            Some(Inside::Double) => Quoting::Double,
             Some(Inside::Command(_)) | None => Quoting::Bare,
         };
         self.flush();
         self.pieces.push(Piece::Place(place, quoting));
         self.word.push('$');
+        self.words.expand(true);
         self.at += end + 3;
         Ok(())
     }
@@ -478,10 +511,14 @@ fn arithmetic(rest: &str) -> Option<usize> {
     plain.then_some(inner.len() + 5)
 }
 
-/// Whether the double quotes that open here hold a script: `sh -c "…"`, `bash -lc "…"`, `eval "…"`.
-fn is_script(last_word: &str, word: &str) -> bool {
-    let flag = last_word.starts_with('-') && !last_word.starts_with("--") && last_word.ends_with('c');
-    word.is_empty() && (flag || last_word == "eval")
+/// The length of the name of a variable that is written without braces.
+fn name_length(rest: &str) -> usize {
+    let named = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    match rest.chars().next() {
+        Some(c) if c.is_ascii_digit() || matches!(c, '@' | '*' | '#' | '?' | '-' | '$' | '!') => 1,
+        Some(_) => rest.find(|c| !named(c)).unwrap_or(rest.len()),
+        None => 0,
+    }
 }
 
 /// Where the first of our places begins.
@@ -532,9 +569,9 @@ mod tests {
     fn what_cannot_be_quoted_for_sure_is_refused_with_its_line() {
         for (text, says) in [
             ("sh -c 'echo ${item.x}'", "0: ${item.x} stands inside single quotes"),
-            ("sh -c \"echo ${item.x}\"", "second shell"),
-            ("bash -lc \"echo ${item.x}\"", "second shell"),
-            ("eval \"echo ${item.x}\"", "second shell"),
+            ("sh -c \"echo ${item.x}\"", "follows -c"),
+            ("bash -lc \"echo ${item.x}\"", "follows -c"),
+            ("eval \"echo ${item.x}\"", "what eval"),
             ("true\n# for ${item.x}\ntrue", "1: ${item.x} stands in a comment"),
             ("echo `cat ${item.x}`", "backtick"),
             ("cat <<EOF\n${item.x}\nEOF", "1: ${item.x} stands after a here-document"),
@@ -547,7 +584,7 @@ mod tests {
             ("echo ${item.}", "not a path"),
             ("echo ${item.file%.png}", "only plain paths"),
             ("echo ${item:-x}", "only plain paths"),
-            ("sh -c \"echo $(printf %s ${item.x})\"", "second shell"),
+            ("sh -c \"echo $(printf %s ${item.x})\"", "follows -c"),
             ("echo $(true)#'a\nb' \\\n# \" ${item.x}", "in a comment"),
             ("echo 'open ${item.x}", "not closed"),
             ("echo ${item.x", "not closed"),
@@ -556,6 +593,82 @@ mod tests {
             let error = refused.expect_err(text);
             assert!(error.contains(says), "{text}: {error}");
         }
+    }
+
+    /// Ways to have a text read as a script.
+    const SCRIPTS: [&str; 31] = [
+        "eval ${item.x}",
+        "eval echo ${item.x}",
+        "eval 'echo '${item.x}",
+        "true; eval echo ${item.x}",
+        "true && eval echo ${item.x}",
+        "true | eval echo ${item.x}",
+        "true\neval echo ${item.x}",
+        "echo $(eval echo ${item.x})",
+        "(eval echo ${item.x})",
+        "command eval echo ${item.x}",
+        "\"ev\"al echo ${item.x}",
+        "eval echo 2>&1 ${item.x}",
+        "eval echo \"$(printf %s ${item.x})\"",
+        "trap ${item.x} EXIT",
+        "alias a=${item.x}\na",
+        "sh -c ${item.x}",
+        "sh -c \"echo \"${item.x}",
+        "sh -c 'echo '${item.x}",
+        "sh -c \"${item.x}\"",
+        "sh -ec ${item.x}",
+        "sh -ce ${item.x}",
+        "sh '-c' ${item.x}",
+        "sh \\-c ${item.x}",
+        "sh ${y}-c ${item.x}",
+        "sh -c -e ${item.x}",
+        "sh -c -o errexit ${item.x}",
+        "sh -c ${y} ${item.x}",
+        "sh -c \"$@\" ${item.x}",
+        "sh -c 2>/dev/null ${item.x}",
+        "sh -c \\\n${item.x}",
+        "echo | xargs sh -c ${item.x}",
+    ];
+
+    #[test]
+    fn no_value_stands_in_what_is_read_as_a_script() {
+        for text in SCRIPTS {
+            // Quoted as elsewhere, the value runs: this is no idle caution.
+            let here = tempfile::tempdir().unwrap();
+            let quoted = text.replace("\"${item.x}\"", "'$(:>mark)'").replace("${item.x}", "'$(:>mark)'");
+            let mut command = Command::new("sh");
+            command.arg("-c").arg(&quoted).current_dir(here.path()).stdin(std::process::Stdio::null());
+            command.output().unwrap();
+            assert!(here.path().join("mark").exists(), "{quoted}");
+        }
+        for text in SCRIPTS.into_iter().chain(["python3 -c${item.x}", "su --command=\"${item.x}\""]) {
+            let (_, error) = Template::shell(text).expect_err(text);
+            assert!(
+                error.contains("read as a script") || error.contains("reads as a script"),
+                "{text}: {error}"
+            );
+            assert!(!error.contains("close the quotes"), "{error}");
+        }
+        let nasty = r#"{"x":"$(echo pwned)"}"#;
+        for text in [
+            "sh -c 'printf %s \"$1\"' x ${item.x}",
+            "sh -c 'printf %s \"$0\"' ${item.x}",
+            "eval true; printf %s ${item.x}",
+            "eval true && printf %s ${item.x}",
+            "(eval true)\nprintf %s ${item.x}",
+            "$(eval true) printf %s ${item.x}",
+            "sh -c true; printf %s ${item.x}",
+            "printf %s ${item.x} | head -c 100",
+            "v=${item.x}; eval 'printf %s \"$v\"'",
+        ] {
+            assert_eq!(String::from_utf8(sh(text, nasty)).unwrap(), "$(echo pwned)", "{text}");
+        }
+        assert_eq!(fill("wc -c < ${index}", nasty).unwrap(), "wc -c < '7'");
+        // To a shell this is no white space, so that no comment begins after it.
+        assert_eq!(
+            fill("echo \u{a0}# \"\n${item.x}\"", r#"{"x":"a"}"#).unwrap(),
+            "echo \u{a0}# \"\n\"'a'\"\""
+        );
     }
 
     #[test]
@@ -680,8 +793,43 @@ mod tests {
             "\"'",
             "for i in ",
             "; do :; done",
+            "\u{a0}",
         ]);
         proptest::collection::vec(piece, 1..14).prop_map(|pieces| pieces.concat())
+    }
+
+    /// Texts in which much is read as a script.
+    fn script_text() -> impl Strategy<Value = String> {
+        let piece = proptest::sample::select(vec![
+            "${item.x}",
+            "${item.x} ",
+            "\"${item.x}\"",
+            "sh -c ",
+            "sh -ec ",
+            "sh \"-c\" ",
+            "eval ",
+            "trap ",
+            "echo ",
+            " EXIT;",
+            "-e ",
+            "-o errexit ",
+            "x ",
+            "'echo '",
+            "'x' ",
+            "${y} ",
+            "\"$@\" ",
+            "$(",
+            ")",
+            "\"",
+            ";",
+            "&&",
+            "| ",
+            "\n",
+            "\\\n",
+            "2>&1 ",
+            ">f ",
+        ]);
+        proptest::collection::vec(piece, 1..7).prop_map(|pieces| pieces.concat())
     }
 
     proptest! {
@@ -689,7 +837,7 @@ mod tests {
 
         /// Whatever text is accepted, no value runs anything: none of these leaves its mark.
         #[test]
-        fn no_value_becomes_a_command(text in shell_text()) {
+        fn no_value_becomes_a_command(text in prop_oneof![shell_text(), script_text()]) {
             let Ok(template) = Template::shell(&text) else { return Ok(()) };
             if template.places().next().is_none() {
                 return Ok(());
@@ -707,7 +855,7 @@ mod tests {
 
         /// A text is a template or is refused; the walk never panics and never loses a character of it.
         #[test]
-        fn the_walk_loses_nothing(text in prop_oneof![shell_text(), any::<String>()]) {
+        fn the_walk_loses_nothing(text in prop_oneof![shell_text(), script_text(), any::<String>()]) {
             if let Ok(template) = Template::shell(&text) {
                 let back: String = template.pieces.iter().map(|piece| match piece {
                     Piece::Text(text) => text.clone(),
