@@ -4,6 +4,7 @@
 
 use super::error::BatchError;
 use redrive_core::error::{Error, Refusal};
+use redrive_core::ids::MessageId;
 use redrive_core::store::Store;
 use redrive_core::time::{Span, Time};
 use serde::de::DeserializeOwned;
@@ -56,7 +57,7 @@ pub(super) struct Kept<T> {
     key: String,
 }
 
-impl<T: Serialize + DeserializeOwned> Kept<T> {
+impl<T: Serialize + DeserializeOwned + PartialEq> Kept<T> {
     /// Reads it.
     pub(super) async fn load(store: &dyn Store, key: String) -> Result<Self, BatchError> {
         let entry = store.kv_get(NAMESPACE.into(), key.clone()).await?;
@@ -67,12 +68,38 @@ impl<T: Serialize + DeserializeOwned> Kept<T> {
         Ok(Self { value, version, key })
     }
 
-    /// Writes it, if nobody else did meanwhile.
+    /// Writes it, if nobody else did meanwhile. What is there already was written by an attempt whose answer was
+    /// lost.
     pub(super) async fn save(&mut self, store: &dyn Store, value: Option<T>) -> Result<(), Error> {
+        self.save_over(store, value, |_| false).await
+    }
+
+    /// Writes it, if what is there is what was read, or is this same value, or is `ours` as well.
+    async fn save_over(
+        &mut self,
+        store: &dyn Store,
+        value: Option<T>,
+        ours: impl Fn(&T) -> bool,
+    ) -> Result<(), Error> {
         // Texts and numbers can always be written.
         let bytes = value.as_ref().map(|value| serde_json::to_vec(value).unwrap_or_default());
-        self.version = store.kv_put(NAMESPACE.into(), self.key.clone(), bytes, self.version).await?;
-        self.value = value;
+        let put = |version| store.kv_put(NAMESPACE.into(), self.key.clone(), bytes.clone(), version);
+        let version = match put(self.version).await {
+            Err(Error::Refused(conflict @ Refusal::KvConflict { .. })) => {
+                let entry = store.kv_get(NAMESPACE.into(), self.key.clone()).await?;
+                let version = entry.as_ref().map_or(0, |entry| entry.version);
+                let there = entry.as_ref().and_then(|entry| serde_json::from_slice::<T>(&entry.value).ok());
+                if entry.is_some() == there.is_some() && there == value {
+                    version
+                } else if there.as_ref().is_some_and(ours) {
+                    put(version).await?
+                } else {
+                    return Err(Error::Refused(conflict));
+                }
+            }
+            written => written?,
+        };
+        (self.version, self.value) = (version, value);
         Ok(())
     }
 }
@@ -88,9 +115,17 @@ struct Holder {
     born: Option<u64>,
     since: Time,
     until: Time,
+    /// One of a kind, so that a holder knows its own hand.
+    #[serde(default)]
+    id: Option<MessageId>,
 }
 
 impl Holder {
+    /// Whether it is the same hold, maybe with another sign of life.
+    fn is_same(&self, other: &Self) -> bool {
+        self.id.is_some() && self.id == other.id
+    }
+
     fn is_gone(&self, now: Time) -> bool {
         self.until <= now || (self.host == host() && !is_alive(self.pid, self.born))
     }
@@ -121,6 +156,7 @@ impl Hold {
             born: born(pid),
             since: now,
             until: now.plus(HOLD_FOR),
+            id: Some(crate::new_id()),
         };
         match kept.save(store.as_ref(), Some(holder)).await {
             Ok(()) => {}
@@ -142,8 +178,9 @@ impl Hold {
     /// Gives it up.
     pub(super) async fn release(self) {
         let mut kept = self.kept.lock().await;
+        let Some(holder) = kept.value.clone() else { return };
         // Whoever cannot be told finds out when the signs of life stop.
-        let _ = kept.save(self.store.as_ref(), None).await;
+        let _ = kept.save_over(self.store.as_ref(), None, |there| there.is_same(&holder)).await;
     }
 }
 
@@ -151,16 +188,22 @@ impl Hold {
 async fn beat(store: Arc<dyn Store>, kept: Arc<tokio::sync::Mutex<Kept<Holder>>>, lost: CancellationToken) {
     loop {
         tokio::time::sleep(BEAT.to_std()).await;
-        let mut kept = kept.lock().await;
-        let Some(mut holder) = kept.value.clone() else { return };
-        let Ok(info) = store.info().await else { continue };
-        holder.until = info.now.plus(HOLD_FOR);
-        if let Err(Error::Refused(Refusal::KvConflict { .. })) = kept.save(store.as_ref(), Some(holder)).await
+        // A sign that did not arrive is given again.
+        if let Err(Error::Refused(Refusal::KvConflict { .. })) =
+            beat_once(store.as_ref(), &mut *kept.lock().await).await
         {
             lost.cancel();
             return;
         }
     }
+}
+
+/// Gives one sign of life. The last one may have arrived although its answer did not.
+async fn beat_once(store: &dyn Store, kept: &mut Kept<Holder>) -> Result<(), Error> {
+    let Some(holder) = kept.value.clone() else { return Ok(()) };
+    let until = store.info().await?.now.plus(HOLD_FOR);
+    let next = Holder { until, ..holder.clone() };
+    kept.save_over(store, Some(next), |there| there.is_same(&holder)).await
 }
 
 fn busy(job: &str, other: &Holder) -> BatchError {
@@ -209,8 +252,52 @@ mod tests {
             born: Some(1),
             since: Time::ZERO,
             until: store.info().await.unwrap().now.plus(Span::from_hours(1)),
+            id: None,
         };
         kept.save(store.as_ref(), Some(gone)).await.unwrap();
         Hold::take(&store, "j", "bob").await.unwrap();
+    }
+
+    /// Writes what is there once more, as a write does whose answer is lost on its way back.
+    async fn write_unanswered(store: &dyn Store, key: &str, change: impl Fn(&mut serde_json::Value)) {
+        let entry = store.kv_get(NAMESPACE.into(), key.into()).await.unwrap().unwrap();
+        let mut value = serde_json::from_slice(&entry.value).unwrap();
+        change(&mut value);
+        let bytes = serde_json::to_vec(&value).unwrap();
+        store.kv_put(NAMESPACE.into(), key.into(), Some(bytes), entry.version).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_lost_answer_is_no_takeover() {
+        let store = crate::memory();
+        let hold = Hold::take(&store, "j", "eve").await.unwrap();
+        write_unanswered(store.as_ref(), "j.holder", |holder| holder["who"] = "adam".into()).await;
+        beat_once(store.as_ref(), &mut *hold.kept.lock().await).await.unwrap();
+        beat_once(store.as_ref(), &mut *hold.kept.lock().await).await.unwrap();
+        write_unanswered(store.as_ref(), "j.holder", |holder| holder["who"] = "adam".into()).await;
+        hold.release().await;
+        let kept = Kept::<Holder>::load(store.as_ref(), "j.holder".into()).await.unwrap();
+        assert_eq!(kept.value, None, "what was written without an answer is given up too");
+
+        let hold = Hold::take(&store, "j", "eve").await.unwrap();
+        let other = serde_json::to_value(crate::new_id()).unwrap();
+        write_unanswered(store.as_ref(), "j.holder", |holder| holder["id"] = other.clone()).await;
+        let lost = beat_once(store.as_ref(), &mut *hold.kept.lock().await).await.unwrap_err();
+        assert!(matches!(lost, Error::Refused(Refusal::KvConflict { .. })), "{lost}");
+        hold.release().await;
+        let kept = Kept::<Holder>::load(store.as_ref(), "j.holder".into()).await.unwrap();
+        assert!(kept.value.is_some(), "another's hold is left alone");
+    }
+
+    #[tokio::test]
+    async fn a_state_that_is_there_already_was_written_by_us() {
+        let store = crate::memory();
+        let mut kept = Kept::<u64>::load(store.as_ref(), "j".into()).await.unwrap();
+        kept.save(store.as_ref(), Some(1)).await.unwrap();
+        write_unanswered(store.as_ref(), "j", |value| *value = 2.into()).await;
+        kept.save(store.as_ref(), Some(2)).await.unwrap();
+        kept.save(store.as_ref(), Some(3)).await.unwrap();
+        write_unanswered(store.as_ref(), "j", |value| *value = 9.into()).await;
+        kept.save(store.as_ref(), Some(4)).await.unwrap_err();
     }
 }
