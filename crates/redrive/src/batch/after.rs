@@ -3,6 +3,7 @@
 //! crash in between loses none and the next process goes on.
 
 use super::error::BatchError;
+use super::ledger::Tag;
 use super::run::Batch;
 use super::spec::{Command, Job, OnItemFailure};
 use super::steps::prepare;
@@ -61,13 +62,15 @@ const EVERY: Duration = Duration::from_millis(200);
 const AT_ONCE: usize = 100;
 /// How long letters are held while they are skipped.
 const SKIP_LEASE: Span = Span::from_secs(10);
+/// How long letters that are not of this run are not looked at again. Other consumers wait as long.
+const NOT_OURS: Span = Span::from_secs(60);
 /// How long a custom command may take per letter.
 const CUSTOM_LIMIT: Span = Span::from_secs(120);
 
 /// Deals with letters until the run is over. Ends at once when the job leaves them in the drawer.
-pub(super) async fn aftermath(batch: &Batch, over: &CancellationToken) -> Result<(), BatchError> {
+pub(super) async fn aftermath(batch: &Batch, run: &str, over: &CancellationToken) -> Result<(), BatchError> {
     while takes_letters(&batch.job) && !over.is_cancelled() {
-        if let Err(error) = drain_letters(batch).await {
+        if let Err(error) = drain_letters(batch, run).await {
             // They stay in the drawer; the next look, or the next process, goes on.
             tracing::warn!(job = batch.job.name(), %error, "dead items could not be dealt with");
         }
@@ -76,7 +79,7 @@ pub(super) async fn aftermath(batch: &Batch, over: &CancellationToken) -> Result
             () = tokio::time::sleep(EVERY) => {}
         }
     }
-    drain_letters(batch).await
+    drain_letters(batch, run).await
 }
 
 const fn takes_letters(job: &Job) -> bool {
@@ -86,8 +89,8 @@ const fn takes_letters(job: &Job) -> bool {
     }
 }
 
-/// Deals with every letter that waits for it.
-async fn drain_letters(batch: &Batch) -> Result<(), BatchError> {
+/// Deals with every letter of this run that waits for it.
+async fn drain_letters(batch: &Batch, run: &str) -> Result<(), BatchError> {
     let (max, hold) = match batch.job.on_item_failure {
         OnItemFailure::Custom(_) => (1, CUSTOM_LIMIT.times(2)),
         OnItemFailure::Skip | OnItemFailure::Dlq | OnItemFailure::Retry | OnItemFailure::Stop => {
@@ -112,7 +115,12 @@ async fn drain_letters(batch: &Batch) -> Result<(), BatchError> {
         }
         let mut settled = Vec::new();
         for letter in letters {
-            settled.push(LetterSettlement { token: letter.token, what: decide(batch, &letter).await });
+            let tag = Tag::of(letter.letter.message.envelope.context.as_ref());
+            let what = match tag.filter(|tag| tag.run == run) {
+                Some(_) => decide(batch, &letter).await,
+                None => LetterSettle::Snooze { span: NOT_OURS },
+            };
+            settled.push(LetterSettlement { token: letter.token, what });
         }
         batch.store.settle_letters(settled).await?;
     }

@@ -10,6 +10,7 @@ use super::template::Values;
 use crate::handler::{Context, Handler, HandlerError, Outcome};
 use async_trait::async_trait;
 use redrive_core::failure::Report;
+use redrive_core::ids::MessageId;
 use redrive_core::time::Span;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -33,8 +34,9 @@ pub(super) struct ItemHandler {
 impl Handler for ItemHandler {
     async fn handle(&self, context: Context) -> Outcome {
         let tag = Tag::of(context.message().context.as_ref());
-        // What an earlier run left behind is not this run's business, and was forgotten on purpose.
-        let Some(tag) = tag.filter(|tag| tag.run == self.run) else { return Outcome::Done };
+        let Some(tag) = tag.filter(|tag| tag.run == self.run) else {
+            return self.not_ours(context.message().id);
+        };
         if self.over.get().is_some_and(|limits| limits.stops(&self.job).is_some()) {
             // Not given back at once: it would come again until the worker has been told.
             return Outcome::Snooze(Span::from_secs(1));
@@ -60,6 +62,19 @@ impl Handler for ItemHandler {
 }
 
 impl ItemHandler {
+    /// What somebody put in the queue by hand, or sent back although the job was restarted since. It is not run:
+    /// this run has its own message for each of its items, and would do the same twice. It is not lost either.
+    fn not_ours(&self, id: MessageId) -> Outcome {
+        if let Some(limits) = self.over.get() {
+            limits.is_foreign(id);
+        }
+        Outcome::dead_letter(format!(
+            "not an item of this run of job {}: enqueued by hand, or of an earlier run; it was not executed, abandon it \
+             or send it elsewhere",
+            self.job.name()
+        ))
+    }
+
     async fn steps(
         &self,
         context: &Context,

@@ -65,7 +65,7 @@ pub struct FailureGroup {
 pub(super) struct Dead {
     /// Open ones: waiting for somebody's decision.
     pub(super) open: u64,
-    /// Those given up: skipped by the job, or abandoned by somebody.
+    /// Those closed without a result: skipped by the job, or resolved or abandoned by somebody.
     pub(super) skipped: u64,
     /// By group, most first.
     pub(super) groups: Vec<FailureGroup>,
@@ -135,8 +135,8 @@ impl Ledger<'_> {
         Ok(found)
     }
 
-    /// The dead items.
-    pub(super) async fn dead(&self) -> Result<Dead, BatchError> {
+    /// The dead items, given the keys of those that are done.
+    pub(super) async fn dead(&self, done: &HashSet<String>) -> Result<Dead, BatchError> {
         let text = format!("queue:{} context.run:\"{}\"", self.job.queue(), self.run);
         let filter = filter(&text)?;
         let mut dead = Dead::default();
@@ -145,7 +145,7 @@ impl Ledger<'_> {
         loop {
             let got = self.store.letters(Query { filter: filter.clone(), page: page.clone() }).await?;
             for letter in got.items {
-                self.count(&mut dead, &mut groups, &letter);
+                self.count(&mut dead, &mut groups, done, &letter);
             }
             match got.next {
                 Some(next) => page.cursor = Some(next),
@@ -157,7 +157,13 @@ impl Ledger<'_> {
         Ok(dead)
     }
 
-    fn count(&self, dead: &mut Dead, groups: &mut HashMap<GroupId, FailureGroup>, letter: &DeadLetter) {
+    fn count(
+        &self,
+        dead: &mut Dead,
+        groups: &mut HashMap<GroupId, FailureGroup>,
+        done: &HashSet<String>,
+        letter: &DeadLetter,
+    ) {
         let Some(tag) = Tag::of(letter.message.envelope.context.as_ref()) else { return };
         // What is no longer in the input, or was with other content, is not this input's failure.
         if tag.run != self.run || self.only.is_some_and(|only| only.get(&tag.item) != Some(&tag.body)) {
@@ -165,9 +171,11 @@ impl Ledger<'_> {
         }
         let status = letter.file.status;
         match status {
-            // Sent back and on its way, or done after all.
-            Status::Retrying | Status::Resolved => return,
-            Status::Abandoned => dead.skipped += 1,
+            // Sent back and on its way.
+            Status::Retrying => return,
+            // Done after all.
+            Status::Resolved | Status::Abandoned if done.contains(&tag.item) => return,
+            Status::Resolved | Status::Abandoned => dead.skipped += 1,
             Status::Pending | Status::Review | Status::Quarantined => {
                 dead.open += 1;
                 dead.ids.push(letter.id());

@@ -11,12 +11,13 @@ use super::select::Item;
 use super::spec::Job;
 use super::state::{Hold, RunState};
 use crate::worker::{Worker, WorkerHandle};
-use redrive_core::dead_letter::{Act, Status};
+use redrive_core::dead_letter::Act;
+use redrive_core::ids::MessageId;
 use redrive_core::limits;
 use redrive_core::message::{NewMessage, Payload};
 use redrive_core::time::Span;
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -60,7 +61,8 @@ impl Run<'_> {
 
     /// Sends the dead items back to work.
     pub(super) async fn retry_dead(&self) -> Result<(), BatchError> {
-        let ids = self.ledger().dead().await?.ids;
+        let ledger = self.ledger();
+        let ids = ledger.dead(&ledger.done().await?).await?.ids;
         self.batch.act(&ids, &Act::Retry { at: None }, "the run was asked to retry its dead items").await
     }
 
@@ -70,7 +72,7 @@ impl Run<'_> {
         if resumed {
             let bodies = self.bodies;
             let ledger = self.whole_ledger();
-            known.extend(ledger.done().await?);
+            let done = ledger.done().await?;
             let mut stale = Vec::new();
             for (id, tag) in ledger.waiting().await? {
                 if bodies.get(&tag.item) == Some(&tag.body) {
@@ -84,13 +86,14 @@ impl Run<'_> {
                 self.batch.store.cancel(chunk.to_vec(), self.batch.acting("no longer in the input")).await?;
             }
             let mut stale = Vec::new();
-            for (key, (body, id, status)) in ledger.dead().await?.keys {
+            for (key, (body, id, status)) in ledger.dead(&done).await?.keys {
                 if bodies.get(&key) == Some(&body) {
                     known.insert(key);
-                } else if status != Status::Abandoned {
+                } else if !status.is_closed() {
                     stale.push(id);
                 }
             }
+            known.extend(done);
             self.batch.act(&stale, &Act::Abandon, "no longer in the input").await?;
         }
         let mut enqueued = 0;
@@ -175,11 +178,13 @@ impl Run<'_> {
             .grace(batch.grace)
             .until_empty()
             .build()?;
-        let dead = self.ledger().dead().await?;
+        let done = self.ledger().done().await?;
+        let dead = self.ledger().dead(&done).await?;
         let limits = Limits {
-            done: self.ledger().done().await?.len() as u64,
+            done: done.len() as u64,
             failed: dead.open + dead.skipped,
             worker: worker.handle(),
+            foreign: Mutex::default(),
         };
         let limits = over.get_or_init(|| limits);
         let handle = worker.handle();
@@ -197,7 +202,7 @@ impl Run<'_> {
             ended.cancel();
             worked
         };
-        let (worked, letters) = tokio::join!(work, aftermath(batch, &ended));
+        let (worked, letters) = tokio::join!(work, aftermath(batch, &self.state.run, &ended));
         let mut worked = worked?;
         letters?;
         // The last failure may be the one too many, and the worker was done before anybody looked.
@@ -233,25 +238,31 @@ impl Run<'_> {
             total: self.state.total,
             enqueued: self.state.total,
             done: limits.done + counts.done,
-            failed: limits.failed + counts.dead,
+            failed: limits.failed + limits.died(),
             retried: counts.retried,
             running: counts.running,
         });
     }
 
-    /// Counts again, in the store, and groups what failed.
+    /// Counts again, in the store, and groups what failed. What is neither done nor in the queue nor in the drawer
+    /// was closed or removed by somebody, or by retention: it is skipped, or the run would wait for it for ever.
     pub(super) async fn sum_up(&self, worked: &Worked) -> Result<BatchSummary, BatchError> {
         let ledger = self.ledger();
-        let done = ledger.done().await?.len() as u64;
-        let Dead { open, skipped, groups, .. } = ledger.dead().await?;
+        let keys = ledger.done().await?;
+        let Dead { open, groups, .. } = ledger.dead(&keys).await?;
+        let waiting = ledger.waiting().await?.into_iter().map(|(_, tag)| tag);
+        let waiting = waiting.filter(|tag| self.bodies.get(&tag.item) == Some(&tag.body));
+        let waiting: HashSet<String> =
+            waiting.map(|tag| tag.item).filter(|key| !keys.contains(key)).collect();
+        let (done, left) = (keys.len() as u64, waiting.len() as u64);
         Ok(BatchSummary {
             job: self.batch.job.name().to_owned(),
             run: self.state.run.clone(),
             total: self.state.total,
             done,
             dead: open,
-            skipped,
-            left: self.state.total.saturating_sub(done + open + skipped),
+            skipped: self.state.total.saturating_sub(done + open + left),
+            left,
             bad_rows: 0,
             bad_row_samples: Vec::new(),
             stopped: worked.stopped.clone(),
@@ -269,18 +280,30 @@ impl Run<'_> {
 const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(20);
 
 /// What was done and dead before this process began, and what its worker did since.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Limits {
     done: u64,
     failed: u64,
     worker: WorkerHandle,
+    /// Messages that are no items of the run: that they die is no failure of it.
+    foreign: Mutex<HashSet<MessageId>>,
 }
 
 impl Limits {
+    /// This message is about to die, and is no item of the run.
+    pub(super) fn is_foreign(&self, id: MessageId) {
+        self.foreign.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
+    }
+
+    /// Items that died since.
+    fn died(&self) -> u64 {
+        let foreign = self.foreign.lock().unwrap_or_else(PoisonError::into_inner).len() as u64;
+        self.worker.counts().dead.saturating_sub(foreign)
+    }
+
     /// Why the run must stop, if it must. The worker counts what the store has recorded.
     pub(super) fn stops(&self, job: &Job) -> Option<String> {
-        let counts = self.worker.counts();
-        let (done, failed) = (self.done + counts.done, self.failed + counts.dead);
-        Tally { done, failed, new: counts.dead }.stops(job)
+        let (done, new) = (self.done + self.worker.counts().done, self.died());
+        Tally { done, failed: self.failed + new, new }.stops(job)
     }
 }

@@ -15,6 +15,7 @@ use redrive_core::ids::{MessageId, QueueName};
 use redrive_core::store::Store;
 use redrive_core::time::Span;
 use serde::Serialize;
+use std::collections::HashSet;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -66,7 +67,7 @@ pub struct BatchSummary {
     pub done: u64,
     /// Items that lie in the drawer.
     pub dead: u64,
-    /// Items that were given up: by `on_item_failure`, or by somebody.
+    /// Items that were given up: by `on_item_failure`, by somebody who closed or removed them, or by retention.
     pub skipped: u64,
     /// Items that are still to be done.
     pub left: u64,
@@ -331,7 +332,9 @@ impl Batch {
             return Err(BatchError::Changed { job: self.job.name().into(), what });
         }
         let stage = if old.stage == Stage::Setup { Stage::Setup } else { Stage::Enqueueing };
-        Ok(RunState { job_hash, input_hash: selected.hash.clone(), total, stage, ..old.clone() })
+        let input_hash = selected.hash.clone();
+        // As many results as before may be other ones.
+        Ok(RunState { job_hash, input_hash, total, stage, reduced: None, ..old.clone() })
     }
 
     pub(super) fn acting(&self, reason: &str) -> Actor {
@@ -360,7 +363,7 @@ impl Batch {
             self.empty(queue).await?;
         }
         let ledger = Ledger { store: self.store.as_ref(), job: &self.job, run: &old.run, only: None };
-        let ids = ledger.dead().await?.ids;
+        let ids = ledger.dead(&HashSet::new()).await?.ids;
         self.act(&ids, &Act::Abandon, "the job was restarted").await
     }
 

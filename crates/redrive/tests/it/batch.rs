@@ -1,7 +1,8 @@
 //! Batch runs with real processes: what becomes of items that fail, how a run goes on, who may run it.
 
-use redrive::core::dead_letter::{Act, DeadLetter, Status};
+use redrive::core::dead_letter::{Act, ActRequest, Actor, DeadLetter, Status};
 use redrive::core::filter::Filter;
+use redrive::core::message::{NewMessage, Payload};
 use redrive::core::query::{PageRequest, Query};
 use redrive::core::store::Store;
 use redrive::{Batch, BatchError, BatchSummary, Begin, Job};
@@ -45,6 +46,22 @@ impl Shop {
     pub(crate) async fn letters(&self) -> Vec<DeadLetter> {
         let query = Query { filter: Filter::default(), page: PageRequest::first(1_000) };
         self.store.letters(query).await.unwrap().items
+    }
+
+    /// Somebody does this to the first letter.
+    async fn act(&self, act: Act) {
+        let id = self.letters().await[0].id();
+        let request = ActRequest { id, act, actor: Actor::new("eve", "test"), expected_version: None };
+        self.store.act(vec![request]).await.unwrap().remove(0).unwrap();
+    }
+
+    /// Somebody enqueues by hand into the queue of job t.
+    async fn enqueue_by_hand(&self) {
+        let queue = "run.t".parse().unwrap();
+        let payload = Payload { bytes: b"1".to_vec(), content_type: "application/json".into() };
+        let message =
+            NewMessage { kind: "item".into(), ..NewMessage::new(redrive::new_id(), queue, payload) };
+        self.store.enqueue(vec![message]).await.unwrap().remove(0).unwrap();
     }
 }
 
@@ -297,12 +314,89 @@ async fn letters_sent_back_by_hand_are_finished_by_the_next_run() {
     let text = job(4, "[ ${item} != 3 ] || [ -e mended ] || exit 1", "");
     shop.run(&text).await;
     shop.write("mended", "");
-    let id = shop.letters().await[0].id();
-    let actor = redrive::core::dead_letter::Actor::new("eve", "test");
-    let act = Act::Retry { at: None };
-    let request = redrive::core::dead_letter::ActRequest { id, act, actor, expected_version: None };
-    shop.store.act(vec![request]).await.unwrap();
+    shop.act(Act::Retry { at: None }).await;
     assert_eq!(counts(&shop.run(&text).await), [4, 4, 0, 0, 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn items_closed_or_removed_by_hand_are_skipped_and_the_run_finishes() {
+    for acts in [vec![Act::Resolve], vec![Act::Abandon], vec![Act::Resolve, Act::Purge]] {
+        let shop = Shop::new();
+        let extra = "on_item_failure: stop\nreduce: ['wc -l < ${results_file}']";
+        let text = job(5, THREE_FAILS, extra);
+        let text =
+            text.replace("max_parallel: 4", "max_parallel: 1").replace("max_attempts: 2", "max_attempts: 1");
+        let first = shop.run(&text).await;
+        assert_eq!((first.stopped.is_some(), counts(&first)), (true, [5, 2, 1, 0, 2]));
+        for act in &acts {
+            shop.act(act.clone()).await;
+        }
+        let summary = shop.run(&text).await;
+        assert_eq!(counts(&summary), [5, 4, 0, 1, 0], "{acts:?}");
+        assert_eq!(summary.output.as_deref().map(str::trim), Some("4"), "{acts:?}: reduce ran");
+        let again = shop.run(&text).await;
+        assert_eq!((again.already_finished, counts(&again)), (true, [5, 4, 0, 1, 0]), "{acts:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reduce_runs_again_when_as_many_results_are_other_ones() {
+    let shop = Shop::new();
+    let text = "name: t\ninput: {file: items.csv}\nkey: id\nmap: ['echo ${item.id}']\nreduce: ['cp ${results_file} all']\n";
+    shop.write("items.csv", "id\n1\n2\n");
+    assert!(shop.run(text).await.is_complete());
+    shop.write("items.csv", "id\n1\n3\n");
+    let summary = shop.batch(text).begin(Begin::AcceptChanges).run().await.unwrap();
+    assert_eq!(counts(&summary), [2, 2, 0, 0, 0]);
+    assert!(shop.lines("all")[1].contains("\"id\":\"3\""), "{:?}", shop.lines("all"));
+    let again = shop.run(text).await;
+    assert!(again.already_finished && again.output.is_none(), "{again:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_item_of_the_run_is_neither_executed_nor_lost() {
+    let shop = Shop::new();
+    shop.enqueue_by_hand().await;
+    let text = job(4, "[ -e mended ] || [ ${item} != 3 ] || exit 1", "");
+    let summary = shop.run(&text.replace("max_attempts: 2", "max_attempts: 1")).await;
+    assert_eq!(counts(&summary), [4, 3, 1, 0, 0]);
+    assert_eq!(shop.lines("effects").len(), 4, "it was not executed");
+    let is_refused = |letter: &DeadLetter| letter.error.message.contains("not an item of this run");
+    let letters = shop.letters().await;
+    assert_eq!(letters.iter().filter(|letter| is_refused(letter)).count(), 1, "{letters:?}");
+    assert!(letters.iter().all(|letter| !letter.file.status.is_closed()));
+
+    // A letter of an earlier run, sent back.
+    let shop = Shop::new();
+    shop.run(&text).await;
+    shop.write("mended", "");
+    let stopping = text + "max_failures: 1\n";
+    let anew = shop.batch(&stopping).begin(Begin::Restart).run().await.unwrap();
+    assert_eq!(counts(&anew), [4, 4, 0, 0, 0]);
+    let effects = shop.lines("effects").len();
+    shop.act(Act::Reopen).await;
+    shop.act(Act::Retry { at: None }).await;
+    let summary = shop.run(&stopping).await;
+    assert_eq!((counts(&summary), summary.stopped), ([4, 4, 0, 0, 0], None), "no failure of the run");
+    assert_eq!(shop.lines("effects").len(), effects);
+    let letter = shop.letters().await.remove(0);
+    assert!(is_refused(&letter) && !letter.file.status.is_closed(), "{letter:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn letters_of_others_are_left_alone() {
+    for extra in ["on_item_failure: skip", "on_item_failure: {custom: {command: 'cat > /dev/null'}}"] {
+        let shop = Shop::new();
+        shop.enqueue_by_hand().await;
+        assert_eq!(counts(&shop.run(&job(4, THREE_FAILS, extra)).await), [4, 3, 0, 1, 0], "{extra}");
+        let letters = shop.letters().await;
+        let closed: Vec<&[u8]> = letters
+            .iter()
+            .filter(|letter| letter.file.status.is_closed())
+            .map(|letter| letter.message.envelope.payload.bytes.as_slice())
+            .collect();
+        assert_eq!((letters.len(), closed), (2, vec![b"3".as_slice()]), "{extra}");
+    }
 }
 
 #[tokio::test]
