@@ -3,7 +3,7 @@
 
 use super::dispatcher::Dispatcher;
 use super::stage::Stage;
-use redrive_core::ids::MessageId;
+use redrive_core::ids::LeaseToken;
 use redrive_core::priority_queue::Dequeued;
 use redrive_core::time::Span;
 use std::time::{Duration, Instant};
@@ -48,16 +48,16 @@ impl Dispatcher {
             waiting.abort();
         }
         // What has not begun goes back at once.
-        let unbegun: Vec<MessageId> = self
+        let unbegun: Vec<LeaseToken> = self
             .held
             .iter()
             .filter(|(_, held)| matches!(held.stage, Stage::Waiting | Stage::Parked))
-            .map(|(id, _)| *id)
+            .map(|(token, _)| *token)
             .collect();
         self.parked.clear();
         while matches!(self.hand_off.dequeue(), Dequeued::Item(_) | Dequeued::Expired(_)) {}
-        for id in unbegun {
-            self.give_back(id);
+        for token in unbegun {
+            self.give_back(token);
         }
     }
 
@@ -75,15 +75,15 @@ impl Dispatcher {
         if !self.aborted && now >= ending.abort_at {
             self.aborted = true;
             let mut unfinished = Vec::new();
-            for (id, held) in &self.held {
+            for (token, held) in &self.held {
                 if let Stage::Running(running) = &held.stage {
                     running.abort.abort();
-                    unfinished.push(*id);
+                    unfinished.push(*token);
                 }
             }
-            for id in unfinished {
-                tracing::warn!(message = %id, "handler did not end within the grace time; given back");
-                self.give_back(id);
+            for token in unfinished {
+                tracing::warn!(message = %token.id, "handler did not end within the grace time; given back");
+                self.give_back(token);
             }
         }
     }

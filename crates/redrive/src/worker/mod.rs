@@ -16,6 +16,7 @@ mod throttle;
 
 use crate::dead_letter_policy::DeadLetterPolicy;
 use crate::handler::{Handler, IntoHandler};
+use crate::pace::{Pace, is_final, pause};
 use crate::runnable::{Heartbeat, Runnable};
 use async_trait::async_trait;
 use dispatcher::Dispatcher;
@@ -31,6 +32,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use throttle::{KeyOf, Limits};
 use tokio_util::sync::CancellationToken;
 
@@ -130,9 +132,20 @@ impl Worker {
 
     async fn run_watched(&self, stop: CancellationToken, heartbeat: Heartbeat) -> Result<Counts, Error> {
         let policy = self.plan.dead_letters.clone().unwrap_or_default();
+        let mut pace = Pace::new(Duration::from_millis(50), Duration::from_secs(5));
         for queue in &self.plan.queues {
-            let actor = Actor::new(self.name(), "library");
-            policy.propose(self.plan.store.as_ref(), queue, actor).await?;
+            let propose =
+                || policy.propose(self.plan.store.as_ref(), queue, Actor::new(self.name(), "library"));
+            while let Err(error) = propose().await {
+                if matches!(error, Error::Refused(_)) || is_final(&error) {
+                    return Err(error);
+                }
+                tracing::warn!(worker = self.name(), %error, "the store cannot be reached yet");
+                heartbeat.beat();
+                if pause(&stop, pace.wait()).await {
+                    return Ok(self.handle.counts());
+                }
+            }
         }
         Dispatcher::new(Arc::clone(&self.plan), self.handle.clone(), heartbeat).run(stop).await?;
         Ok(self.handle.counts())
@@ -356,7 +369,8 @@ impl WorkerBuilder {
         self
     }
 
-    /// At most so many handlers of this kind at once.
+    /// At most so many handlers of this kind at once. What has to wait for its kind or key keeps its lease, so a
+    /// kind that is far slower than the others is better off in a queue of its own.
     #[must_use]
     pub fn concurrency_of(mut self, kind: impl Into<String>, handlers: usize) -> Self {
         self.plan.limits.by_kind.insert(kind.into(), handlers);
