@@ -72,6 +72,9 @@ fn run(cli: args::Cli) -> Done {
         .build()
         .map_err(|error| CliError::io("start the runtime", &error))?;
     let done = runtime.block_on(async {
+        // Listening once ends it when whoever started us ignores the ends of children: the system would throw away
+        // how ours ended. What we start gets the ordinary rule again.
+        let _ = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::child());
         let app = commands::surroundings(cli.global, &cli.command)?;
         let interruptible = !cli.command.drains();
         let running = commands::run(&app, cli.command);
