@@ -30,16 +30,14 @@ fn main() -> std::process::ExitCode {
 /// Ctrl-C, or whoever asks the process to end.
 async fn interrupt() {
     use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut terminated), Ok(mut hung_up)) =
-        (signal(SignalKind::terminate()), signal(SignalKind::hangup()))
-    else {
+    let Ok(mut terminated) = signal(SignalKind::terminate()) else {
         let _ = tokio::signal::ctrl_c().await;
         return;
     };
     tokio::select! {
         _ = tokio::signal::ctrl_c() => {}
         _ = terminated.recv() => {}
-        _ = hung_up.recv() => {}
+        () = hung_up() => {}
     }
 }
 
