@@ -29,14 +29,39 @@ fn main() -> std::process::ExitCode {
 
 /// Ctrl-C, or whoever asks the process to end.
 async fn interrupt() {
-    let Ok(mut terminated) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) else {
+    use tokio::signal::unix::{SignalKind, signal};
+    let Ok(mut terminated) = signal(SignalKind::terminate()) else {
         let _ = tokio::signal::ctrl_c().await;
         return;
     };
     tokio::select! {
         _ = tokio::signal::ctrl_c() => {}
         _ = terminated.recv() => {}
+        () = hung_up() => {}
     }
+}
+
+/// Ends when the terminal is gone; never under `nohup`, which asks for just that.
+pub(crate) async fn hung_up() {
+    use tokio::signal::unix::{SignalKind, signal};
+    match signal_ignored() {
+        Some(false) => {}
+        Some(true) | None => return std::future::pending().await,
+    }
+    match signal(SignalKind::hangup()) {
+        Ok(mut hangup) => drop(hangup.recv().await),
+        Err(_) => std::future::pending().await,
+    }
+}
+
+/// Whether this process was started with hang-ups ignored; nothing where the system does not say.
+fn signal_ignored() -> Option<bool> {
+    static AT_START: std::sync::OnceLock<Option<bool>> = std::sync::OnceLock::new();
+    *AT_START.get_or_init(|| {
+        let status = std::fs::read_to_string("/proc/self/status").ok()?;
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
+        Some(u64::from_str_radix(mask.trim(), 16).ok()? & 1 == 1)
+    })
 }
 
 fn run(cli: args::Cli) -> Done {
@@ -45,6 +70,9 @@ fn run(cli: args::Cli) -> Done {
         .build()
         .map_err(|error| CliError::io("start the runtime", &error))?;
     let done = runtime.block_on(async {
+        // Listening once ends it when whoever started us ignores the ends of children: the system would throw away
+        // how ours ended. What we start gets the ordinary rule again.
+        let _ = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::child());
         let app = commands::surroundings(cli.global, &cli.command)?;
         let interruptible = !cli.command.drains();
         let running = commands::run(&app, cli.command);

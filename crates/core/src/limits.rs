@@ -73,6 +73,10 @@ pub const NOTES_MAX: usize = 100;
 
 /// Leases granted by one call.
 pub const LEASE_BATCH_MAX: usize = 1_000;
+/// Payload bytes after which one call leases nothing more; the first message is granted whatever its size. With
+/// the last one and as text this is an eighth of a frame of the socket: a grant that could not be sent would cost
+/// its messages an attempt and nobody would have them.
+pub const LEASE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// Queues named in one lease call.
 pub const LEASE_QUEUES_MAX: usize = 64;
 /// The longest lease: a forgotten worker holds its message at most this long.
@@ -140,6 +144,9 @@ pub const QUEUES_MAX: usize = 10_000;
 
 /// Items on one page (D9).
 pub const PAGE_ITEMS_MAX: usize = 1_000;
+/// Payload bytes after which a page of messages or letters ends early, with a cursor: with the last item and as
+/// text it stays below half a frame of the socket.
+pub const PAGE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Items on a page when the caller does not say.
 pub const PAGE_ITEMS_DEFAULT: usize = 50;
 /// Candidates one filtered page looks at before it stops and says so.

@@ -287,7 +287,8 @@ pub trait Work: Send + Sync {
 
     /// Hands out due work, most deserving first. **I16** one live lease per message; **I17** a new secret
     /// each; **I19** run-out leases are judged in the same commit; **I24** each grant counts once;
-    /// **I29** the scheduler's shares; **I30** one at a time per ordering key; **I31** never early.
+    /// **I29** the scheduler's shares; **I30** one at a time per ordering key; **I31** never early; **I49** fewer
+    /// than asked for when their payloads are large ([`limits::LEASE_BYTES_MAX`]), but one at least.
     async fn lease(&self, request: LeaseRequest) -> Outcome<Vec<Delivery>>;
 
     /// Takes the outcome of deliveries. **I13** exactly one finaliser; **I17** a stale token changes nothing;
@@ -443,7 +444,7 @@ pub trait Letters: Send + Sync {
     /// Every drawer that has or had letters, by name.
     async fn drawers(&self) -> Outcome<Vec<Drawer>>;
 
-    /// Hands pending letters to a dead-letter consumer, oldest death first. **I16, I17** as for messages.
+    /// Hands pending letters to a dead-letter consumer, oldest death first. **I16, I17, I49** as for messages.
     async fn lease_letters(&self, request: LetterLeaseRequest) -> Outcome<Vec<LetterDelivery>>;
 
     /// Takes a consumer's word. **I17, I22** as for messages.
@@ -470,7 +471,8 @@ pub trait Letters: Send + Sync {
 
     /// Removes letters that another store has now, counted as purged, with one audit row each. Whoever asks
     /// has seen to it that they are there. A letter that changed, is being retried, is in a consumer's hands or
-    /// holds its ordering key is refused: it belongs here (**I12, I48**).
+    /// holds its ordering key is refused: it belongs here (**I12, I48**). Its idempotency key goes on saying what
+    /// it said: the message is not over (**I41**).
     async fn hand_over(&self, batch: Vec<HandOver>, actor: Actor) -> Outcome<Each<MessageId>>;
 
     /// What an operation over this filter would touch, and the bound that freezes it.

@@ -82,7 +82,8 @@ fn commands_that_misbehave_cost_one_failure_each() {
     let error_of = |id: &str| office.json(&["dlq", "show", id])["error"].clone();
     let (_, id) = one(&["--", "redrive-no-such-command"]);
     assert_eq!(error_of(&id)["type"], "CommandNotFound");
-    let (_, id) = one(&["--timeout", "1s", "--shell", "trap '' TERM; while :; do sleep 0.05; done"]);
+    let (_, id) =
+        one(&["--timeout", "1s", "--shell", "trap '' TERM; for i in $(seq 1200); do sleep 0.05; done"]);
     assert_eq!(error_of(&id)["type"], "Timeout");
     let (counts, _) = one(&["--shell", "head -c 200000000 /dev/zero; head -c 200000000 /dev/zero >&2"]);
     assert_eq!(counts["done"], 1);
@@ -182,12 +183,33 @@ fn a_worker_that_is_told_to_stop_finishes_what_it_has_begun() {
     assert!(office.items(&["message", "list", "--all"]).iter().all(|m| m["attempts"] == 0));
 }
 
+/// Some supervisors ignore the ends of their children, and who is started by them inherits that.
+#[test]
+fn how_commands_end_is_known_also_under_a_parent_that_ignores_its_children() {
+    let office = Office::new();
+    office.enqueue("q", "x");
+    let args = ["work", "q", "--drain", "-o", "json", "--shell", "exit 0"];
+    let plain = office.command(&args);
+    let mut ignoring = Command::new("sh");
+    ignoring.args(["-c", "trap '' CHLD; exec \"$@\"", "sh"]).arg(plain.get_program()).args(plain.get_args());
+    ignoring.current_dir(office.path("")).stdin(Stdio::null());
+    for (name, value) in plain.get_envs() {
+        match value {
+            Some(value) => ignoring.env(name, value),
+            None => ignoring.env_remove(name),
+        };
+    }
+    let counts = Ran::of(&args, ignoring.output().unwrap()).ok().json();
+    assert_eq!((&counts["done"], &counts["failed"]), (&Value::from(1), &Value::from(0)), "{counts}");
+}
+
 #[test]
 fn an_interrupt_gives_back_what_does_not_end_in_time_and_a_second_one_at_once() {
     let office = Office::new();
     office.enqueue("q", "x");
     let begun = office.path("begun");
-    let script = format!("trap '' TERM; echo $$ > {}; while :; do sleep 0.05; done", begun.display());
+    let script =
+        format!("trap '' TERM; echo $$ > {}; for i in $(seq 1200); do sleep 0.05; done", begun.display());
     for (grace, interrupts) in [("2s", 1), ("10m", 2)] {
         let _ = std::fs::remove_file(&begun);
         let args = ["work", "q", "--grace", grace, "-o", "json", "--shell", &script];

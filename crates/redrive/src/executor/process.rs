@@ -4,7 +4,9 @@
 //! about messages.
 //!
 //! What is not caught: a process that leaves the group on purpose (`setsid`) lives on, but is not waited for;
-//! and children outlive this process when it is killed with SIGKILL.
+//! and children outlive this process when it is killed with SIGKILL. A program that reaps children it did not
+//! start (`waitpid(-1)`) or ignores SIGCHLD takes away how they ended: that is reported as a failure, and what
+//! they left behind in their group is not ended, because its number may be a stranger's by then.
 
 use super::output::{Captured, Keep, Lines};
 use redrive_core::time::Span;
@@ -398,11 +400,13 @@ fn attend(mut child: Child, begin: oneshot::Sender<io::Result<Born>>, end: onesh
     // When nobody waits for it any more, dropping it kills it.
     drop(begin.send(Ok(born)));
     if let Some(pid) = pid {
-        // Not reaped yet: until then the number of the group cannot mean anybody else.
         let left = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-        let _ = rustix::io::retry_on_intr(|| waitid(WaitId::Pid(pid), left));
+        // Not reaped yet: until then the number of the group cannot mean anybody else. Where others reap in this
+        // process, or the system does because SIGCHLD is ignored, it may by now.
+        if rustix::io::retry_on_intr(|| waitid(WaitId::Pid(pid), left)).is_ok() {
+            group.signal(Signal::KILL);
+        }
     }
-    group.signal(Signal::KILL);
     group.forget();
     let exit = child.wait4().map(|used| {
         let cpu = used.rusage.utime.saturating_add(used.rusage.stime).as_secs_f64();

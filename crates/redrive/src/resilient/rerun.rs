@@ -14,8 +14,10 @@ use redrive_core::time::Span;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::JoinError;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 /// How long a lease lasts; it is extended every third of that.
 pub(super) const LEASE: Span = Span::from_secs(30);
@@ -60,6 +62,17 @@ enum Ended {
     Over,
 }
 
+impl From<Result<Result<Outcome, String>, JoinError>> for Ended {
+    fn from(ended: Result<Result<Outcome, String>, JoinError>) -> Self {
+        match ended {
+            Ok(Ok(outcome)) => Self::Said(outcome),
+            Ok(Err(words)) => Self::Panicked(words),
+            // Its runtime ends.
+            Err(_) => Self::Over,
+        }
+    }
+}
+
 fn span_of(duration: Duration) -> Span {
     Span::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
 }
@@ -75,7 +88,7 @@ impl Rerun {
         };
         let started = Instant::now();
         let _busy = Working::begin(Timer::Handler);
-        let ended = self.handle(handler.as_ref()).await;
+        let ended = self.handle(handler).await;
         let (what, ended) = match ended {
             Ended::Said(Outcome::Done) => (Settle::Ack, Reran::Succeeded),
             Ended::Said(Outcome::Reply(answer)) if answer.bytes.len() > limits::PAYLOAD_BYTES_MAX => {
@@ -83,7 +96,9 @@ impl Rerun {
                 failure(HandlerError::new("ReplyTooLarge", words).permanent().into_report(), started)
             }
             Ended::Said(Outcome::Reply(payload)) => (Settle::Reply { payload }, Reran::Succeeded),
-            Ended::Said(Outcome::Snooze(span)) => (Settle::Snooze { span }, Reran::Returned),
+            Ended::Said(Outcome::Snooze(span)) => {
+                (Settle::Snooze { span: span.min(limits::SPAN_MAX) }, Reran::Returned)
+            }
             Ended::Said(Outcome::Release) | Ended::Over => (Settle::Release, Reran::Returned),
             Ended::Lost => return Reran::Returned,
             Ended::Said(Outcome::Fail(error)) => failure(error.into_report(), started),
@@ -100,24 +115,25 @@ impl Rerun {
         self.tell(what, ended).await
     }
 
-    /// Runs the handler, keeping the lease alive.
-    async fn handle(&self, handler: &dyn Handler) -> Ended {
+    /// Runs the handler in a task of its own and keeps the lease alive meanwhile, also while it blocks its thread.
+    async fn handle(&self, handler: Arc<dyn Handler>) -> Ended {
         let cancelled = CancellationToken::new();
         let reported = Arc::new(Reported::default());
         let context = Context::new(Arc::new(self.delivery.clone()), cancelled.clone(), reported.clone());
-        let mut work = pin!(caught(handler.handle(context)));
+        let work = async move { caught(handler.handle(context)).await };
+        let mut work = AbortOnDropHandle::new(tokio::spawn(work));
         let mut late = pin!(tokio::time::sleep(self.timeout));
         let mut beat = tokio::time::interval_at(Instant::now() + EXTEND, EXTEND);
         loop {
             tokio::select! {
                 biased;
-                ended = &mut work => return ended.map_or_else(Ended::Panicked, Ended::Said),
+                ended = &mut work => return Ended::from(ended),
                 () = self.over.cancelled() => {
                     // A handler that listens may still say what to do.
                     cancelled.cancel();
                     let said = tokio::time::timeout(LAST_WORD, &mut work).await;
                     return match said {
-                        Ok(ended) => ended.map_or_else(Ended::Panicked, Ended::Said),
+                        Ok(ended) => Ended::from(ended),
                         Err(_) => Ended::Over,
                     };
                 }

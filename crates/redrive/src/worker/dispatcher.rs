@@ -3,24 +3,24 @@
 //! one order.
 
 use super::ending::Ending;
-use super::stage::{Ended, Held, Running, Stage, Unit};
+use super::stage::{Ended, Entered, Held, Running, Stage, Unit};
 use super::throttle::{Blocked, Throttle};
 use super::{Plan, Tally, WorkerHandle, executor};
-use crate::handler::{Outcome, Reported};
+use crate::handler::Reported;
 use crate::metrics::{Gauge, Raised};
 use crate::runnable::Heartbeat;
-use redrive_core::error::Error;
-use redrive_core::ids::MessageId;
+use redrive_core::error::{Error, StoreError, StoreErrorKind};
+use redrive_core::ids::{LeaseToken, MessageId};
 use redrive_core::message::Delivery;
 use redrive_core::priority_queue::{Dequeued, PriorityQueue};
-use redrive_core::store::{Each, Settled, Settlement};
+use redrive_core::store::{Each, Settle, Settled, Settlement};
 use redrive_core::time::{Span, Time};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 /// The longest a worker waits for work before it looks again; also how often an idle one shows it is alive.
@@ -88,7 +88,9 @@ pub(super) struct Dispatcher {
     pub(super) heartbeat: Heartbeat,
     pub(super) throttle: Throttle,
     /// Every lease this worker holds.
-    pub(super) held: HashMap<MessageId, Held>,
+    pub(super) held: HashMap<LeaseToken, Held>,
+    /// Messages whose lease was lost while their handler ran, and runs still.
+    pub(super) lost_running: HashSet<MessageId>,
     /// Leased and not begun, most urgent first.
     pub(super) hand_off: PriorityQueue<Delivery>,
     /// Leased, and their kind or key is at its limit, oldest first.
@@ -98,7 +100,7 @@ pub(super) struct Dispatcher {
     pub(super) parked_until: Option<Instant>,
     pub(super) running: usize,
     pub(super) units: JoinSet<Ended>,
-    pub(super) stragglers: JoinSet<Option<Outcome>>,
+    pub(super) stragglers: JoinSet<Entered>,
     pub(super) calls: Calls,
     pub(super) answers: JoinSet<Answer>,
     pub(super) unsettled: Vec<Settlement>,
@@ -133,6 +135,7 @@ impl Dispatcher {
             handle,
             heartbeat,
             held: HashMap::new(),
+            lost_running: HashSet::new(),
             hand_off: PriorityQueue::with_capacity(room),
             parked: VecDeque::new(),
             room: false,
@@ -167,10 +170,11 @@ impl Dispatcher {
     /// Works until `stop`, then ends within the grace time.
     pub(super) async fn run(mut self, stop: CancellationToken) -> Result<(), Error> {
         tracing::info!(worker = %self.plan.name, queues = ?self.plan.queues, "worker started");
+        let (hurry, mut hurried) = (self.handle.hurry.clone(), false);
         let _slots = Raised::by(Gauge::WorkerSlots, self.plan.concurrency);
         loop {
             self.heartbeat.beat();
-            if stop.is_cancelled() || self.is_through() || self.failed.is_some() {
+            if stop.is_cancelled() || hurried || self.is_through() || self.failed.is_some() {
                 self.begin_ending();
             }
             self.advance_ending();
@@ -186,21 +190,26 @@ impl Dispatcher {
             tokio::select! {
                 biased;
                 Some(answer) = self.answers.join_next(), if !self.answers.is_empty() => {
-                    // A waiting call that was ended from here has nothing to say.
-                    if let Ok(answer) = answer { self.take_answer(answer); }
+                    match answer {
+                        Ok(answer) => self.take_answer(answer),
+                        Err(died) => self.call_died(&died),
+                    }
                 }
-                Some(ended) = self.units.join_next(), if !self.units.is_empty() => {
-                    if let Ok(ended) = ended { self.unit_ended(ended); }
-                }
-                Some(_) = self.stragglers.join_next(), if !self.stragglers.is_empty() => {
-                    self.slot_freed();
+                Some(ended) = self.units.join_next(), if !self.units.is_empty() => self.unit_joined(ended),
+                Some(ended) = self.stragglers.join_next(), if !self.stragglers.is_empty() => {
+                    // The task only waits; it can neither panic nor be ended from elsewhere.
+                    if let Ok(entered) = ended { self.slot_freed(&entered); }
                 }
                 () = stop.cancelled(), if self.ending.is_none() => {}
+                () = hurry.cancelled(), if !hurried => {
+                    hurried = true;
+                    self.hurry();
+                }
                 () = self.told.notified() => self.progress_told(),
                 () = tokio::time::sleep_until(alarm.into()) => {}
             }
-            while let Some(Ok(ended)) = self.units.try_join_next() {
-                self.unit_ended(ended);
+            while let Some(ended) = self.units.try_join_next() {
+                self.unit_joined(ended);
             }
         }
         self.units.abort_all();
@@ -294,31 +303,36 @@ impl Dispatcher {
             match self.hand_off.dequeue() {
                 Dequeued::Item(picked) => self.begin_or_park(picked.item, now),
                 // The store knows what to do with it once it has it back.
-                Dequeued::Expired(overdue) => self.give_back(overdue.item.message.envelope.id),
+                Dequeued::Expired(overdue) => self.give_back(overdue.item.token),
                 Dequeued::Empty | Dequeued::Held | Dequeued::LostRace => break,
             }
         }
     }
 
     fn begin_or_park(&mut self, delivery: Delivery, now: Instant) {
+        let token = delivery.token;
+        // Lost while it waited: somebody else has it.
+        let Some(held) = self.held.get(&token) else { return };
+        let lease_for = held.lease_for;
         let envelope = &delivery.message.envelope;
-        let id = envelope.id;
-        if !self.held.contains_key(&id) {
-            return;
-        }
-        let key = self.throttle.key_of(envelope);
+        let entered = Entered { kind: envelope.kind.clone(), key: self.throttle.key_of(envelope) };
         let blocked = if self.running < self.plan.concurrency {
-            self.throttle.enter(&envelope.kind, key.as_deref(), now).err()
+            self.throttle.enter(&entered, now).err()
         } else {
             Some(Blocked::Full)
         };
         match blocked {
-            None => self.begin(delivery, key),
+            None => self.begin(delivery, entered),
+            // Not within this lease: others may have it by then.
+            Some(Blocked::Until(until)) if until > now + lease_for.to_std() => {
+                let span = u64::try_from(until.duration_since(now).as_millis()).unwrap_or(u64::MAX);
+                self.say(token, Settle::Snooze { span: Span::from_millis(span) });
+            }
             Some(blocked) => {
                 if let Blocked::Until(until) = blocked {
                     self.parked_until = Some(self.parked_until.map_or(until, |at| at.min(until)));
                 }
-                if let Some(held) = self.held.get_mut(&id) {
+                if let Some(held) = self.held.get_mut(&token) {
                     held.stage = Stage::Parked;
                     self.parked.push_back(delivery);
                 }
@@ -326,53 +340,78 @@ impl Dispatcher {
         }
     }
 
-    fn begin(&mut self, delivery: Delivery, key: Option<String>) {
-        let envelope = &delivery.message.envelope;
-        let (id, kind) = (envelope.id, envelope.kind.clone());
+    fn begin(&mut self, delivery: Delivery, entered: Entered) {
+        let token = delivery.token;
         let plan = Arc::clone(&self.plan);
         let reported = Arc::new(Reported::telling(Arc::clone(&self.told)));
         let cancel = CancellationToken::new();
         let unit = Unit {
-            handler: plan.handlers.get(&kind).or(plan.fallback.as_ref()).cloned(),
-            timeout: plan.timeouts.get(&kind).copied().or(plan.timeout),
+            handler: plan.handlers.get(&entered.kind).or(plan.fallback.as_ref()).cloned(),
+            timeout: plan.timeouts.get(&entered.kind).copied().or(plan.timeout),
             delivery: Arc::new(delivery),
             cancel: cancel.clone(),
             reported: Arc::clone(&reported),
+            entered: entered.clone(),
         };
         let abort = self.units.spawn(async move { executor::execute(&plan, unit).await });
         self.running += 1;
-        if let Some(held) = self.held.get_mut(&id) {
-            held.stage = Stage::Running(Running { cancel, reported, abort, kind, key });
+        if let Some(held) = self.held.get_mut(&token) {
+            held.stage = Stage::Running(Running { cancel, reported, abort, entered });
+        }
+    }
+
+    fn unit_joined(&mut self, ended: Result<Ended, JoinError>) {
+        match ended {
+            Ok(ended) => self.unit_ended(ended),
+            // Given back already, when the worker ended it.
+            Err(died) if died.is_cancelled() => {}
+            Err(died) => self.unit_died(died.id()),
         }
     }
 
     fn unit_ended(&mut self, ended: Ended) {
-        let Ended { id, said, straggler } = ended;
+        let Ended { token, entered, said, straggler } = ended;
         match straggler {
-            // The slot stays taken until the handler has really ended: there are never more than allowed.
+            // Its slot, and its place under the limits of kind and key, stay taken until it has really ended:
+            // there are never more than allowed.
             Some(task) => {
-                tracing::warn!(message = %id, "handler goes on after it was told to stop");
-                self.stragglers.spawn(async move { task.await.ok() });
-                self.leave(id);
+                tracing::warn!(message = %token.id, "handler goes on after it was told to stop");
+                self.stragglers.spawn(async move {
+                    let _ = task.await;
+                    entered
+                });
             }
-            None => {
-                self.leave(id);
-                self.slot_freed();
-            }
+            None => self.slot_freed(&entered),
         }
-        self.say(id, said);
+        self.lost_running.remove(&token.id);
+        self.say(token, said);
     }
 
-    /// A delivery is no longer with a handler, as far as its kind's and key's limits go.
-    fn leave(&mut self, id: MessageId) {
-        if let Some(Held { stage: Stage::Running(running), .. }) = self.held.get(&id) {
-            self.throttle.leave(&running.kind, running.key.as_deref());
-            self.room = true;
+    /// The executor itself panicked: its message has failed, nothing else.
+    fn unit_died(&mut self, task: tokio::task::Id) {
+        let found = self.held.iter().find_map(|(token, held)| match &held.stage {
+            Stage::Running(running) if running.abort.id() == task => Some((*token, running.entered.clone())),
+            Stage::Running(_) | Stage::Waiting | Stage::Parked | Stage::Settling => None,
+        });
+        if let Some((token, entered)) = found {
+            tracing::error!(message = %token.id, "the executor of a delivery panicked");
+            self.slot_freed(&entered);
+            self.say(token, executor::broke_down(&self.plan));
         }
     }
 
-    fn slot_freed(&mut self) {
+    /// A store that panics cannot be relied upon; the worker says so instead of waiting for ever.
+    fn call_died(&mut self, died: &JoinError) {
+        // A waiting call that was ended from here has nothing to say.
+        if died.is_panic() && self.failed.is_none() {
+            let why = "a call to the store panicked; start again, and report what was written to stderr";
+            self.failed = Some(StoreError::new(StoreErrorKind::Stopped, why).into());
+        }
+    }
+
+    fn slot_freed(&mut self, entered: &Entered) {
         self.running = self.running.saturating_sub(1);
+        self.throttle.leave(entered);
         self.room = true;
     }
 }

@@ -3,11 +3,13 @@
 
 use super::dispatcher::Dispatcher;
 use super::stage::Stage;
-use redrive_core::ids::MessageId;
+use redrive_core::ids::LeaseToken;
 use redrive_core::priority_queue::Dequeued;
 use redrive_core::time::Span;
 use std::time::{Duration, Instant};
 
+/// The grace time of a worker that was told not to wait.
+const HURRY: Span = Span::from_secs(2);
 /// How long the store may take to answer the last call when the grace time is over.
 const ANSWER: Duration = Duration::from_secs(2);
 
@@ -44,20 +46,33 @@ impl Dispatcher {
         // A store that cannot be told anything any more is not worth waiting for.
         let grace = if self.failed.is_some() { Span::ZERO } else { self.plan.grace };
         self.ending = Some(Ending::of(grace, Instant::now()));
+        self.hurry();
         if let Some(waiting) = self.calls.waiting.take() {
             waiting.abort();
         }
         // What has not begun goes back at once.
-        let unbegun: Vec<MessageId> = self
+        let unbegun: Vec<LeaseToken> = self
             .held
             .iter()
             .filter(|(_, held)| matches!(held.stage, Stage::Waiting | Stage::Parked))
-            .map(|(id, _)| *id)
+            .map(|(token, _)| *token)
             .collect();
         self.parked.clear();
         while matches!(self.hand_off.dequeue(), Dequeued::Item(_) | Dequeued::Expired(_)) {}
-        for id in unbegun {
-            self.give_back(id);
+        for token in unbegun {
+            self.give_back(token);
+        }
+    }
+
+    /// Cuts the grace time short, once somebody asked for that.
+    pub(super) fn hurry(&mut self) {
+        if let Some(ending) = &mut self.ending
+            && self.handle.hurry.is_cancelled()
+        {
+            let hurried = Ending::of(HURRY, Instant::now());
+            if hurried.gone_at < ending.gone_at {
+                *ending = Ending { cancel_at: Instant::now(), ..hurried };
+            }
         }
     }
 
@@ -75,15 +90,15 @@ impl Dispatcher {
         if !self.aborted && now >= ending.abort_at {
             self.aborted = true;
             let mut unfinished = Vec::new();
-            for (id, held) in &self.held {
+            for (token, held) in &self.held {
                 if let Stage::Running(running) = &held.stage {
                     running.abort.abort();
-                    unfinished.push(*id);
+                    unfinished.push(*token);
                 }
             }
-            for id in unfinished {
-                tracing::warn!(message = %id, "handler did not end within the grace time; given back");
-                self.give_back(id);
+            for token in unfinished {
+                tracing::warn!(message = %token.id, "handler did not end within the grace time; given back");
+                self.give_back(token);
             }
         }
     }

@@ -25,7 +25,7 @@ pub(super) async fn execute(plan: &Plan, unit: Unit) -> Ended {
     drop(in_hand);
     let took = Span::from_millis(u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX));
     let said = decide(plan, &unit, outcome, took);
-    Ended { id: unit.delivery.message.envelope.id, said, straggler }
+    Ended { token: unit.delivery.token, entered: unit.entered, said, straggler }
 }
 
 /// Runs the handler in a task of its own, so that neither a panic nor a blocked thread takes anything with it.
@@ -68,6 +68,14 @@ fn no_handler(unit: &Unit) -> Outcome {
 
 fn too_slow(limit: Span) -> Outcome {
     Outcome::Fail(HandlerError::new("Timeout", format!("the handler did not end within {limit}")))
+}
+
+/// What is said when this file itself panicked over a delivery, which must not take the worker with it.
+pub(super) fn broke_down(plan: &Plan) -> Settle {
+    let mut report =
+        HandlerError::new("Panic", "the worker panicked over what the handler said").into_report();
+    (report.crashed, report.host) = (true, plan.host.clone());
+    Settle::Fail { failure: Box::new(report.analyse()), said: None }
 }
 
 /// A handler that panicked, or was ended from outside.

@@ -69,7 +69,7 @@ impl Dispatcher {
             Err(error) => {
                 let soon = Instant::now() + RETRY.0 * 4;
                 for settlement in batch {
-                    if let Some(held) = self.held.get_mut(&settlement.token.id) {
+                    if let Some(held) = self.held.get_mut(&settlement.token) {
                         held.beat_at = soon;
                     }
                 }
@@ -78,22 +78,25 @@ impl Dispatcher {
             }
         };
         for (settlement, result) in batch.iter().zip(results) {
-            let id = settlement.token.id;
-            let Some(held) = self.held.get_mut(&id) else { continue };
+            let token = settlement.token;
+            let Some(held) = self.held.get_mut(&token) else { continue };
             match result {
                 Ok(_) if matches!(settlement.what, Settle::Extend { .. }) => held.extended(asked_at),
                 // A report extends by the queue's lease, which may be shorter than ours.
                 Ok(_) => {}
                 Err(refusal) => {
-                    tracing::warn!(message = %id, %refusal, "lease lost; the handler is told to stop");
+                    tracing::warn!(message = %token.id, %refusal, "lease lost; the handler is told to stop");
                     // What its handler says in the end is refused by the store.
                     held.beat_at = asked_at + limits::LEASE_MAX.to_std();
                     match &held.stage {
-                        Stage::Running(running) => running.cancel.cancel(),
+                        Stage::Running(running) => {
+                            running.cancel.cancel();
+                            self.lost_running.insert(token.id);
+                        }
                         Stage::Settling => {}
                         Stage::Waiting | Stage::Parked => {
-                            self.held.remove(&id);
-                            self.parked.retain(|parked| parked.message.envelope.id != id);
+                            self.held.remove(&token);
+                            self.parked.retain(|parked| parked.token != token);
                             add(&self.tally().lost, 1);
                         }
                     }

@@ -16,6 +16,7 @@ mod throttle;
 
 use crate::dead_letter_policy::DeadLetterPolicy;
 use crate::handler::{Handler, IntoHandler};
+use crate::pace::{Pace, is_final, pause};
 use crate::runnable::{Heartbeat, Runnable};
 use async_trait::async_trait;
 use dispatcher::Dispatcher;
@@ -29,8 +30,9 @@ use redrive_core::store::{LeaseRequest, Store, check_lease};
 use redrive_core::time::Span;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use throttle::{KeyOf, Limits};
 use tokio_util::sync::CancellationToken;
 
@@ -130,9 +132,21 @@ impl Worker {
 
     async fn run_watched(&self, stop: CancellationToken, heartbeat: Heartbeat) -> Result<Counts, Error> {
         let policy = self.plan.dead_letters.clone().unwrap_or_default();
+        let mut pace = Pace::new(Duration::from_millis(50), Duration::from_secs(5));
         for queue in &self.plan.queues {
-            let actor = Actor::new(self.name(), "library");
-            policy.propose(self.plan.store.as_ref(), queue, actor).await?;
+            let propose =
+                || policy.propose(self.plan.store.as_ref(), queue, Actor::new(self.name(), "library"));
+            while let Err(error) = propose().await {
+                if matches!(error, Error::Refused(_)) || is_final(&error) {
+                    return Err(error);
+                }
+                tracing::warn!(worker = self.name(), %error, "the store cannot be reached yet");
+                self.handle.in_trouble(Some(error.to_string()));
+                heartbeat.beat();
+                if pause(&stop, pace.wait()).await {
+                    return Ok(self.handle.counts());
+                }
+            }
         }
         Dispatcher::new(Arc::clone(&self.plan), self.handle.clone(), heartbeat).run(stop).await?;
         Ok(self.handle.counts())
@@ -164,6 +178,8 @@ impl Runnable for Worker {
 #[derive(Clone, Debug, Default)]
 pub struct WorkerHandle {
     stop: CancellationToken,
+    hurry: CancellationToken,
+    trouble: Arc<Mutex<Option<String>>>,
     tally: Arc<Tally>,
 }
 
@@ -171,6 +187,23 @@ impl WorkerHandle {
     /// Take no more work, finish what is being worked on within the grace time, give the rest back.
     pub fn stop(&self) {
         self.stop.cancel();
+    }
+
+    /// The same without the grace time: handlers are told to stop and their messages given back at once.
+    pub fn stop_now(&self) {
+        self.hurry.cancel();
+        self.stop.cancel();
+    }
+
+    /// What keeps it from working at the moment: what the store said to the last call that failed, until one
+    /// succeeds.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn in_trouble(&self, why: Option<String>) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 
     /// What it has done so far.
@@ -356,7 +389,8 @@ impl WorkerBuilder {
         self
     }
 
-    /// At most so many handlers of this kind at once.
+    /// At most so many handlers of this kind at once. What has to wait for its kind or key keeps its lease, so a
+    /// kind that is far slower than the others is better off in a queue of its own.
     #[must_use]
     pub fn concurrency_of(mut self, kind: impl Into<String>, handlers: usize) -> Self {
         self.plan.limits.by_kind.insert(kind.into(), handlers);

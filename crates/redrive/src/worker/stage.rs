@@ -1,7 +1,7 @@
 //! The words between the dispatcher and the executors, and what the dispatcher knows about each lease.
 
 use crate::handler::{Handler, Outcome, Reported};
-use redrive_core::ids::{LeaseToken, MessageId};
+use redrive_core::ids::LeaseToken;
 use redrive_core::message::Delivery;
 use redrive_core::store::Settle;
 use redrive_core::time::Span;
@@ -19,11 +19,20 @@ pub(super) struct Unit {
     pub(super) timeout: Option<Span>,
     pub(super) cancel: CancellationToken,
     pub(super) reported: Arc<Reported>,
+    pub(super) entered: Entered,
+}
+
+/// What a delivery counts under while its handler runs.
+#[derive(Clone)]
+pub(super) struct Entered {
+    pub(super) kind: String,
+    pub(super) key: Option<String>,
 }
 
 /// What came of it.
 pub(super) struct Ended {
-    pub(super) id: MessageId,
+    pub(super) token: LeaseToken,
+    pub(super) entered: Entered,
     pub(super) said: Settle,
     /// The handler, where it was told to stop and has not: its slot is taken until it ends.
     pub(super) straggler: Option<AbortOnDropHandle<Outcome>>,
@@ -59,8 +68,7 @@ pub(super) struct Running {
     pub(super) cancel: CancellationToken,
     pub(super) reported: Arc<Reported>,
     pub(super) abort: AbortHandle,
-    pub(super) kind: String,
-    pub(super) key: Option<String>,
+    pub(super) entered: Entered,
 }
 
 impl Held {

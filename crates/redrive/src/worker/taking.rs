@@ -6,19 +6,21 @@ use super::telling::add;
 use redrive_core::error::{Error, Refusal};
 use redrive_core::limits;
 use redrive_core::message::Delivery;
-use redrive_core::store::LeaseRequest;
+use redrive_core::store::{LeaseRequest, Settle};
 use redrive_core::time::Span;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Work that is held back may look due: being woken for nothing must not become a spin.
 const WOKEN_FOR_NOTHING: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
+/// How long a message is put off whose lost execution has not ended yet.
+const BESIDE_ITSELF: Span = Span::from_secs(5);
 /// How soon a worker that ends with its queues asks again whether they are empty.
 const EMPTY_EVERY: Span = Span::from_secs(1);
 
 impl Dispatcher {
-    /// How many more may be leased. Parked ones do not take up slots, but there are never more of them than
-    /// slots: a kind at its limit must not keep the others waiting, nor pile up here.
+    /// How many more may be leased. Parked ones do not take up slots, so that a kind at its limit does not keep
+    /// the others waiting; but nothing piles up here: there are never more leases than twice the slots.
     pub(super) fn free(&self) -> usize {
         let slots = self.plan.concurrency.saturating_add(self.plan.prefetch);
         let unbegun_or_running = self.held.len().saturating_sub(self.parked.len()) + self.stragglers.len();
@@ -109,6 +111,7 @@ impl Dispatcher {
 
     pub(super) fn leased(&mut self, asked: usize, asked_at: Instant, deliveries: Vec<Delivery>) {
         self.lease_backoff.succeeded();
+        self.handle.in_trouble(None);
         self.dry = deliveries.len() < asked;
         if !deliveries.is_empty() {
             self.woken_for_nothing = Duration::ZERO;
@@ -130,13 +133,18 @@ impl Dispatcher {
     pub(super) fn hold(&mut self, delivery: Delivery, asked_at: Instant) {
         let envelope = &delivery.message.envelope;
         let (id, priority, deadline) = (envelope.id, envelope.priority, envelope.deadline);
+        let token = delivery.token;
         let held = Held::granted(&delivery, asked_at);
         self.next_beat = Some(self.next_beat.map_or(held.beat_at, |at| at.min(held.beat_at)));
         self.store_time = Some((delivery.message.updated_at, asked_at));
         let redriven = delivery.message.generation > 1;
-        self.held.insert(id, held);
+        self.held.insert(token, held);
         if self.ending.is_some() {
-            return self.give_back(id);
+            return self.give_back(token);
+        }
+        if self.lost_running.contains(&id) {
+            // Its last handler is still at it, here: not beside itself.
+            return self.say(token, Settle::Snooze { span: BESIDE_ITSELF });
         }
         self.tick();
         let handed = match deadline.filter(|_| !redriven) {
@@ -145,7 +153,7 @@ impl Dispatcher {
         };
         // Cannot be full: it has room for every slot on every level.
         if handed.is_err() {
-            self.give_back(id);
+            self.give_back(token);
         }
     }
 

@@ -3,8 +3,9 @@
 
 use super::dispatcher::{Answer, Dispatcher};
 use super::stage::Stage;
-use redrive_core::error::{Error, StoreErrorKind};
-use redrive_core::ids::MessageId;
+use crate::pace::is_final;
+use redrive_core::error::Error;
+use redrive_core::ids::LeaseToken;
 use redrive_core::lifecycle::State;
 use redrive_core::limits;
 use redrive_core::store::{Each, Settle, Settled, Settlement};
@@ -14,8 +15,8 @@ use std::time::Instant;
 
 impl Dispatcher {
     /// What is to be settled, once: who has spoken already is not heard again.
-    pub(super) fn say(&mut self, id: MessageId, what: Settle) {
-        if let Some(held) = self.held.get_mut(&id)
+    pub(super) fn say(&mut self, token: LeaseToken, what: Settle) {
+        if let Some(held) = self.held.get_mut(&token)
             && held.beats()
         {
             // The next attempt should know how far this one came.
@@ -23,15 +24,15 @@ impl Dispatcher {
                 && !matches!(what, Settle::Ack | Settle::Reply { .. })
                 && let Some(progress) = running.reported.take()
             {
-                self.unsettled.push(Settlement { token: held.token, what: Settle::Progress { progress } });
+                self.unsettled.push(Settlement { token, what: Settle::Progress { progress } });
             }
             held.stage = Stage::Settling;
-            self.unsettled.push(Settlement { token: held.token, what });
+            self.unsettled.push(Settlement { token, what });
         }
     }
 
-    pub(super) fn give_back(&mut self, id: MessageId) {
-        self.say(id, Settle::Release);
+    pub(super) fn give_back(&mut self, token: LeaseToken) {
+        self.say(token, Settle::Release);
     }
 
     pub(super) fn flush_settlements(&mut self) {
@@ -55,12 +56,13 @@ impl Dispatcher {
                 self.settle_backoff.failed();
                 let now = Instant::now();
                 batch.retain(|settlement| {
-                    let id = settlement.token.id;
-                    let hopeless = self.held.get(&id).is_none_or(|held| held.expires_at <= now);
+                    let token = settlement.token;
+                    let hopeless = self.held.get(&token).is_none_or(|held| held.expires_at <= now);
                     if hopeless {
-                        tracing::error!(message = %id, "lease ran out before the store could be told");
-                        self.held.remove(&id);
-                        add(&self.handle.tally.lost, 1);
+                        tracing::error!(message = %token.id, "lease ran out before the store could be told");
+                        if self.held.remove(&token).is_some() {
+                            add(&self.handle.tally.lost, 1);
+                        }
                     }
                     !hopeless
                 });
@@ -70,12 +72,13 @@ impl Dispatcher {
             }
         };
         self.settle_backoff.succeeded();
+        self.handle.in_trouble(None);
         self.recount = true;
         for (settlement, result) in batch.into_iter().zip(results) {
             if matches!(settlement.what, Settle::Progress { .. }) {
                 continue;
             }
-            self.held.remove(&settlement.token.id);
+            self.held.remove(&settlement.token);
             match result {
                 Ok(settled) => self.count(&settlement.what, &settled),
                 Err(refusal) => {
@@ -109,23 +112,10 @@ impl Dispatcher {
 
     /// The store could not. It is asked again, unless that can never help.
     pub(super) fn store_failed(&mut self, doing: &str, error: Error) {
-        let hopeless = match &error {
-            Error::Refused(_) => true,
-            Error::Store(error) => match error.kind {
-                StoreErrorKind::Stopped
-                | StoreErrorKind::Newer
-                | StoreErrorKind::NotAStore
-                | StoreErrorKind::Unsupported
-                | StoreErrorKind::Protocol => true,
-                StoreErrorKind::Full
-                | StoreErrorKind::Damaged
-                | StoreErrorKind::Locked
-                | StoreErrorKind::Io
-                | StoreErrorKind::Unreachable => false,
-            },
-        };
+        let hopeless = matches!(error, Error::Refused(_)) || is_final(&error);
         tracing::warn!(worker = %self.plan.name, doing, %error, hopeless, "store call failed");
         self.lease_backoff.failed();
+        self.handle.in_trouble(Some(error.to_string()));
         if hopeless && self.failed.is_none() {
             self.failed = Some(error);
         }

@@ -1,12 +1,14 @@
 //! How much of what may run at once and how fast, inside one worker. Counts and rates only; what does not fit
 //! is parked by the dispatcher, which keeps its lease alive.
 
+use super::stage::Entered;
 use governor::clock::{Clock as _, DefaultClock};
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use redrive_core::error::Refusal;
 use redrive_core::message::Envelope;
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU32;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -46,6 +48,7 @@ const RATE_MAX: f64 = 1e6;
 
 /// Messages let through at the pace that was asked for.
 struct Pace {
+    burst: usize,
     limiter: DefaultDirectRateLimiter,
     clock: DefaultClock,
 }
@@ -57,7 +60,8 @@ impl Pace {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked to be 1 to 1e5")]
         let burst = (per_second / 10.0).clamp(1.0, 1e5) as u32;
         let quota = Quota::with_period(period)?.allow_burst(NonZeroU32::new(burst)?);
-        Some(Self { limiter: RateLimiter::direct(quota), clock: DefaultClock::default() })
+        let limiter = RateLimiter::direct(quota);
+        Some(Self { burst: usize::try_from(burst).ok()?, limiter, clock: DefaultClock::default() })
     }
 
     /// Lets one through, or says how long to wait.
@@ -103,6 +107,8 @@ impl Throttle {
     /// How many of `wanted` may be leased now; if none, until when to wait.
     pub(super) fn allowance(&mut self, wanted: usize, now: Instant) -> Result<usize, Instant> {
         let Some(pace) = &self.pace else { return Ok(wanted) };
+        // What is not used is kept, but never more than comes at once anyway.
+        let wanted = wanted.min(pace.burst);
         while self.credit < wanted {
             match pace.take() {
                 Ok(()) => self.credit += 1,
@@ -118,13 +124,18 @@ impl Throttle {
         self.credit = self.credit.saturating_sub(n);
     }
 
-    /// The key this message shares a limit by.
+    /// The key this message shares a limit by. The user's code runs here: if it panics, the message has none.
     pub(super) fn key_of(&self, message: &Envelope) -> Option<String> {
-        self.by_key.as_ref().and_then(|(_, key)| key(message))
+        let (_, key) = self.by_key.as_ref()?;
+        catch_unwind(AssertUnwindSafe(|| key(message))).unwrap_or_else(|_| {
+            tracing::warn!(message = %message.id, "the function for the key panicked; no limit by key");
+            None
+        })
     }
 
     /// Counts a delivery in, unless it has to wait.
-    pub(super) fn enter(&mut self, kind: &str, key: Option<&str>, now: Instant) -> Result<(), Blocked> {
+    pub(super) fn enter(&mut self, entered: &Entered, now: Instant) -> Result<(), Blocked> {
+        let (kind, key) = (entered.kind.as_str(), entered.key.as_deref());
         let full = |running: Option<&usize>, limit: Option<usize>| {
             limit.is_some_and(|limit| running.copied().unwrap_or(0) >= limit)
         };
@@ -147,8 +158,9 @@ impl Throttle {
     }
 
     /// Counts it out. Keys without anything running are forgotten.
-    pub(super) fn leave(&mut self, kind: &str, key: Option<&str>) {
-        for (map, name) in [(&mut self.kinds, Some(kind)), (&mut self.keys, key)] {
+    pub(super) fn leave(&mut self, entered: &Entered) {
+        let (kind, key) = (Some(entered.kind.as_str()), entered.key.as_deref());
+        for (map, name) in [(&mut self.kinds, kind), (&mut self.keys, key)] {
             let Some(name) = name else { continue };
             if let Some(running) = map.get_mut(name) {
                 *running = running.saturating_sub(1);
@@ -170,14 +182,15 @@ mod tests {
         limits.by_key = Some((1, Arc::new(|m: &Envelope| m.headers.get("tenant").cloned())));
         let mut throttle = Throttle::new(&limits);
         let now = Instant::now();
-        assert_eq!(throttle.enter("mail", Some("a"), now), Ok(()));
-        assert_eq!(throttle.enter("sms", Some("a"), now), Err(Blocked::Full));
-        assert_eq!(throttle.enter("mail", Some("b"), now), Ok(()));
-        assert_eq!(throttle.enter("mail", None, now), Err(Blocked::Full));
-        assert_eq!(throttle.enter("sms", None, now), Ok(()));
-        throttle.leave("mail", Some("a"));
-        throttle.leave("mail", Some("b"));
-        throttle.leave("sms", None);
+        let of = |kind: &str, key: Option<&str>| Entered { kind: kind.into(), key: key.map(Into::into) };
+        assert_eq!(throttle.enter(&of("mail", Some("a")), now), Ok(()));
+        assert_eq!(throttle.enter(&of("sms", Some("a")), now), Err(Blocked::Full));
+        assert_eq!(throttle.enter(&of("mail", Some("b")), now), Ok(()));
+        assert_eq!(throttle.enter(&of("mail", None), now), Err(Blocked::Full));
+        assert_eq!(throttle.enter(&of("sms", None), now), Ok(()));
+        throttle.leave(&of("mail", Some("a")));
+        throttle.leave(&of("mail", Some("b")));
+        throttle.leave(&of("sms", None));
         assert!(throttle.kinds.is_empty() && throttle.keys.is_empty());
     }
 
@@ -190,6 +203,17 @@ mod tests {
         throttle.leased(1);
         let until = throttle.allowance(10, now).unwrap_err();
         assert!(until > now && until <= now + Duration::from_millis(1_100));
+    }
+
+    #[test]
+    fn an_idle_worker_does_not_save_up_for_a_burst() {
+        let mut throttle = Throttle::new(&Limits { rate: Some(50.0), ..Limits::default() });
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(300) {
+            let _ = throttle.allowance(100, Instant::now());
+            std::thread::yield_now();
+        }
+        assert_eq!(throttle.allowance(100, Instant::now()), Ok(5), "a tenth of a second's worth");
     }
 
     #[test]

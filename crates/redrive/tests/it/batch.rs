@@ -233,7 +233,7 @@ async fn setup_and_reduce_run_once_and_a_failed_one_is_repeated() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_runs_of_one_job_at_once_are_refused() {
     let shop = Shop::new();
-    let text = job(2, "while [ ! -e go ]; do sleep 0.05; done", "");
+    let text = job(2, r#"timeout --foreground 60 sh -c "while [ ! -e go ]; do sleep 0.05; done""#, "");
     let first = shop.batch(&text).actor("eve");
     let running = tokio::spawn(async move { first.run().await });
     let late = Instant::now() + Duration::from_secs(60);

@@ -75,7 +75,7 @@ async fn a_command_that_cannot_run_is_a_failure_like_any_other() {
 async fn a_command_that_ignores_its_time_limit_is_killed() {
     let target = CommandTarget {
         timeout: Some(Span::from_millis(200)),
-        ..CommandTarget::shell("trap '' TERM; while :; do sleep 0.05; done")
+        ..CommandTarget::shell("trap '' TERM; for i in $(seq 1200); do sleep 0.05; done")
     };
     let (counts, last, _) = failure(target).await;
     assert_eq!((counts.dead, &last["error"]["type"]), (1, &"Timeout".into()));
@@ -151,7 +151,7 @@ async fn stopping_the_worker_gives_the_message_back() {
     enqueue(&store, vec![message("q", "k", "{}")]).await;
     let target = CommandTarget {
         env: [("UP".to_owned(), up.to_str().unwrap().to_owned())].into(),
-        ..CommandTarget::shell("trap '' TERM; : > \"$UP\"; while :; do sleep 0.05; done")
+        ..CommandTarget::shell("trap '' TERM; : > \"$UP\"; for i in $(seq 1200); do sleep 0.05; done")
     };
     let worker =
         Worker::builder(store.clone()).queue("q").fallback(command(target)).grace(Span::from_secs(10));

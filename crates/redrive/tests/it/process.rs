@@ -94,9 +94,10 @@ async fn what_does_not_exist_or_may_not_run_says_so() {
 
 #[tokio::test]
 async fn a_child_that_takes_too_long_gets_sigterm_and_may_clean_up() {
-    let done = run(Process::shell("trap 'echo cleaned; exit 0' TERM; while :; do sleep 0.05; done")
-        .limit(Span::from_secs(2)))
-    .await;
+    let done =
+        run(Process::shell("trap 'echo cleaned; exit 0' TERM; for i in $(seq 1200); do sleep 0.05; done")
+            .limit(Span::from_secs(2)))
+        .await;
     assert_eq!(done.ended, Ended::TimedOut);
     assert_eq!(done.stdout.text(), "cleaned\n");
     assert!(done.duration >= Span::from_secs(2) && done.cpu.is_some());
@@ -104,8 +105,8 @@ async fn a_child_that_takes_too_long_gets_sigterm_and_may_clean_up() {
 
 #[tokio::test]
 async fn a_child_that_ignores_sigterm_is_killed_with_its_group() {
-    let script = "trap '' TERM; (trap '' TERM; while :; do sleep 0.05; done) & echo $! ; \
-                  while :; do sleep 0.05; done";
+    let script = "trap '' TERM; (trap '' TERM; for i in $(seq 1200); do sleep 0.05; done) & echo $! ; \
+                  for i in $(seq 1200); do sleep 0.05; done";
     let done = run(Process::shell(script).limit(Span::from_secs(2)).grace(Span::from_millis(200))).await;
     assert_eq!(done.ended, Ended::TimedOut);
     gone(done.stdout.text().trim()).await;
@@ -127,12 +128,12 @@ async fn dropping_the_run_kills_the_group() {
     let (seen, cancel) = (Arc::clone(&pid), CancellationToken::new());
     let up = Arc::new(tokio::sync::Notify::new());
     let told = Arc::clone(&up);
-    let process = Process::shell("trap '' TERM; echo $$; while :; do sleep 0.05; done").on_line(Arc::new(
-        move |_, line| {
+    let process = Process::shell("trap '' TERM; echo $$; for i in $(seq 1200); do sleep 0.05; done").on_line(
+        Arc::new(move |_, line| {
             *seen.lock().unwrap() = line.to_owned();
             told.notify_one();
-        },
-    ));
+        }),
+    );
     tokio::select! {
         _ = process.run(&cancel) => panic!("it runs until it is killed"),
         () = up.notified() => {}
@@ -153,8 +154,12 @@ async fn forks_that_hold_the_pipes_end_with_the_child() {
 async fn a_daemon_that_leaves_the_group_is_not_waited_for() {
     let directory = tempfile::tempdir().unwrap();
     let stop = directory.path().join("stop");
-    // It keeps the pipes and lives until it is told to stop; the run is over long before.
-    let script = r#"setsid sh -c 'echo up; while [ ! -e "$STOP" ]; do sleep 0.05; done' &
+    // It keeps the pipes and lives until it is told to stop; the run is over long before. When nobody is left to
+    // tell it, it goes with the directory, or after a minute.
+    let script = r#"setsid sh -c 'echo up; i=0
+                        while [ ! -e "$STOP" ] && [ -d "${STOP%/*}" ] && [ $i -lt 1200 ]; do
+                            i=$((i+1)); sleep 0.05
+                        done' &
                     while ! [ -e "$STOP.up" ]; do : > "$STOP.up"; done; sleep 0.2; echo main; exit 3"#;
     let done = run(Process::shell(script).env("STOP", &stop)).await;
     assert_eq!(done.ended, exited(3));

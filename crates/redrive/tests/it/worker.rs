@@ -473,6 +473,81 @@ async fn a_dead_letter_policy_rules_and_speaks() {
     assert_eq!(ends["down"], (Reason::MaxAttempts, 4));
 }
 
+/// Asked not to wait, a worker gives back at once what its handlers have not done, however long its grace time.
+#[tokio::test]
+async fn a_worker_that_is_told_to_hurry_gives_back_at_once() {
+    let store = redrive::memory();
+    enqueue(&store, (0..3).map(|n| message("q", "k", &n.to_string())).collect()).await;
+    let worker = worker(&store)
+        .grace(Span::from_secs(600))
+        .fallback(|_: Context| std::future::pending::<()>())
+        .build()
+        .unwrap();
+    let handle = worker.handle();
+    let run = tokio::spawn(async move { worker.run().await });
+    eventually("all run", async || handle.counts().running == 3).await;
+    handle.stop();
+    handle.stop_now();
+    let counts = tokio::time::timeout(crate::support::PATIENCE, run).await.unwrap().unwrap().unwrap();
+    assert_eq!(counts.released, 3);
+    for message in store.messages(Query::default()).await.unwrap().items {
+        assert_eq!((message.attempts, message.leased_by), (0, None));
+    }
+}
+
+/// A handler that blocks the only thread loses its lease: what it says then counts for nothing, the message is
+/// delivered again, and nothing stays taken under the limit of its kind.
+#[tokio::test]
+async fn a_lost_lease_leaves_nothing_behind() {
+    let data = on_disk().await;
+    configure(&data.store, "q", eager(5)).await;
+    enqueue(&data.store, vec![message("q", "k", "1")]).await;
+    let (_never, block) = std::sync::mpsc::channel::<()>();
+    let (block, runs) = (Mutex::new(block), Arc::new(AtomicU32::new(0)));
+    let count = Arc::clone(&runs);
+    let worker = worker(&data.store)
+        .lease(Span::from_millis(200))
+        .concurrency_of("k", 1)
+        .handler("k", move |_: Context| {
+            if count.fetch_add(1, Ordering::SeqCst) == 0 {
+                let blocked = block.lock().unwrap().recv_timeout(Duration::from_millis(700));
+                assert!(blocked.is_err(), "nobody sends");
+            }
+            async {}
+        })
+        .build()
+        .unwrap();
+    let handle = worker.handle();
+    let run = tokio::spawn(async move { worker.run().await });
+    eventually("it is done by its second delivery", async || handle.counts().done == 1).await;
+    assert_eq!(runs.load(Ordering::SeqCst), 2);
+    assert_eq!(handle.counts().lost, 1, "{:?}", handle.counts());
+    enqueue(&data.store, (0..3).map(|n| message("q", "k", &n.to_string())).collect()).await;
+    eventually("the kind is not held up", async || handle.counts().done == 4).await;
+    handle.stop();
+    run.await.unwrap().unwrap();
+    assert_eq!(queue(&data.store, "q").await.counts.done, 4);
+}
+
+/// The user's own code for the key may panic over a message; the worker does not.
+#[tokio::test]
+async fn a_panic_over_a_key_is_no_panic_of_the_worker() {
+    let store = redrive::memory();
+    let mut with = message("q", "k", "1");
+    with.headers.insert("tenant".into(), "a".into());
+    enqueue(&store, vec![with, message("q", "k", "2")]).await;
+    let counts = worker(&store)
+        .concurrency_per_key(1, |m| Some(m.headers["tenant"].clone()))
+        .fallback(|_: Context| async {})
+        .until_empty()
+        .build()
+        .unwrap()
+        .run()
+        .await
+        .unwrap();
+    assert_eq!(counts.done, 2);
+}
+
 /// What cannot be meant is refused by name before anything runs.
 #[tokio::test]
 async fn what_cannot_be_meant_is_refused_by_field() {

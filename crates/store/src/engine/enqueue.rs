@@ -244,10 +244,6 @@ impl<T: Tables> Engine<T> {
             }
             .into());
         };
-        if live.life.generation > 1 {
-            let state = live.life.state(now);
-            return Err(Refusal::WrongState { id, state, command: "cancel".into() }.into());
-        }
         let policy = self.queue(&live.slip.queue)?.policy.clone();
         self.change(live, &Command::Cancel, Along::NONE, &policy, now)?;
         self.record(AuditEntry::new(now, actor, "cancel", id, 1))?;

@@ -23,7 +23,8 @@ impl<T: Tables> Engine<T> {
         each(batch, |HandOver { id, version }| {
             let letter = self.letter_of(id)?;
             letter.file.may_leave(id, version, now)?;
-            self.remove_letter(&letter, "hand_over", now)?;
+            // The message is not over: its key goes on saying that it is dead.
+            self.take_out_letter(&letter, "hand_over", now)?;
             self.record(AuditEntry::new(now, actor, "hand over", id, 1))?;
             Ok(id)
         })

@@ -57,8 +57,8 @@ impl<T: Tables> Engine<T> {
             return Ok(Vec::new());
         }
         let mut scheduler = self.schedulers.remove(&queues).unwrap_or_default();
-        let mut grants = Vec::new();
-        while grants.len() < request.max {
+        let (mut grants, mut bytes) = (Vec::new(), 0);
+        while grants.len() < request.max && bytes < limits::LEASE_BYTES_MAX {
             self.refill(&open)?;
             let hot = self.hot()?;
             let next = match admission {
@@ -82,6 +82,7 @@ impl<T: Tables> Engine<T> {
                 admission = self.admit(&request.worker, &open, now)?;
                 continue;
             }
+            bytes += live.slip.size;
             grants.push(self.grant(live, policy, request, now)?);
             if suspect {
                 break;

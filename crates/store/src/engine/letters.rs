@@ -99,8 +99,14 @@ impl<T: Tables> Engine<T> {
         Ok(())
     }
 
-    /// Removes a letter with all that belongs to it, counted as purged.
+    /// Removes a letter for good; its key remembers that.
     pub(super) fn remove_letter(&mut self, letter: &Letter, what: &str, now: Time) -> Outcome<()> {
+        self.end_key(&letter.slip, Final::Purged)?;
+        self.take_out_letter(letter, what, now)
+    }
+
+    /// Takes a letter out with all that is of it alone, counted as purged. Its key keeps what it says.
+    pub(super) fn take_out_letter(&mut self, letter: &Letter, what: &str, now: Time) -> Outcome<()> {
         let slip = &letter.slip;
         self.tally(Event::Discarded, &slip.queue, &[what], 0, now)?;
         self.count_drawer(&letter.file.dlq, letter.file.status, -1)?;
@@ -113,7 +119,6 @@ impl<T: Tables> Engine<T> {
             hot.hold(slip, false);
         }
         self.move_count(slip, Some(&Phase::Dead), &Phase::Over(Final::Purged))?;
-        self.end_key(slip, Final::Purged)?;
         self.tables.drop_letter(letter)?;
         self.tables.drop_failures(slip)?;
         self.tables.drop_body(slip)?;
@@ -127,8 +132,12 @@ impl<T: Tables> Engine<T> {
         now: Time,
     ) -> Outcome<Vec<(Letter, LeaseToken)>> {
         request.check()?;
-        let mut leased = Vec::new();
+        let (mut leased, mut bytes) = (Vec::new(), 0);
         for mut letter in self.tables.leasable_letters(&request.dlq, request.max, now)? {
+            if bytes >= limits::LEASE_BYTES_MAX {
+                break;
+            }
+            bytes += letter.slip.size;
             let token = LeaseToken { id: letter.slip.id, secret: self.entropy.secret() };
             letter.file.consumer = Some(request.worker.clone());
             letter.file.consumer_until = Some(now.plus(request.lease_for.unwrap_or(CONSUMER_LEASE)));

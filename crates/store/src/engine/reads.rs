@@ -39,7 +39,7 @@ pub(crate) fn messages(tables: &dyn Reads, query: &Query, now: Time) -> Outcome<
     let with_failures = query.filter.needs_failures();
     let mut after = query.page.id("m")?;
     let mut items = Vec::new();
-    let mut looked_at = 0;
+    let (mut looked_at, mut bytes) = (0, 0);
     loop {
         let chunk = tables.live_after(after, CHUNK)?;
         let ended = chunk.len() < CHUNK;
@@ -54,9 +54,11 @@ pub(crate) fn messages(tables: &dyn Reads, query: &Query, now: Time) -> Outcome<
             let mut message = Message { failures, ..view(tables, &policy, live, now)? };
             if query.filter.matches_message(&message, now) {
                 message.failures.clear();
+                bytes += message.envelope.size();
                 items.push(message);
             }
-            let full = items.len() >= limit || looked_at >= limits::PAGE_SCAN_MAX;
+            let full =
+                items.len() >= limit || bytes >= limits::PAGE_BYTES_MAX || looked_at >= limits::PAGE_SCAN_MAX;
             if full {
                 let more = left > 0 || (!ended && !tables.live_after(after, 1)?.is_empty());
                 return Ok(Page { items, next: more.then(|| Cursor::after_id("m", id)) });
@@ -188,10 +190,11 @@ fn walk_letters(
 pub(crate) fn letters(tables: &dyn Reads, query: &Query, now: Time) -> Outcome<Page<DeadLetter>> {
     let before = query.page.position("l")?.unwrap_or(u64::MAX);
     let limit = query.page.limit();
-    let mut items = Vec::new();
+    let (mut items, mut bytes) = (Vec::new(), 0);
     let stopped = walk_letters(tables, &query.filter, before, limits::PAGE_SCAN_MAX, now, |letter| {
+        bytes += letter.message.envelope.size();
         items.push(letter);
-        items.len() >= limit
+        items.len() >= limit || bytes >= limits::PAGE_BYTES_MAX
     })?;
     Ok(Page { items, next: stopped.map(|death| Cursor::after("l", death)) })
 }

@@ -161,6 +161,7 @@ impl<T: Tables> Engine<T> {
     ) -> Outcome<Changed> {
         let Live { slip, life } = live;
         let Transition { mut next, effect } = transition(slip.id, &life, command, now)?;
+        check_end(&slip, &life, command, effect, now)?;
         let (mut failure, reviewed) = match along.filing {
             Some(Filing { failure, indicators: Some(indicators) }) => {
                 next.indicators = indicators;
@@ -391,6 +392,23 @@ impl<T: Tables> Engine<T> {
         let letter = Letter { file, secret, ..old.clone() };
         self.tables.put_letter(&letter)?;
         Ok(letter)
+    }
+}
+
+/// A redriven message has a letter, which only success closes: it cannot end in another way.
+fn check_end(slip: &Slip, life: &Life, command: &Command, effect: Effect, now: Time) -> Result<(), Refusal> {
+    match effect {
+        Effect::Ended(Final::Cancelled | Final::Purged | Final::Expired) if life.generation > 1 => {
+            Err(Refusal::WrongState { id: slip.id, state: life.state(now), command: command.name().into() })
+        }
+        Effect::Ended(_)
+        | Effect::Granted
+        | Effect::Retried
+        | Effect::GivenBack
+        | Effect::Extended
+        | Effect::Died(_)
+        | Effect::Revived
+        | Effect::PulledBack => Ok(()),
     }
 }
 

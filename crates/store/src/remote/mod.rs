@@ -10,7 +10,7 @@ use protocol::{Call, Hello, VERSION, receive, send};
 use redrive_core::audit::{AuditReport, AuditRow, AuditTrimmed};
 use redrive_core::breaker::BreakerView;
 use redrive_core::dead_letter::{ActRequest, Actor, DeadLetter, LetterDelivery};
-use redrive_core::error::{Outcome, StoreError, StoreErrorKind};
+use redrive_core::error::{Error, Outcome, StoreError, StoreErrorKind};
 use redrive_core::failure::Category;
 use redrive_core::filter::Filter;
 use redrive_core::group::Group;
@@ -90,6 +90,11 @@ pub(crate) struct Heir {
 impl Heir {
     pub(crate) fn new(take_over: TakeOver, patience: Duration) -> Self {
         Self { take_over, patience, held: tokio::sync::Mutex::default() }
+    }
+
+    /// Whether another process holds the store, or is just being followed.
+    fn waits(&self) -> bool {
+        self.held.try_lock().map_or(true, |held| held.is_none())
     }
 }
 
@@ -191,6 +196,7 @@ impl RemoteStore {
             Some(stream) => stream,
             None => self.dial().await?,
         };
+        let of_another = self.heir.as_ref().is_some_and(Heir::waits);
         send(&mut stream, &call).await?;
         let answer: Option<Outcome<T>> = receive(&mut stream).await?;
         let gone = || {
@@ -198,9 +204,21 @@ impl RemoteStore {
                        whether the request took effect is not known: look, then ask again";
             StoreError::new(StoreErrorKind::Unreachable, why)
         };
-        let answer = answer.ok_or_else(gone)?;
-        self.put_back(stream);
-        answer
+        match answer.ok_or_else(gone)? {
+            // That is said of the other process, which will go away: here work goes on when it has.
+            Err(Error::Store(error)) if of_another && error.kind == StoreErrorKind::Stopped => {
+                self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+                let why = format!(
+                    "the store stopped in the process that holds the data directory ({error}); \
+                     whether the request took effect is not known: look, then ask again"
+                );
+                Err(StoreError::new(StoreErrorKind::Unreachable, why).into())
+            }
+            answer => {
+                self.put_back(stream);
+                answer
+            }
+        }
     }
 }
 

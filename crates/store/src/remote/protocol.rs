@@ -90,20 +90,35 @@ fn unreachable(error: &std::io::Error) -> StoreError {
     StoreError::new(StoreErrorKind::Unreachable, why)
 }
 
-/// Writes one frame: its length in four bytes, then JSON.
-pub(super) async fn send<T: Serialize>(
-    to: &mut (impl AsyncWrite + Unpin),
-    value: &T,
-) -> Result<(), StoreError> {
+/// Makes one frame: its length in four bytes, then JSON; at most `most` bytes of it.
+pub(super) fn pack<T: Serialize>(value: &T, most: usize) -> Result<Vec<u8>, StoreError> {
     let bytes = serde_json::to_vec(value).map_err(protocol)?;
-    if bytes.len() > limits::FRAME_BYTES_MAX {
-        return Err(protocol(format!("a frame of {} bytes is too long; ask for less", bytes.len())));
+    if bytes.len() > most {
+        let why = format!(
+            "{} bytes are too many to be sent over the store's socket at once, at most {most} can be; \
+             ask for less",
+            bytes.len()
+        );
+        return Err(StoreError::new(StoreErrorKind::Unsupported, why));
     }
     let length = u32::try_from(bytes.len()).map_err(protocol)?.to_be_bytes();
     let mut frame = Vec::with_capacity(bytes.len() + 4);
     frame.extend_from_slice(&length);
     frame.extend_from_slice(&bytes);
-    to.write_all(&frame).await.map_err(|e| unreachable(&e))
+    Ok(frame)
+}
+
+/// Writes one frame.
+pub(super) async fn write(to: &mut (impl AsyncWrite + Unpin), frame: &[u8]) -> Result<(), StoreError> {
+    to.write_all(frame).await.map_err(|e| unreachable(&e))
+}
+
+/// Makes and writes one frame.
+pub(super) async fn send<T: Serialize>(
+    to: &mut (impl AsyncWrite + Unpin),
+    value: &T,
+) -> Result<(), StoreError> {
+    write(to, &pack(value, limits::FRAME_BYTES_MAX)?).await
 }
 
 /// Reads one frame; nothing when the other side has hung up between frames.

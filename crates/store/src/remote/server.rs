@@ -1,6 +1,6 @@
 //! The side that holds the directory: answers calls on its socket, for as long as it holds it.
 
-use super::protocol::{Call, Hello, VERSION, receive, send};
+use super::protocol::{Call, Hello, VERSION, pack, receive, send, write};
 use redrive_core::error::{Error, StoreError, StoreErrorKind};
 use redrive_core::limits;
 use redrive_core::store::Store;
@@ -80,7 +80,12 @@ async fn reply<T: Serialize + Send + Sync>(
     stream: &mut UnixStream,
     result: Result<T, Error>,
 ) -> Result<(), StoreError> {
-    send(stream, &result).await
+    write(stream, &frame_of(&result, limits::FRAME_BYTES_MAX)?).await
+}
+
+/// The frame of an answer. One that cannot be sent is answered with why: whoever only hangs up is asked again.
+fn frame_of<T: Serialize>(result: &Result<T, Error>, most: usize) -> Result<Vec<u8>, StoreError> {
+    pack(result, most).or_else(|error| pack(&Err::<(), Error>(error.into()), limits::FRAME_BYTES_MAX))
 }
 
 async fn answer(stream: &mut UnixStream, store: &dyn Store, call: Call) -> Result<(), StoreError> {
@@ -136,6 +141,29 @@ async fn answer(stream: &mut UnixStream, store: &dyn Store, call: Call) -> Resul
         Call::KvGet(namespace, key) => reply(stream, store.kv_get(namespace, key).await).await,
         Call::KvPut(namespace, key, value, expected) => {
             reply(stream, store.kv_put(namespace, key, value, expected).await).await
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_answer_that_is_too_long_is_answered_with_why() {
+        let (mut here, mut there) = UnixStream::pair().expect("a pair");
+        for (answer, fits) in [("short", true), ("much longer than that", false)] {
+            let frame = frame_of(&Ok(answer), 20).expect("one of them fits");
+            write(&mut there, &frame).await.expect("it is written");
+            let heard: Option<Result<String, Error>> = receive(&mut here).await.expect("a frame");
+            match heard.expect("nobody hangs up") {
+                Ok(text) => assert!(fits && text == answer),
+                Err(Error::Store(error)) => {
+                    assert!(!fits && error.kind == StoreErrorKind::Unsupported, "{error}");
+                    assert!(error.text.contains("ask for less"), "{error}");
+                }
+                Err(Error::Refused(refusal)) => panic!("nothing was refused: {refusal}"),
+            }
         }
     }
 }

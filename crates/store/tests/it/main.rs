@@ -9,5 +9,7 @@
 )]
 
 mod embedded;
+mod heir;
 mod laws;
+mod pages;
 mod streams;

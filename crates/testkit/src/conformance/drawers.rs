@@ -2,7 +2,7 @@
 //! that fails never makes a letter of a letter.
 
 use super::Stage;
-use super::kit::{MS, field, new, operator, q, refused, rules, secs};
+use super::kit::{MS, field, large, new, operator, q, refused, rules, secs};
 use crate::clock::START;
 use crate::ids::message_id;
 use redrive_core::audit::AuditEntry;
@@ -84,6 +84,16 @@ pub(super) async fn i16_the_oldest_death_first_and_each_once(stage: &Stage<'_>) 
         "run-out leases free themselves"
     );
     assert_eq!(stage.letter(message_id(5)).await.file.version, 1, "and never count against a letter");
+}
+
+pub(super) async fn i49_no_more_bytes_of_letters_than_can_be_sent(stage: &Stage<'_>) {
+    for n in 1..=3 {
+        stage.dead(large(n, "q"), "Bad").await;
+    }
+    stage.dead(new(4, "q"), "Bad").await;
+    let ids = |drawn: Vec<LetterDelivery>| drawn.iter().map(|d| d.letter.id()).collect::<Vec<_>>();
+    assert_eq!(ids(stage.draw("q-dlq", 10).await), [1, 2].map(message_id));
+    assert_eq!(ids(stage.draw("q-dlq", 10).await), [3, 4].map(message_id));
 }
 
 pub(super) async fn absurd_letter_requests_are_refused_by_field(stage: &Stage<'_>) {

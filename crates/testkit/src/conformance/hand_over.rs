@@ -1,16 +1,17 @@
 //! Laws of `hand_over`: a letter that another store has leaves nothing behind, and what belongs here stays.
 
 use super::Stage;
-use super::kit::{new, operator, rules};
+use super::kit::{new, operator, q, rules};
 use crate::ids::message_id;
 use redrive_core::audit::AuditEntry;
 use redrive_core::dead_letter::{Act, Status};
 use redrive_core::error::Refusal;
 use redrive_core::ids::MessageId;
 use redrive_core::invariants::Counts;
+use redrive_core::lifecycle::State;
 use redrive_core::message::NewMessage;
 use redrive_core::policy::{OnDead, QueuePolicy};
-use redrive_core::store::{HandOver, Settle};
+use redrive_core::store::{Enqueued, HandOver, KeyState, Settle};
 
 impl Stage<'_> {
     async fn hand_over(&self, id: MessageId, version: u64) -> Result<MessageId, Refusal> {
@@ -69,4 +70,21 @@ pub(super) async fn a_letter_that_left_can_come_back(stage: &Stage<'_>) {
     assert_eq!(stage.letter(id).await.file.status, Status::Resolved);
     let counts = Counts { enqueued: 2, purged: 1, dead: 1, ..Counts::default() };
     assert_eq!(stage.counts("q").await, counts, "it left once, came once, and is a closed letter");
+}
+
+/// It is open in another store: a sender that asks again must not take it for given up.
+pub(super) async fn i41_the_key_of_a_letter_that_left_says_dead(stage: &Stage<'_>) {
+    let keyed = NewMessage { key: Some("k".into()), ..new(1, "q") };
+    let letter = stage.dead(keyed.clone(), "Bad").await;
+    let id = letter.id();
+    stage.hand_over(id, letter.file.version).await.expect("at rest");
+    let state = stage.store.key_state(q("q"), "k".into()).await.expect("answers");
+    assert_eq!(state, Some(KeyState { id, state: State::Dead }));
+    let again = stage.try_send(keyed).await;
+    assert_eq!(again, Ok(Enqueued { id, state: State::Dead, duplicate: true }));
+    let closed = stage.dead(NewMessage { key: Some("c".into()), ..new(2, "q") }, "Bad").await.id();
+    stage.act(closed, Act::Abandon).await.expect("open");
+    stage.act(closed, Act::Purge).await.expect("closed");
+    let purged = stage.store.key_state(q("q"), "c".into()).await.expect("answers");
+    assert_eq!(purged, Some(KeyState { id: closed, state: State::Purged }), "what is removed here is over");
 }

@@ -11,6 +11,7 @@ use redrive_core::failure::{Analysed, ErrorInfo, Report};
 use redrive_core::ids::{LeaseToken, MessageId, QueueName};
 use redrive_core::invariants::Counts;
 use redrive_core::lifecycle::State;
+use redrive_core::limits;
 use redrive_core::message::{Delivery, Envelope, Message, NewMessage, Payload};
 use redrive_core::poison::PoisonPolicy;
 use redrive_core::policy::QueuePolicy;
@@ -28,6 +29,12 @@ pub(super) fn q(name: &str) -> QueueName {
 pub(super) fn new(n: u64, queue: &str) -> NewMessage {
     let payload = Payload { bytes: format!("payload {n}").into_bytes(), content_type: "text/plain".into() };
     NewMessage::new(message_id(n), q(queue), payload)
+}
+
+/// The same with as much payload as a message may have.
+pub(super) fn large(n: u64, queue: &str) -> NewMessage {
+    let bytes = vec![b'x'; limits::PAYLOAD_BYTES_MAX];
+    NewMessage { payload: Payload { bytes, content_type: String::new() }, ..new(n, queue) }
 }
 
 /// Seconds, the unit of most laws.

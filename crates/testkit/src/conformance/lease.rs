@@ -1,7 +1,9 @@
 //! Laws of `lease`: who gets what, when, for how long, and what happens to leases nobody gave back.
 
 use super::Stage;
-use super::kit::{BACKOFF, MS, failure, field, fresh, new, operator, q, refused, rules, secs, unwatched};
+use super::kit::{
+    BACKOFF, MS, failure, field, fresh, large, new, operator, q, refused, rules, secs, unwatched,
+};
 use crate::clock::START;
 use crate::ids::message_id;
 use redrive_core::error::Refusal;
@@ -139,6 +141,16 @@ pub(super) async fn no_more_than_asked_for(stage: &Stage<'_>) {
     assert_eq!(stage.take("q", 2).await.len(), 2);
     assert_eq!(stage.take("q", 100).await.len(), 3);
     assert_eq!(stage.take("q", 100).await, []);
+}
+
+pub(super) async fn i49_no_more_bytes_than_can_be_sent(stage: &Stage<'_>) {
+    for n in 1..=3 {
+        stage.send(large(n, "q")).await;
+    }
+    stage.send(new(4, "q")).await;
+    let ids = |taken: Vec<Delivery>| taken.iter().map(|d| d.message.envelope.id).collect::<Vec<_>>();
+    assert_eq!(ids(stage.take("q", 10).await), [1, 2].map(message_id), "these are all it may be at once");
+    assert_eq!(ids(stage.take("q", 10).await), [3, 4].map(message_id), "the rest comes with the next call");
 }
 
 pub(super) async fn i29_each_priority_gets_its_share_of_31(stage: &Stage<'_>) {

@@ -106,6 +106,7 @@ pub const LAWS: &[Law] = laws! {
         first_in_is_first_out_inside_a_priority,
         several_queues_are_served_as_one,
         no_more_than_asked_for,
+        i49_no_more_bytes_than_can_be_sent,
         i29_each_priority_gets_its_share_of_31,
         i29_an_urgent_deadline_comes_first,
         trap18_an_aged_message_is_served,
@@ -246,6 +247,7 @@ pub const LAWS: &[Law] = laws! {
     drawers {
         a_leased_letter_is_the_letter_as_it_is_now,
         i16_the_oldest_death_first_and_each_once,
+        i49_no_more_bytes_of_letters_than_can_be_sent,
         absurd_letter_requests_are_refused_by_field,
         a_letter_in_a_consumers_hands_is_nobody_elses,
         a_consumer_acts_by_its_token,
@@ -300,6 +302,7 @@ pub const LAWS: &[Law] = laws! {
         a_letter_that_is_elsewhere_leaves_nothing_behind,
         what_belongs_here_stays,
         a_letter_that_left_can_come_back,
+        i41_the_key_of_a_letter_that_left_says_dead,
     }
     kv {
         a_value_is_written_only_over_what_was_read,

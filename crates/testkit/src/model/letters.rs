@@ -8,7 +8,7 @@ use redrive_core::error::Refusal;
 use redrive_core::ids::{LeaseToken, MessageId, OperationId};
 use redrive_core::lifecycle::{Command, Final, Life, Phase, State, transition};
 use redrive_core::limits::{self, OPERATION_CHUNK};
-use redrive_core::message::Record;
+use redrive_core::message::{Envelope, Record};
 use redrive_core::metrics::Event;
 use redrive_core::operation::{Member, MemberOutcome, Operation, Stage};
 use redrive_core::poison::Release;
@@ -33,6 +33,12 @@ impl Books {
 
     /// Removes a letter for good: purged by an operator or by retention.
     fn remove_letter(&mut self, at: usize, what: &str, now: Time) {
+        let envelope = self.take_out_letter(at, what, now);
+        self.remember(&envelope, State::Purged);
+    }
+
+    /// The same for one that is elsewhere now: its key does not change.
+    fn take_out_letter(&mut self, at: usize, what: &str, now: Time) -> Envelope {
         let Letter { record, file, .. } = self.letters.remove(at);
         self.happened(Event::Discarded, &record.envelope.queue, &[what], 0, now);
         if !file.status.is_closed() {
@@ -42,7 +48,7 @@ impl Books {
         counts.leave(&Phase::Dead, 0);
         counts.enter(&Phase::Over(Final::Purged), 0);
         self.histories.remove(&record.envelope.id);
-        self.remember(&record.envelope, State::Purged);
+        record.envelope
     }
 
     /// One act, without its audit row.
@@ -107,7 +113,7 @@ impl Books {
     ) -> Result<MessageId, Refusal> {
         let at = self.letter_at(id).ok_or(Refusal::NoSuchLetter { id })?;
         self.letters[at].file.may_leave(id, version, now)?;
-        self.remove_letter(at, "hand_over", now);
+        self.take_out_letter(at, "hand_over", now);
         self.log(now, actor, "hand over", id, 1);
         Ok(id)
     }
@@ -115,10 +121,14 @@ impl Books {
     pub(super) fn lease_letters(&mut self, request: &LetterLeaseRequest, now: Time) -> Vec<LeaseToken> {
         let pending = self.letters.iter().filter(|l| l.file.dlq == request.dlq && l.file.leasable(now));
         let oldest: BTreeSet<(u64, MessageId)> = pending.map(|l| (l.death, l.record.envelope.id)).collect();
-        let mut tokens = Vec::new();
+        let (mut tokens, mut bytes) = (Vec::new(), 0);
         for (_, id) in oldest.into_iter().take(request.max) {
+            if bytes >= limits::LEASE_BYTES_MAX {
+                break;
+            }
             let secret = self.secret();
             let at = self.letter_at(id).expect("just found");
+            bytes += self.letters[at].record.envelope.size();
             let letter = &mut self.letters[at];
             letter.secret = Some(secret);
             letter.file.consumer = Some(request.worker.clone());

@@ -9,6 +9,7 @@ use redrive_core::failure::{Analysed, ErrorInfo, Report};
 use redrive_core::filter::Filter;
 use redrive_core::group::Leaf;
 use redrive_core::ids::{GroupId, LeafId, MessageId, QueueName};
+use redrive_core::limits;
 use redrive_core::message::{Record, Slip};
 use redrive_core::poison::{Admission, Hands};
 use redrive_core::policy::Override;
@@ -92,10 +93,13 @@ impl Books {
             }
             (Admission::SuspectFirst | Admission::Anything | Admission::NoSuspects, _) => {}
         }
-        while granted.len() < request.max {
+        let mut bytes = 0;
+        while granted.len() < request.max && bytes < limits::LEASE_BYTES_MAX {
             let suspects = admission == Admission::Anything && granted.is_empty();
             let Some(id) = self.pick(&queues, suspects, now) else { break };
-            let suspect = self.live[self.live_at(id).expect("picked")].life.indicators.is_suspect();
+            let picked = &self.live[self.live_at(id).expect("picked")];
+            let suspect = picked.life.indicators.is_suspect();
+            bytes += picked.envelope.size();
             self.grant(id, request, now);
             granted.push(id);
             if suspect {

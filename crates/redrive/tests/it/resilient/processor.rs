@@ -5,6 +5,7 @@ use redrive::core::backoff::{Backoff, Growth, Jitter};
 use redrive::core::dead_letter::{Act, ActRequest, Actor, DeadLetter, Status};
 use redrive::core::failure::Reason;
 use redrive::core::ids::MessageId;
+use redrive::core::lifecycle::State;
 use redrive::core::store::Store;
 use redrive::core::time::{Clock, Span};
 use redrive::resilient::{OnSpent, Operation, Processed, Processor, ProcessorBuilder, Rules};
@@ -257,6 +258,45 @@ async fn a_handler_that_panics_or_hangs_is_a_failure_of_its_operation_only() {
         assert_eq!(letter.file.status, Status::Pending);
         assert_eq!((letter.error.error_type.as_str(), letter.error.message.as_str()), (error_type, message));
     }
+}
+
+/// A handler that never yields: its time limit is noticed all the same, and so is its lease.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_that_blocks_its_thread_blocks_nothing_else() {
+    let stage = Stage::new();
+    let id = stage.capture("a").await;
+    let (release, wait) = std::sync::mpsc::channel::<()>();
+    let wait = Arc::new(std::sync::Mutex::new(wait));
+    let processor = stage
+        .processor()
+        .handler("a", move |_: Context| {
+            let wait = Arc::clone(&wait);
+            async move {
+                let _ = wait.lock().unwrap().recv_timeout(Duration::from_secs(30));
+            }
+        })
+        .rules(Rules { timeout: Duration::from_millis(100), ..at_once() })
+        .build()
+        .unwrap();
+    let begun = std::time::Instant::now();
+    let ended = processor.step().await;
+    let took = begun.elapsed();
+    release.send(()).unwrap();
+    assert_eq!(ended, Ok(Processed { sent_back: 1, failed: 1, ..Processed::default() }));
+    assert!(took < Duration::from_secs(25), "it was waited for: {took:?}");
+    assert_eq!(stage.store.letter(id).await.unwrap().error.error_type, "Timeout");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_snoozes_for_ever_is_put_off_for_as_long_as_may_be() {
+    let stage = Stage::new();
+    let id = stage.capture("a").await;
+    let for_ever = Span::from_millis(u64::MAX);
+    let snooze = move |_: Context| async move { Outcome::Snooze(for_ever) };
+    let processor = stage.processor().handler("a", snooze).build().unwrap();
+    let expected = Processed { sent_back: 1, returned: 1, ..Processed::default() };
+    assert_eq!(processor.step().await, Ok(expected));
+    assert_eq!(stage.store.message(id).await.unwrap().state, State::Scheduled);
 }
 
 #[tokio::test(start_paused = true)]
