@@ -19,7 +19,7 @@ pub(super) fn of(error: &Error) -> StoreError {
     };
     let advice = match kind {
         StoreErrorKind::Full => {
-            "no space is left on the disk: new work is refused until there is; leases, acks and purge go on"
+            "no space is left on the disk: new work is refused until 16 MiB are free; leases, acks and purge go on"
         }
         StoreErrorKind::Damaged => "the data file is damaged: stop, keep a copy, and restore the last backup",
         StoreErrorKind::NotAStore => "the file is not a Redrive store; name another directory with --data",

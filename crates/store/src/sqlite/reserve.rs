@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 /// Enough for some thousands of acks in the log.
 const BYTES: usize = 4 * 1024 * 1024;
+/// With this much free room there is plenty: the reserve is made, and new work is taken again.
+const PLENTY_BYTES: u64 = 16 * 1024 * 1024;
 /// Below this much free room the disk counts as nearly full.
 const TIGHT_BYTES: u64 = 256 * 1024 * 1024;
 /// How often a full disk is tried again.
@@ -45,7 +47,7 @@ impl Reserve {
         if self.is_filled() {
             return true;
         }
-        if free_bytes(self.path.parent().unwrap_or(Path::new("."))) < 4 * BYTES as u64 {
+        if self.free_bytes() < PLENTY_BYTES {
             return false;
         }
         let opened = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&self.path);
@@ -59,7 +61,12 @@ impl Reserve {
 
     /// Whether a full-length log would be a large part of what is left.
     pub(super) fn disk_is_tight(&self) -> bool {
-        free_bytes(self.path.parent().unwrap_or(Path::new("."))) < TIGHT_BYTES
+        self.free_bytes() < TIGHT_BYTES
+    }
+
+    /// Bytes that can still be written beside it.
+    pub(super) fn free_bytes(&self) -> u64 {
+        free_bytes(self.path.parent().unwrap_or(Path::new(".")))
     }
 
     /// Gives the room back to the disk.

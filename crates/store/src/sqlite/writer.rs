@@ -182,9 +182,12 @@ impl Writer {
         let pages = self.log_pages.load(Ordering::Relaxed);
         let tight = pages >= CHECKPOINT_WHEN_TIGHT && self.reserve.disk_is_tight();
         let due = tight || (idle && pages >= CHECKPOINT_WHEN_IDLE) || pages >= CHECKPOINT_ALWAYS;
-        // A full disk has no room for a longer file; what is left of it is for the log of acks.
-        let halted = self.shared.stopped.load(Ordering::SeqCst) || self.shared.full.load(Ordering::SeqCst);
-        if !due || halted {
+        if !due || self.shared.stopped.load(Ordering::SeqCst) {
+            return;
+        }
+        // On a full disk what is left is for the log of acks. Moving the log into the file lets it begin anew, so
+        // that leases and acks can go on for as long as they like, but only if the file need not grow much.
+        if self.shared.full.load(Ordering::SeqCst) && !self.file_need_not_grow() {
             return;
         }
         self.log_pages.store(0, Ordering::Relaxed);
@@ -198,6 +201,20 @@ impl Writer {
             }
             Err(_) => self.shared.stopped.store(true, Ordering::SeqCst),
         }
+    }
+
+    /// Whether the file would take up at most half of what is left, were the log moved into it now.
+    fn file_need_not_grow(&self) -> bool {
+        let connection = &self.engine.tables.connection;
+        let ask = |what: &str| {
+            connection
+                .query_row(&format!("PRAGMA {what}"), [], |row| row.get::<_, i64>(0))
+                .unwrap_or(i64::MAX)
+        };
+        let whole = u64::try_from(ask("page_count").saturating_mul(ask("page_size"))).unwrap_or(u64::MAX);
+        let path = connection.path().map(std::path::Path::new);
+        let now = path.and_then(|path| std::fs::metadata(path).ok()).map_or(0, |file| file.len());
+        whole.saturating_sub(now) <= self.reserve.free_bytes() / 2
     }
 
     fn close(self) {
@@ -222,7 +239,6 @@ pub(super) fn stopped() -> StoreError {
 }
 
 pub(super) fn no_room() -> StoreError {
-    let why =
-        "no space is left on the disk: new work is refused until there is; leases, acks and purge go on";
+    let why = "no space is left on the disk: new work is refused until 16 MiB are free; leases, acks and purge go on";
     StoreError::new(StoreErrorKind::Full, why)
 }
