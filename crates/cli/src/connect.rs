@@ -147,16 +147,17 @@ impl App {
     }
 
     /// From here on the command ends by itself, and in order, when this is notified: the first Ctrl-C does so.
+    /// The second one notifies it again.
     pub(crate) fn on_interrupt_drain(&self) -> Arc<tokio::sync::Notify> {
         let notify = Arc::new(tokio::sync::Notify::new());
         *self.drain.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&notify));
         notify
     }
 
-    /// Tells the command to end; false when it cannot.
+    /// Tells the command to end, and if it has been told already, to hurry; false when it cannot.
     pub(crate) fn drains(&self) -> bool {
-        let drain = self.drain.lock().unwrap_or_else(PoisonError::into_inner).take();
-        drain.map(|notify| notify.notify_one()).is_some()
+        let drain = self.drain.lock().unwrap_or_else(PoisonError::into_inner);
+        drain.as_ref().map(|notify| notify.notify_one()).is_some()
     }
 
     /// The error of a command that Ctrl-C ended.

@@ -86,7 +86,13 @@ fn run(cli: args::Cli) -> Done {
         if !app.drains() {
             return Err(app.interrupted());
         }
-        // The command brings what it has begun to an end; whoever asks again does not want to wait for that.
+        // The command brings what it has begun to an end; whoever asks again does not want to wait for that, and
+        // whoever asks a third time not even for what has to be given back.
+        tokio::select! {
+            biased;
+            () = interrupt() => app.drains(),
+            done = &mut running => return done,
+        };
         tokio::select! {
             biased;
             () = interrupt() => Err(app.interrupted()),

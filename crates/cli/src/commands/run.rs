@@ -101,6 +101,9 @@ pub(crate) async fn run(app: &App, args: RunArgs) -> Done {
         drain.notified().await;
         complain("finishing what was begun; Ctrl-C again ends at once");
         handle.stop();
+        drain.notified().await;
+        complain("giving back what was begun");
+        handle.stop_now();
     });
     let done = batch.run().await;
     stopper.abort();

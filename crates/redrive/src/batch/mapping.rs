@@ -196,7 +196,13 @@ impl Run<'_> {
                 done = &mut working => done.map(|_| Worked::default()),
                 worked = self.watch(limits, hold) => {
                     handle.stop();
-                    working.await.map(|_| worked)
+                    tokio::select! {
+                        done = &mut working => done.map(|_| worked),
+                        () = batch.handle.hurry.cancelled() => {
+                            handle.stop_now();
+                            working.await.map(|_| worked)
+                        }
+                    }
                 }
             };
             ended.cancel();

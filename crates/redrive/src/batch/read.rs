@@ -263,7 +263,11 @@ fn map(top: &mut Fields<'_>) -> Map {
         top.problems.add(line, "map is missing, as in map: {steps: [{run: \"echo ${item.id}\"}]}");
         return map;
     };
-    if matches!(node.value, Value::List(_)) {
+    if let Value::List(list) = &node.value {
+        if list.is_empty() {
+            top.problems
+                .add(node.line, "map is empty: at least one step, as in map: [{run: \"echo ${item.id}\"}]");
+        }
         map.steps = staged("map", node, top.problems);
         return map;
     }

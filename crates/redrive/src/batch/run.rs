@@ -104,11 +104,18 @@ impl BatchSummary {
 #[derive(Clone, Debug, Default)]
 pub struct BatchHandle {
     pub(super) stop: CancellationToken,
+    pub(super) hurry: CancellationToken,
 }
 
 impl BatchHandle {
     /// Begin no more items, let those that run finish within the grace time, give the rest back.
     pub fn stop(&self) {
+        self.stop.cancel();
+    }
+
+    /// The same without the grace time: commands are ended and their items given back, which costs no attempt.
+    pub fn stop_now(&self) {
+        self.hurry.cancel();
         self.stop.cancel();
     }
 }
