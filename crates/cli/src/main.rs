@@ -29,14 +29,41 @@ fn main() -> std::process::ExitCode {
 
 /// Ctrl-C, or whoever asks the process to end.
 async fn interrupt() {
-    let Ok(mut terminated) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) else {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut terminated), Ok(mut hung_up)) =
+        (signal(SignalKind::terminate()), signal(SignalKind::hangup()))
+    else {
         let _ = tokio::signal::ctrl_c().await;
         return;
     };
     tokio::select! {
         _ = tokio::signal::ctrl_c() => {}
         _ = terminated.recv() => {}
+        _ = hung_up.recv() => {}
     }
+}
+
+/// Ends when the terminal is gone; never under `nohup`, which asks for just that.
+pub(crate) async fn hung_up() {
+    use tokio::signal::unix::{SignalKind, signal};
+    match signal_ignored() {
+        Some(false) => {}
+        Some(true) | None => return std::future::pending().await,
+    }
+    match signal(SignalKind::hangup()) {
+        Ok(mut hangup) => drop(hangup.recv().await),
+        Err(_) => std::future::pending().await,
+    }
+}
+
+/// Whether this process was started with hang-ups ignored; nothing where the system does not say.
+fn signal_ignored() -> Option<bool> {
+    static AT_START: std::sync::OnceLock<Option<bool>> = std::sync::OnceLock::new();
+    *AT_START.get_or_init(|| {
+        let status = std::fs::read_to_string("/proc/self/status").ok()?;
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
+        Some(u64::from_str_radix(mask.trim(), 16).ok()? & 1 == 1)
+    })
 }
 
 fn run(cli: args::Cli) -> Done {

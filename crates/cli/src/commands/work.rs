@@ -25,7 +25,6 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 const EXAMPLES: &str = "\
@@ -172,8 +171,7 @@ pub(crate) async fn run(app: &App, args: WorkArgs) -> Done {
         Some(target) => for_target(args.tuned(target)?)?,
         None => by_queue(&mut store, &queues, &args).await?,
     };
-    let (stop_now, told) = watch::channel(false);
-    let worker = args.worker(app, &store, Arc::new(Stoppable { handler, told }))?;
+    let worker = args.worker(app, &store, handler)?;
     app.out.note(&format!("{} works on {}", worker.name(), names(&queues)));
     let upkeep = Upkeep::begin(store.store());
     let mut status = Status::new(&app.out);
@@ -181,7 +179,7 @@ pub(crate) async fn run(app: &App, args: WorkArgs) -> Done {
     let mut running = std::pin::pin!(worker.run());
     let mut pace = Pace::default();
     let mut tick = tokio::time::interval(SHOW_EVERY);
-    let mut stopped = None;
+    let (mut stopped, mut told) = (None, None);
     let ended = loop {
         tokio::select! {
             ended = &mut running => break ended,
@@ -192,9 +190,16 @@ pub(crate) async fn run(app: &App, args: WorkArgs) -> Done {
                     app.out.note(&stopping(&handle, args.grace));
                 }
                 // Asked twice: handlers end now, and their messages go back without having lost an attempt.
-                Some(_) => drop(stop_now.send(true)),
+                Some(_) => handle.stop_now(),
             },
-            _ = tick.tick() => status.show(&pace.line(&handle.counts())),
+            _ = tick.tick() => {
+                let trouble = handle.trouble();
+                if let Some(why) = trouble.as_ref().filter(|_| trouble != told) {
+                    app.out.note(&format!("the store does not answer as it should: {why}; trying again"));
+                }
+                told = trouble;
+                status.show(&pace.line(&handle.counts()));
+            }
         }
     };
     status.end();
@@ -357,24 +362,6 @@ impl Handler for ByQueue {
     }
 }
 
-/// A handler that ends at once when it is told to; what it was running goes with it.
-struct Stoppable {
-    handler: Arc<dyn Handler>,
-    told: watch::Receiver<bool>,
-}
-
-#[redrive::async_trait]
-impl Handler for Stoppable {
-    async fn handle(&self, context: Context) -> Outcome {
-        let mut told = self.told.clone();
-        tokio::select! {
-            biased;
-            Ok(_) = told.wait_for(|now| *now) => Outcome::Release,
-            outcome = self.handler.handle(context) => outcome,
-        }
-    }
-}
-
 /// Who asked to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
@@ -397,6 +384,8 @@ impl Signals {
         tokio::select! {
             _ = self.interrupt.recv() => By::Interrupt,
             _ = self.terminate.recv() => By::Terminate,
+            // The terminal is gone; the work is not.
+            () = crate::hung_up() => By::Terminate,
         }
     }
 }

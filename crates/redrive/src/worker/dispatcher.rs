@@ -170,10 +170,11 @@ impl Dispatcher {
     /// Works until `stop`, then ends within the grace time.
     pub(super) async fn run(mut self, stop: CancellationToken) -> Result<(), Error> {
         tracing::info!(worker = %self.plan.name, queues = ?self.plan.queues, "worker started");
+        let (hurry, mut hurried) = (self.handle.hurry.clone(), false);
         let _slots = Raised::by(Gauge::WorkerSlots, self.plan.concurrency);
         loop {
             self.heartbeat.beat();
-            if stop.is_cancelled() || self.is_through() || self.failed.is_some() {
+            if stop.is_cancelled() || hurried || self.is_through() || self.failed.is_some() {
                 self.begin_ending();
             }
             self.advance_ending();
@@ -200,6 +201,10 @@ impl Dispatcher {
                     if let Ok(entered) = ended { self.slot_freed(&entered); }
                 }
                 () = stop.cancelled(), if self.ending.is_none() => {}
+                () = hurry.cancelled(), if !hurried => {
+                    hurried = true;
+                    self.hurry();
+                }
                 () = self.told.notified() => self.progress_told(),
                 () = tokio::time::sleep_until(alarm.into()) => {}
             }

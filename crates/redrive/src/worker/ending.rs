@@ -8,6 +8,8 @@ use redrive_core::priority_queue::Dequeued;
 use redrive_core::time::Span;
 use std::time::{Duration, Instant};
 
+/// The grace time of a worker that was told not to wait.
+const HURRY: Span = Span::from_secs(2);
 /// How long the store may take to answer the last call when the grace time is over.
 const ANSWER: Duration = Duration::from_secs(2);
 
@@ -44,6 +46,7 @@ impl Dispatcher {
         // A store that cannot be told anything any more is not worth waiting for.
         let grace = if self.failed.is_some() { Span::ZERO } else { self.plan.grace };
         self.ending = Some(Ending::of(grace, Instant::now()));
+        self.hurry();
         if let Some(waiting) = self.calls.waiting.take() {
             waiting.abort();
         }
@@ -58,6 +61,18 @@ impl Dispatcher {
         while matches!(self.hand_off.dequeue(), Dequeued::Item(_) | Dequeued::Expired(_)) {}
         for token in unbegun {
             self.give_back(token);
+        }
+    }
+
+    /// Cuts the grace time short, once somebody asked for that.
+    pub(super) fn hurry(&mut self) {
+        if let Some(ending) = &mut self.ending
+            && self.handle.hurry.is_cancelled()
+        {
+            let hurried = Ending::of(HURRY, Instant::now());
+            if hurried.gone_at < ending.gone_at {
+                *ending = Ending { cancel_at: Instant::now(), ..hurried };
+            }
         }
     }
 

@@ -30,8 +30,8 @@ use redrive_core::store::{LeaseRequest, Store, check_lease};
 use redrive_core::time::Span;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use throttle::{KeyOf, Limits};
 use tokio_util::sync::CancellationToken;
@@ -141,6 +141,7 @@ impl Worker {
                     return Err(error);
                 }
                 tracing::warn!(worker = self.name(), %error, "the store cannot be reached yet");
+                self.handle.in_trouble(Some(error.to_string()));
                 heartbeat.beat();
                 if pause(&stop, pace.wait()).await {
                     return Ok(self.handle.counts());
@@ -177,6 +178,8 @@ impl Runnable for Worker {
 #[derive(Clone, Debug, Default)]
 pub struct WorkerHandle {
     stop: CancellationToken,
+    hurry: CancellationToken,
+    trouble: Arc<Mutex<Option<String>>>,
     tally: Arc<Tally>,
 }
 
@@ -184,6 +187,23 @@ impl WorkerHandle {
     /// Take no more work, finish what is being worked on within the grace time, give the rest back.
     pub fn stop(&self) {
         self.stop.cancel();
+    }
+
+    /// The same without the grace time: handlers are told to stop and their messages given back at once.
+    pub fn stop_now(&self) {
+        self.hurry.cancel();
+        self.stop.cancel();
+    }
+
+    /// What keeps it from working at the moment: what the store said to the last call that failed, until one
+    /// succeeds.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn in_trouble(&self, why: Option<String>) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 
     /// What it has done so far.

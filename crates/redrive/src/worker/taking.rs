@@ -111,6 +111,7 @@ impl Dispatcher {
 
     pub(super) fn leased(&mut self, asked: usize, asked_at: Instant, deliveries: Vec<Delivery>) {
         self.lease_backoff.succeeded();
+        self.handle.in_trouble(None);
         self.dry = deliveries.len() < asked;
         if !deliveries.is_empty() {
             self.woken_for_nothing = Duration::ZERO;

@@ -72,6 +72,7 @@ impl Dispatcher {
             }
         };
         self.settle_backoff.succeeded();
+        self.handle.in_trouble(None);
         self.recount = true;
         for (settlement, result) in batch.into_iter().zip(results) {
             if matches!(settlement.what, Settle::Progress { .. }) {
@@ -114,6 +115,7 @@ impl Dispatcher {
         let hopeless = matches!(error, Error::Refused(_)) || is_final(&error);
         tracing::warn!(worker = %self.plan.name, doing, %error, hopeless, "store call failed");
         self.lease_backoff.failed();
+        self.handle.in_trouble(Some(error.to_string()));
         if hopeless && self.failed.is_none() {
             self.failed = Some(error);
         }

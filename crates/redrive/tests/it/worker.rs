@@ -473,6 +473,28 @@ async fn a_dead_letter_policy_rules_and_speaks() {
     assert_eq!(ends["down"], (Reason::MaxAttempts, 4));
 }
 
+/// Asked not to wait, a worker gives back at once what its handlers have not done, however long its grace time.
+#[tokio::test]
+async fn a_worker_that_is_told_to_hurry_gives_back_at_once() {
+    let store = redrive::memory();
+    enqueue(&store, (0..3).map(|n| message("q", "k", &n.to_string())).collect()).await;
+    let worker = worker(&store)
+        .grace(Span::from_secs(600))
+        .fallback(|_: Context| std::future::pending::<()>())
+        .build()
+        .unwrap();
+    let handle = worker.handle();
+    let run = tokio::spawn(async move { worker.run().await });
+    eventually("all run", async || handle.counts().running == 3).await;
+    handle.stop();
+    handle.stop_now();
+    let counts = tokio::time::timeout(crate::support::PATIENCE, run).await.unwrap().unwrap().unwrap();
+    assert_eq!(counts.released, 3);
+    for message in store.messages(Query::default()).await.unwrap().items {
+        assert_eq!((message.attempts, message.leased_by), (0, None));
+    }
+}
+
 /// A handler that blocks the only thread loses its lease: what it says then counts for nothing, the message is
 /// delivered again, and nothing stays taken under the limit of its kind.
 #[tokio::test]
