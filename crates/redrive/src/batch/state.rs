@@ -10,6 +10,7 @@ use redrive_core::time::{Span, Time};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -19,6 +20,8 @@ const NAMESPACE: &str = "run";
 const HOLD_FOR: Span = Span::from_secs(15);
 /// How often it gives one: four chances before it is given up.
 const BEAT: Span = Span::from_secs(3);
+/// How long a process that was killed may take to be gone.
+const GOING: Duration = Duration::from_secs(1);
 
 /// How far a run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -143,11 +146,17 @@ pub(super) struct Hold {
 impl Hold {
     /// Takes the right to run this job, or says who has it.
     pub(super) async fn take(store: &Arc<dyn Store>, job: &str, who: &str) -> Result<Self, BatchError> {
-        let mut kept = Kept::<Holder>::load(store.as_ref(), format!("{job}.holder")).await?;
-        let now = store.info().await?.now;
-        if let Some(other) = kept.value.as_ref().filter(|other| !other.is_gone(now)) {
-            return Err(busy(job, other));
-        }
+        let asked = Instant::now();
+        let (mut kept, now) = loop {
+            let kept = Kept::<Holder>::load(store.as_ref(), format!("{job}.holder")).await?;
+            let now = store.info().await?.now;
+            match kept.value.as_ref().filter(|other| !other.is_gone(now)) {
+                None => break (kept, now),
+                // A process that was killed takes a moment to be gone.
+                Some(_) if asked.elapsed() < GOING => tokio::time::sleep(GOING / 20).await,
+                Some(other) => return Err(busy(job, other)),
+            }
+        };
         let pid = std::process::id();
         let holder = Holder {
             who: who.to_owned(),
@@ -223,11 +232,19 @@ fn born(pid: u32) -> Option<u64> {
     line.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
+/// Whether it has ended and only waits for its parent to hear of it.
+fn is_over(pid: u32) -> bool {
+    let line = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = line.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().next());
+    matches!(state, Some("Z" | "X"))
+}
+
 /// Whether the process of this number is the one that is meant.
 fn is_alive(pid: u32, since: Option<u64>) -> bool {
     let Some(id) = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw) else { return true };
     match rustix::process::test_kill_process(id) {
         Err(rustix::io::Errno::SRCH) => false,
+        Ok(()) | Err(_) if is_over(pid) => false,
         Ok(()) | Err(_) => since.is_none() || born(pid).is_none() || born(pid) == since,
     }
 }

@@ -149,13 +149,13 @@ impl<T: Tables> Engine<T> {
         if queues.contains_key(name) {
             return Ok(());
         }
+        if let Some(owner) = owner_of_drawer(queues.iter(), name) {
+            return Err(Refusal::IsDrawer { queue: name.clone(), owner }.into());
+        }
         check_drawers(queues, name, policy)?;
         if queues.len() >= limits::QUEUES_MAX {
             let why = format!("there are {} already; a name per message is a mistake", limits::QUEUES_MAX);
             return Err(Refusal::invalid("queue", why).into());
-        }
-        if let Some(owner) = owner_of_drawer(queues.iter(), name) {
-            return Err(Refusal::IsDrawer { queue: name.clone(), owner }.into());
         }
         Ok(())
     }
@@ -188,6 +188,7 @@ impl<T: Tables> Engine<T> {
     ) -> Outcome<()> {
         policy.check(name)?;
         actor.check()?;
+        self.check_queue(name, &policy)?;
         check_drawers(self.queues()?, name, &policy)?;
         let rules = self.queues()?.get(name).and_then(|row| row.policy.breaker.clone());
         let key = |rules: &Option<BreakerPolicy>| rules.as_ref().map(|rules| rules.key.clone());
