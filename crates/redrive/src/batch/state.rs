@@ -221,9 +221,7 @@ fn busy(job: &str, other: &Holder) -> BatchError {
 }
 
 fn host() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let name: String = name.trim().chars().filter(|c| !c.is_control()).take(64).collect();
-    if name.is_empty() { "this machine".into() } else { name }
+    crate::here::host().unwrap_or_else(|| "this machine".into())
 }
 
 /// When a process began: the 22nd field of its line in `/proc`, counted after the name, which may hold spaces.

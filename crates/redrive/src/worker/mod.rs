@@ -16,6 +16,7 @@ mod throttle;
 
 use crate::dead_letter_policy::DeadLetterPolicy;
 use crate::handler::{Handler, IntoHandler};
+use crate::here;
 use crate::pace::{Pace, is_final, pause};
 use crate::runnable::{Heartbeat, Runnable};
 use async_trait::async_trait;
@@ -283,7 +284,7 @@ impl WorkerBuilder {
             store,
             queues: Vec::new(),
             name: default_name(),
-            host: hostname(),
+            host: here::host(),
             version: None,
             concurrency: 16,
             prefetch: 0,
@@ -486,15 +487,9 @@ impl WorkerBuilder {
     }
 }
 
-fn hostname() -> Option<String> {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
-    let name: String = name.trim().chars().filter(|c| !c.is_control()).take(64).collect();
-    (!name.is_empty()).then_some(name)
-}
-
 /// Host, process, and a random part: the process id alone comes back after a restart in a container.
 fn default_name() -> String {
-    let host = hostname().unwrap_or_else(|| "worker".into());
+    let host = here::host().unwrap_or_else(|| "worker".into());
     let id = crate::new_id().to_string();
     let tail = id.get(id.len().saturating_sub(6)..).unwrap_or_default();
     format!("{host}-{}-{tail}", std::process::id())
