@@ -493,9 +493,9 @@ impl Desk {
         let (act, reason) = match disposition {
             Disposition::Leave => return LetterSettle::Snooze { span: self.leave_for },
             Disposition::Resolve { note } => (Act::Resolve, Some(note)),
-            Disposition::Replay => (Act::Retry { at: None }, None),
+            Disposition::Replay => (Act::retry(), None),
             Disposition::ReplayAfter(span) => match self.now().await {
-                Ok(now) => (Act::Retry { at: Some(now.plus(span)) }, None),
+                Ok(now) => (Act::retry_at(now.plus(span)), None),
                 Err(error) => return failed(&error.to_string()),
             },
             Disposition::Discard { reason } => (Act::Abandon, Some(reason)),

@@ -76,7 +76,7 @@ pub async fn replay(
 ) -> Result<Replayed, Error> {
     let ids: BTreeSet<MessageId> = ids.into_iter().collect();
     let all: Vec<Pick> = ids.into_iter().map(|id| Pick { id, version: None }).collect();
-    let (replayed, skipped) = act(store.as_ref(), &all, &Act::Retry { at: None }, &actor).await?;
+    let (replayed, skipped) = act(store.as_ref(), &all, &Act::retry(), &actor).await?;
     Ok(Replayed { matched: all.len() as u64, replayed, skipped, ..Replayed::default() })
 }
 
@@ -88,7 +88,7 @@ pub async fn replay(
 pub async fn replay_where(store: &Arc<dyn Store>, filter: Filter, actor: Actor) -> Result<Replayed, Error> {
     let id = OperationId::new(redrive_store::new_id());
     let actor = Actor { source: SOURCE.into(), ..actor };
-    let spec = OperationSpec { id, act: Act::Retry { at: None }, filter, bound: None, actor };
+    let spec = OperationSpec { id, act: Act::retry(), filter, bound: None, actor };
     let operation = ask(store.start(spec)).await?;
     carry_out(store.as_ref(), operation).await
 }
@@ -132,7 +132,7 @@ pub async fn replay_if(
         }
     })
     .await?;
-    let (replayed, skipped) = act(store.as_ref(), &picks, &Act::Retry { at: None }, &actor).await?;
+    let (replayed, skipped) = act(store.as_ref(), &picks, &Act::retry(), &actor).await?;
     Ok(Replayed { matched: picks.len() as u64, replayed, skipped, ..Replayed::default() })
 }
 
@@ -172,7 +172,7 @@ pub async fn replay_distinct(
         single.extend(picks.pop());
         rest.push((single.len() - 1, picks));
     }
-    let outcomes = act_each(store.as_ref(), &single, &Act::Retry { at: None }, &actor).await?;
+    let outcomes = act_each(store.as_ref(), &single, &Act::retry(), &actor).await?;
     let replayed = outcomes.iter().filter(|went| **went).count() as u64;
     let mut resolved = 0;
     if others == Others::Resolve {

@@ -328,8 +328,7 @@ async fn redrive_in(work: &dyn Store, letter: &DeadLetter, actor: &Actor) -> Res
         },
         Some(Err(refusal)) => return Err(refusal.into()),
     }
-    let request =
-        ActRequest { id, act: Act::Retry { at: None }, actor: actor.clone(), expected_version: None };
+    let request = ActRequest { id, act: Act::retry(), actor: actor.clone(), expected_version: None };
     match ask(work.act(vec![request])).await?.pop() {
         Some(Ok(_)) | None => Ok(Some(true)),
         Some(Err(Refusal::NoSuchLetter { .. })) => Ok(None),

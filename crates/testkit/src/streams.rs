@@ -28,7 +28,7 @@ use proptest::prelude::{Just, Strategy, prop_oneof};
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunner};
 use redrive_core::backoff::{Backoff, Growth, Jitter};
 use redrive_core::breaker::{BreakerKey, BreakerPolicy};
-use redrive_core::dead_letter::Act;
+use redrive_core::dead_letter::{Act, Retry};
 use redrive_core::failure::Route;
 use redrive_core::operation::Control;
 use redrive_core::poison::{PoisonPolicy, Release};
@@ -126,7 +126,7 @@ impl ActOp {
     #[must_use]
     pub fn at(&self, now: Time) -> Act {
         match self {
-            Self::Retry(delay) => Act::Retry { at: delay.map(|s| now.plus(Span::from_secs(s))) },
+            Self::Retry(delay) => Act::Retry(Retry { at: delay.map(|s| now.plus(Span::from_secs(s))) }),
             Self::Review => Act::Review,
             Self::Quarantine(s) => Act::Quarantine { until: now.plus(Span::from_secs(*s)) },
             Self::Release => Act::Release,

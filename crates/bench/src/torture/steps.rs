@@ -177,7 +177,7 @@ pub fn failure(which: u8, permanent: bool) -> Settle {
 impl Deed {
     fn act(self, now: Time) -> Act {
         match self {
-            Self::Retry => Act::Retry { at: None },
+            Self::Retry => Act::retry(),
             Self::Review => Act::Review,
             Self::Quarantine(seconds) => Act::Quarantine { until: now.plus(Span::from_secs(seconds)) },
             Self::Release => Act::Release,

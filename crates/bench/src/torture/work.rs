@@ -203,7 +203,7 @@ async fn operate(site: &Site, mut rng: Rng) -> Outcome<()> {
             let Some(letter) = rng.pick(&letters) else { break };
             let id = letter.id();
             let act = match letter.file.status {
-                Status::Pending if rng.one_in(2) => Act::Retry { at: None },
+                Status::Pending if rng.one_in(2) => Act::retry(),
                 Status::Pending => Act::Resolve,
                 Status::Resolved if crowded => Act::Purge,
                 Status::Resolved

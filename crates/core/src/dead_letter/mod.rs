@@ -19,16 +19,20 @@ mod status;
 pub use capture::Captured;
 pub use status::{Move, Place, Status, next_status};
 
+/// How a letter is sent back.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Retry {
+    /// Not before then; at once when not said.
+    #[serde(default)]
+    pub at: Option<Time>,
+}
+
 /// What an operator, a policy or a consumer does to one letter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "act")]
 pub enum Act {
     /// Send it back to work.
-    Retry {
-        /// Not before then; at once when not said.
-        #[serde(default)]
-        at: Option<Time>,
-    },
+    Retry(Retry),
     /// Ask for a person.
     Review,
     /// Set aside until a time.
@@ -51,6 +55,18 @@ pub enum Act {
 }
 
 impl Act {
+    /// Back to work at once, as it was.
+    #[must_use]
+    pub fn retry() -> Self {
+        Self::Retry(Retry::default())
+    }
+
+    /// Back to work, not before then.
+    #[must_use]
+    pub fn retry_at(at: Time) -> Self {
+        Self::Retry(Retry { at: Some(at) })
+    }
+
     /// The move this act makes, if it makes one.
     #[must_use]
     pub const fn as_move(&self) -> Option<Move> {
@@ -450,7 +466,7 @@ impl ActRequest {
     pub fn release_to_queue(id: MessageId) -> Self {
         let reason = Some("quarantine ended".to_owned());
         let actor = Actor { name: "system".into(), source: "system".into(), reason };
-        Self { id, act: Act::Retry { at: None }, actor, expected_version: None }
+        Self { id, act: Act::retry(), actor, expected_version: None }
     }
 }
 

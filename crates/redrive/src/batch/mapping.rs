@@ -63,7 +63,7 @@ impl Run<'_> {
     pub(super) async fn retry_dead(&self) -> Result<(), BatchError> {
         let ledger = self.ledger();
         let ids = ledger.dead(&ledger.done().await?).await?.ids;
-        self.batch.act(&ids, &Act::Retry { at: None }, "the run was asked to retry its dead items").await
+        self.batch.act(&ids, &Act::retry(), "the run was asked to retry its dead items").await
     }
 
     /// Puts the items in the queue that are nowhere yet, and takes back what is no longer in the input.

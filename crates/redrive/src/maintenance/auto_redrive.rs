@@ -80,6 +80,6 @@ fn request(letter: &DeadLetter, rule: AutoRedrive, now: Time) -> Option<ActReque
     let file = &letter.file;
     let reason = format!("automatic redrive {} of {}", file.redrives + 1, rule.limit);
     let actor = Actor { reason: Some(reason), ..Actor::new("maintenance", "library") };
-    let (id, act) = (letter.id(), Act::Retry { at: None });
+    let (id, act) = (letter.id(), Act::retry());
     Some(ActRequest { id, act, actor, expected_version: Some(file.version) })
 }

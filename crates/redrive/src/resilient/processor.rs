@@ -361,7 +361,7 @@ impl Processor {
             LetterSettle::Do { act, actor }
         };
         match decision {
-            Decision::Due => act(Act::Retry { at: None }, None),
+            Decision::Due => act(Act::retry(), None),
             Decision::Later(Span::ZERO) => LetterSettle::Release,
             Decision::Later(span) | Decision::NotOurs(span) => LetterSettle::Snooze { span: *span },
             Decision::Ask(why) => act(Act::Review, Some(why)),

@@ -314,7 +314,7 @@ async fn letters_sent_back_by_hand_are_finished_by_the_next_run() {
     let text = job(4, "[ ${item} != 3 ] || [ -e mended ] || exit 1", "");
     shop.run(&text).await;
     shop.write("mended", "");
-    shop.act(Act::Retry { at: None }).await;
+    shop.act(Act::retry()).await;
     assert_eq!(counts(&shop.run(&text).await), [4, 4, 0, 0, 0]);
 }
 
@@ -375,7 +375,7 @@ async fn what_is_no_item_of_the_run_is_neither_executed_nor_lost() {
     assert_eq!(counts(&anew), [4, 4, 0, 0, 0]);
     let effects = shop.lines("effects").len();
     shop.act(Act::Reopen).await;
-    shop.act(Act::Retry { at: None }).await;
+    shop.act(Act::retry()).await;
     let summary = shop.run(&stopping).await;
     assert_eq!((counts(&summary), summary.stopped), ([4, 4, 0, 0, 0], None), "no failure of the run");
     assert_eq!(shop.lines("effects").len(), effects);

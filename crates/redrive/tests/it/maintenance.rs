@@ -160,7 +160,7 @@ async fn operations_of_code_are_ended_and_those_of_people_are_not() {
     let begin = async |source: &str| {
         let actor = Actor::new("x", source);
         let id = redrive::core::ids::OperationId::new(redrive::new_id());
-        let (act, filter) = (Act::Retry { at: None }, "queue:q".parse().unwrap());
+        let (act, filter) = (Act::retry(), "queue:q".parse().unwrap());
         store.start(OperationSpec { id, act, filter, bound: None, actor }).await.unwrap().id
     };
     let (ours, theirs) = (begin("library").await, begin("cli").await);

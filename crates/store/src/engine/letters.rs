@@ -65,8 +65,8 @@ impl<T: Tables> Engine<T> {
                 Ok(LetterState { id, status: None, version: letter.file.version })
             }
             Acted::Changed(file) => {
-                if let Act::Retry { at } = &request.act {
-                    self.revive(letter, at.unwrap_or(now), now)?;
+                if let Act::Retry(retry) = &request.act {
+                    self.revive(letter, retry.at.unwrap_or(now), now)?;
                 }
                 match &request.act {
                     Act::Resolve => self.learn(letter, |lessons| lessons.resolved += 1)?,

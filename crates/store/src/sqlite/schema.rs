@@ -11,7 +11,7 @@ use rusqlite::Connection;
 pub(super) const APPLICATION_ID: i32 = 0x5244_5256;
 
 /// What each version adds to the one before; the first makes the tables.
-const STEPS: [&str; 3] = [VERSION_1, VERSION_2, VERSION_3];
+const STEPS: [&str; 4] = [VERSION_1, VERSION_2, VERSION_3, VERSION_4];
 
 /// Bodies are keyed by sequence and only ever appended; what changes is in narrow rows apart from them.
 /// Columns of `letters` beside `file` repeat what is in it, for SQL to search by; they are never read back.
@@ -121,6 +121,12 @@ CREATE TABLE tallies(
   metric TEXT NOT NULL, queue TEXT NOT NULL, label TEXT NOT NULL, count INTEGER NOT NULL, sum INTEGER NOT NULL,
   max INTEGER NOT NULL, since INTEGER NOT NULL, PRIMARY KEY(metric, queue, label)
 ) WITHOUT ROWID;
+";
+
+/// Triage. The version of a letter stands beside its file, so that members can be frozen without reading it.
+const VERSION_4: &str = "
+ALTER TABLE letters ADD COLUMN version INTEGER NOT NULL DEFAULT 0;
+UPDATE letters SET version = coalesce(json_extract(file, '$.version'), 0) WHERE json_valid(file);
 ";
 
 /// The version this program writes.

@@ -78,8 +78,9 @@ const ADD_LETTER: &str = "INSERT INTO letters(death, id, seq, queue, kind, prior
      max_attempts, ttl_ends_at, deadline, ready_at, attempts, deliveries, generation, given_back, failed, \
      failing_since, last_delay, first_received_at, updated_at, file, secret, dlq, status, reason, route, category, \
      severity, leaf, redrives, dead_at, last_failed_at, expires_at, quarantined_until, holds_key, available_at, \
-     consumer_until, breaker, indicators, reply_to, progress) VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,\
-     ?25,?26,?27,?28,?29,?30,?31,?32,?33,?34,?35,?36,?37,?38,?39,?40,?41,?42,?43)";
+     consumer_until, breaker, indicators, reply_to, progress, version) \
+     VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,\
+     ?25,?26,?27,?28,?29,?30,?31,?32,?33,?34,?35,?36,?37,?38,?39,?40,?41,?42,?43,?44)";
 
 /// Rows kept in memory as they were written: about 20 MB at most.
 const RECENT_MAX: usize = 65_536;
@@ -339,6 +340,7 @@ impl Tables for SqlTables {
             &rows::indicators(life)?,
             &slip.reply_to.as_ref().map(QueueName::as_str),
             &rows::progress(life)?,
+            &int(file.version),
         ];
         self.run_one("a dead letter", ADD_LETTER, params)
     }

@@ -420,8 +420,7 @@ fn i47_who_asked_in_the_second_format_is_answered() {
         let letter = store.letters(Query::default()).await.unwrap().items.remove(0);
         assert_eq!(letter.message.envelope.reply_to, Some(answers.clone()));
         let actor = Actor::new("ada", "test");
-        let retry =
-            ActRequest { id: letter.id(), act: Act::Retry { at: None }, actor, expected_version: None };
+        let retry = ActRequest { id: letter.id(), act: Act::retry(), actor, expected_version: None };
         store.act(vec![retry]).await.unwrap().remove(0).unwrap();
         let jobs = LeaseRequest {
             queues: vec!["jobs".parse().unwrap()],

@@ -142,7 +142,7 @@ pub(super) async fn trap2_trap3_a_retry_starts_again_and_forgets_nothing(stage: 
     }
     let letter = stage.letter(id).await;
     let now = stage.clock.advance(secs(60));
-    let state = stage.act(id, Act::Retry { at: None }).await;
+    let state = stage.act(id, Act::retry()).await;
     assert_eq!(state, Ok(LetterState { id, status: Some(Status::Retrying), version: 2 }));
     let revived = Message {
         state: State::Ready,
@@ -172,14 +172,14 @@ pub(super) async fn trap2_trap3_a_retry_starts_again_and_forgets_nothing(stage: 
 pub(super) async fn a_retry_may_wait_for_its_time(stage: &Stage<'_>) {
     let id = stage.dead(new(1, "q"), "Bad").await.id();
     let at = stage.now().plus(secs(30));
-    stage.act(id, Act::Retry { at: Some(at) }).await.expect("pending");
+    stage.act(id, Act::retry_at(at)).await.expect("pending");
     let message = stage.message(id).await;
     assert_eq!((message.state, message.ready_at), (State::Scheduled, at));
     assert_eq!(stage.take("q", 1).await, []);
     stage.clock.set(at);
     assert_eq!(stage.take("q", 1).await.len(), 1);
     let other = stage.dead(new(2, "q"), "Bad").await.id();
-    stage.act(other, Act::Retry { at: Some(START) }).await.expect("pending");
+    stage.act(other, Act::retry_at(START)).await.expect("pending");
     assert_eq!(stage.message(other).await.ready_at, at, "the past is now");
 }
 
@@ -188,7 +188,7 @@ pub(super) async fn success_after_a_retry_closes_the_letter(stage: &Stage<'_>) {
     let sent = new(1, "q");
     let before = stage.dead(sent.clone(), "Bad").await;
     let id = before.id();
-    stage.act(id, Act::Retry { at: None }).await.expect("pending");
+    stage.act(id, Act::retry()).await.expect("pending");
     let taken = stage.take_one("q").await;
     let now = stage.clock.advance(secs(5));
     let settled = stage.settle(taken.token, Settle::Ack).await;
@@ -226,7 +226,7 @@ pub(super) async fn success_after_a_retry_closes_the_letter(stage: &Stage<'_>) {
     assert_eq!(stage.settle(taken.token, Settle::Ack).await, Err(Refusal::StaleToken { id }));
     // Reopened and sent back again, the fencing number goes on.
     stage.act(id, Act::Reopen).await.expect("closed");
-    stage.act(id, Act::Retry { at: None }).await.expect("pending");
+    stage.act(id, Act::retry()).await.expect("pending");
     let taken = stage.take_one("q").await;
     assert_eq!((taken.message.deliveries, taken.message.generation), (3, 3));
 }
@@ -238,7 +238,7 @@ pub(super) async fn a_second_death_reopens_the_same_letter(stage: &Stage<'_>) {
     let other = stage.dead(new(2, "q"), "Bad").await;
     assert_eq!((first.death, other.death), (1, 2));
     let actor = Actor { reason: Some("try again".into()), ..operator() };
-    let request = ActRequest { id, act: Act::Retry { at: None }, actor, expected_version: Some(1) };
+    let request = ActRequest { id, act: Act::retry(), actor, expected_version: Some(1) };
     stage.act_as(request).await.expect("pending");
     let taken = stage.take_one("q").await;
     let now = stage.clock.advance(secs(4));
@@ -294,7 +294,7 @@ pub(super) async fn trap1_a_redrive_obeys_the_rules_of_today(stage: &Stage<'_>) 
     let id = stage.dead(new(1, "q"), "Bad").await.id();
     stage.set("q", QueuePolicy { dlq: Some(q("new-drawer")), lease: secs(77), ..rules(2) }).await;
     assert_eq!(stage.letter(id).await.file.dlq, q("q-dlq"), "a letter lies where it was put");
-    stage.act(id, Act::Retry { at: None }).await.expect("pending");
+    stage.act(id, Act::retry()).await.expect("pending");
     for _ in 0..2 {
         let taken = stage.take_one("q").await;
         assert_eq!(taken.message.lease_expires_at, Some(stage.now().plus(secs(77))));
@@ -324,7 +324,7 @@ pub(super) async fn i35_what_was_redriven_is_past_its_deadline_and_runs(stage: &
     let id = stage.dead(late, "Bad").await.id();
     stage.set("q", QueuePolicy { on_expire: OnExpire::Drop, ..rules(2) }).await;
     stage.clock.set(START.plus(secs(60)));
-    stage.act(id, Act::Retry { at: None }).await.expect("pending");
+    stage.act(id, Act::retry()).await.expect("pending");
     assert_eq!(stage.store.purge(q("q"), operator()).await.map(|p| p.purged), Ok(0), "purge skips it");
     let refusal = Refusal::WrongState { id, state: State::Ready, command: "cancel".into() };
     assert_eq!(stage.store.cancel(vec![id], operator()).await, Ok(vec![Err(refusal)]));
@@ -351,7 +351,7 @@ pub(super) async fn i33_history_goes_on_over_generations(stage: &Stage<'_>) {
             numbers.push((generation, attempt));
             stage.clock.advance(BACKOFF);
         }
-        stage.act(id, Act::Retry { at: None }).await.expect("pending");
+        stage.act(id, Act::retry()).await.expect("pending");
     }
     let message = stage.message(id).await;
     let kept: Vec<_> = message.failures.iter().map(|f| (f.generation, f.attempt)).collect();

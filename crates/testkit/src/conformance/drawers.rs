@@ -72,7 +72,7 @@ pub(super) async fn i16_the_oldest_death_first_and_each_once(stage: &Stage<'_>) 
         stage.dead(new(n, "q"), "Bad").await;
     }
     stage.act(message_id(3), Act::Review).await.expect("pending");
-    stage.act(message_id(4), Act::Retry { at: None }).await.expect("pending");
+    stage.act(message_id(4), Act::retry()).await.expect("pending");
     let ids = |drawn: Vec<LetterDelivery>| -> Vec<_> { drawn.iter().map(|d| d.token.id).collect() };
     assert_eq!(ids(stage.draw("q-dlq", 2).await), [5, 1].map(message_id), "pending ones only");
     assert_eq!(ids(stage.draw("q-dlq", 10).await), [2].map(message_id));
@@ -120,7 +120,7 @@ pub(super) async fn a_letter_in_a_consumers_hands_is_nobody_elses(stage: &Stage<
     stage.store.lease_letters(request).await.expect("answers");
     let until = START.plus(secs(60));
     let before = stage.seen().await;
-    for act in [Act::Resolve, Act::Retry { at: None }, Act::Review, Act::Abandon] {
+    for act in [Act::Resolve, Act::retry(), Act::Review, Act::Abandon] {
         let leased = Refusal::LetterLeased { id, worker: "c".into(), until };
         assert_eq!(stage.act(id, act).await, Err(leased));
     }
@@ -133,7 +133,7 @@ pub(super) async fn a_letter_in_a_consumers_hands_is_nobody_elses(stage: &Stage<
 
 pub(super) async fn a_consumer_acts_by_its_token(stage: &Stage<'_>) {
     stage.set("q", rules(1)).await;
-    let cases = [(Act::Resolve, Status::Resolved), (Act::Retry { at: None }, Status::Retrying)];
+    let cases = [(Act::Resolve, Status::Resolved), (Act::retry(), Status::Retrying)];
     for (n, (act, status)) in (1..).zip(cases) {
         let id = stage.dead(new(n, "q"), "Bad").await.id();
         let drawn = stage.draw_one("q-dlq").await;
@@ -267,7 +267,7 @@ pub(super) async fn a_letters_token_is_no_messages_token(stage: &Stage<'_>) {
     let drawn = stage.draw_one("q-dlq").await;
     let ack = redrive_core::store::Settle::Ack;
     assert_eq!(stage.settle(drawn.token, ack.clone()).await, Err(Refusal::StaleToken { id }));
-    let retry = LetterSettle::Do { act: Act::Retry { at: None }, actor: operator() };
+    let retry = LetterSettle::Do { act: Act::retry(), actor: operator() };
     stage.return_letter(drawn.token, retry).await.expect("held");
     let taken = stage.take_one("q").await;
     assert_eq!(stage.settle(drawn.token, ack).await, Err(Refusal::StaleToken { id }));

@@ -192,7 +192,7 @@ pub(super) async fn i41_a_key_shows_where_its_message_is(stage: &Stage<'_>) {
     stage.act(removed, Act::Purge).await.expect("it is closed");
     expected.push((9, State::Purged));
     let retried = stage.dead_keyed(sent(10)).await;
-    stage.act(retried, Act::Retry { at: None }).await.expect("it is pending");
+    stage.act(retried, Act::retry()).await.expect("it is pending");
     expected.push((10, State::Ready));
     for (n, state) in expected {
         let reply = stage.try_send(NewMessage { id: message_id(100 + n), ..sent(n) }).await;
@@ -299,7 +299,7 @@ pub(super) async fn a_full_queue_refuses_by_count(stage: &Stage<'_>) {
     assert_eq!(stage.try_send(new(1, "q")).await.map(|r| r.duplicate), Ok(true), "a repeat needs no room");
     stage.settle(delivery.token, hopeless("Bad")).await.expect("held");
     stage.send(new(3, "q")).await;
-    assert!(stage.act(delivery.token.id, Act::Retry { at: None }).await.is_ok(), "a redrive is not limited");
+    assert!(stage.act(delivery.token.id, Act::retry()).await.is_ok(), "a redrive is not limited");
     assert_eq!(stage.counts("q").await.waiting, 3);
 }
 

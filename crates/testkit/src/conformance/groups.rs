@@ -74,7 +74,7 @@ pub(super) async fn i15_counts_are_exact_through_every_turn(stage: &Stage<'_>) {
         (Act::Abandon, 1),
         (Act::Note, 1),
         (Act::Reopen, 2),
-        (Act::Retry { at: None }, 2),
+        (Act::retry(), 2),
     ] {
         let name = act.name();
         stage.act(id, act).await.expect("the way is open");
@@ -84,10 +84,10 @@ pub(super) async fn i15_counts_are_exact_through_every_turn(stage: &Stage<'_>) {
     stage.settle(stage.take_one("q").await.token, hopeless("Worse")).await.expect("held");
     assert_eq!((stage.tally("Bad").await, stage.tally("Worse").await), ((1, 2, 2), (1, 1, 1)));
     // A second death of the same cause.
-    stage.act(id, Act::Retry { at: None }).await.expect("pending");
+    stage.act(id, Act::retry()).await.expect("pending");
     stage.settle(stage.take_one("q").await.token, hopeless("Worse")).await.expect("held");
     assert_eq!(stage.tally("Worse").await, (1, 2, 2));
-    stage.act(id, Act::Retry { at: None }).await.expect("pending");
+    stage.act(id, Act::retry()).await.expect("pending");
     stage.settle(stage.take_one("q").await.token, Settle::Ack).await.expect("held");
     assert_eq!(stage.tally("Worse").await, (0, 2, 2), "success closes");
     stage.act(id, Act::Purge).await.expect("closed");
@@ -134,7 +134,7 @@ pub(super) async fn outcomes_and_operators_teach_what_a_group_is(stage: &Stage<'
     // Sent back unchanged and done, again and again: that is what transient means.
     for n in 2..=7 {
         let id = stage.dead(new(n, "q"), "IndexError").await.id();
-        stage.act(id, Act::Retry { at: None }).await.expect("pending");
+        stage.act(id, Act::retry()).await.expect("pending");
         let taken = stage.take_one("q").await;
         stage.settle(taken.token, Settle::Ack).await.expect("held");
     }

@@ -45,7 +45,7 @@ pub(super) async fn what_belongs_here_stays(stage: &Stage<'_>) {
     let leased = stage.hand_over(drawn.id(), drawn.file.version).await;
     assert!(matches!(leased, Err(Refusal::LetterLeased { .. })), "{leased:?}");
     let retrying = stage.dead(new(3, "q"), "Bad").await.id();
-    let state = stage.act(retrying, Act::Retry { at: None }).await.expect("pending");
+    let state = stage.act(retrying, Act::retry()).await.expect("pending");
     let busy = stage.hand_over(retrying, state.version).await;
     assert!(matches!(busy, Err(Refusal::WrongStatus { status: Status::Retrying, .. })), "{busy:?}");
     stage.set("held", QueuePolicy { on_dead: OnDead::Hold, ..rules(1) }).await;
@@ -62,7 +62,7 @@ pub(super) async fn a_letter_that_left_can_come_back(stage: &Stage<'_>) {
     stage.hand_over(id, letter.file.version).await.expect("at rest");
     let back = stage.store.import(vec![letter.clone()], operator()).await.expect("answers");
     assert_eq!(back, [Ok(id)]);
-    stage.act(id, Act::Retry { at: None }).await.expect("pending");
+    stage.act(id, Act::retry()).await.expect("pending");
     let taken = stage.take_one("q").await;
     let generation = letter.message.generation + 1;
     assert_eq!((taken.message.envelope.id, taken.message.generation), (message_id(1), generation));

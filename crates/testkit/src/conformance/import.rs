@@ -51,7 +51,7 @@ pub(super) async fn i33_a_letter_comes_back_as_it_left(stage: &Stage<'_>) {
     let counts = Counts { enqueued: 2, dead: 1, purged: 1, ..Counts::default() };
     assert_eq!(stage.counts("q").await, counts);
     // Its life goes on where it stopped: fencing number, generation and history.
-    stage.act(id, Act::Retry { at: None }).await.expect("under review");
+    stage.act(id, Act::retry()).await.expect("under review");
     let taken = stage.take_one("q").await;
     assert_eq!((taken.message.deliveries, taken.message.generation, taken.attempt), (26, 2, 1));
     stage.settle(taken.token, hopeless("Again")).await.expect("held");
@@ -106,7 +106,7 @@ pub(super) async fn i38_a_letter_is_not_imported_into_a_drawer(stage: &Stage<'_>
 pub(super) async fn what_was_in_flight_comes_back_pending(stage: &Stage<'_>) {
     stage.set("q", rules(1)).await;
     let id = stage.dead(new(1, "q"), "Bad").await.id();
-    stage.act(id, Act::Retry { at: None }).await.expect("pending");
+    stage.act(id, Act::retry()).await.expect("pending");
     let retrying = stage.letter(id).await;
     assert_eq!(retrying.message.state, State::Ready);
     stage.settle(stage.take_one("q").await.token, Settle::Ack).await.expect("held");

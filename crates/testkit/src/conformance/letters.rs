@@ -28,7 +28,7 @@ fn way_to(status: Status) -> Vec<Act> {
     let until = START.plus(secs(3_600));
     match status {
         Status::Pending => vec![],
-        Status::Retrying => vec![Act::Retry { at: None }],
+        Status::Retrying => vec![Act::retry()],
         Status::Review => vec![Act::Review],
         Status::Quarantined => vec![Act::Quarantine { until }],
         Status::Resolved => vec![Act::Resolve],
@@ -40,7 +40,7 @@ fn way_to(status: Status) -> Vec<Act> {
 fn acts() -> [Act; 8] {
     let until = START.plus(secs(7_200));
     [
-        Act::Retry { at: None },
+        Act::retry(),
         Act::Review,
         Act::Quarantine { until },
         Act::Release,
@@ -150,7 +150,7 @@ pub(super) async fn unknown_letters_are_said_to_be_unknown(stage: &Stage<'_>) {
     let live = stage.send(new(1, "q")).await;
     for id in [live, message_id(9)] {
         assert_eq!(refused(stage.store.letter(id).await), Refusal::NoSuchLetter { id });
-        for act in [Act::Retry { at: None }, Act::Note, Act::Purge] {
+        for act in [Act::retry(), Act::Note, Act::Purge] {
             assert_eq!(stage.act(id, act).await, Err(Refusal::NoSuchLetter { id }));
         }
     }
@@ -162,8 +162,7 @@ pub(super) async fn a_version_that_moved_on_is_a_conflict(stage: &Stage<'_>) {
     let at = |act, expected_version| ActRequest { id, act, actor: operator(), expected_version };
     assert_eq!(stage.act_as(at(Act::Review, Some(1))).await.map(|s| s.version), Ok(2));
     let before = stage.seen().await;
-    for (act, expected) in [(Act::Resolve, 1), (Act::Note, 1), (Act::Retry { at: None }, 3), (Act::Purge, 0)]
-    {
+    for (act, expected) in [(Act::Resolve, 1), (Act::Note, 1), (Act::retry(), 3), (Act::Purge, 0)] {
         let conflict = Refusal::VersionConflict { id, expected, actual: 2 };
         assert_eq!(stage.act_as(at(act, Some(expected))).await, Err(conflict));
     }
@@ -209,7 +208,7 @@ pub(super) async fn i5_each_act_has_its_own_result(stage: &Stage<'_>) {
         act(1, Act::Resolve),
         act(1, Act::Purge),
         act(2, Act::Purge),
-        act(3, Act::Retry { at: None }),
+        act(3, Act::retry()),
     ];
     let each = stage.store.act(batch).await.expect("answers");
     let ok: Vec<_> = each.iter().map(Result::is_ok).collect();
@@ -224,7 +223,7 @@ pub(super) async fn i5_each_act_has_its_own_result(stage: &Stage<'_>) {
 pub(super) async fn trap4_a_letter_is_sent_back_once(stage: &Stage<'_>) {
     stage.set("q", rules(1)).await;
     let id = stage.dead(new(1, "q"), "Bad").await.id();
-    let retry = || ActRequest { id, act: Act::Retry { at: None }, actor: operator(), expected_version: None };
+    let retry = || ActRequest { id, act: Act::retry(), actor: operator(), expected_version: None };
     let each = stage.store.act(vec![retry(), retry(), retry()]).await.expect("answers");
     assert_eq!(each.iter().filter(|r| r.is_ok()).count(), 1, "{each:?}");
     assert_eq!(stage.take("q", 10).await.len(), 1);
@@ -244,7 +243,7 @@ pub(super) async fn letters_are_listed_latest_death_first(stage: &Stage<'_>) {
     let first = page("", 3, None).await;
     assert_eq!(ids(&first), [7, 6, 5].map(message_id));
     // One dies again meanwhile: it is a newer death and not met a second time.
-    stage.act(message_id(2), Act::Retry { at: None }).await.expect("pending");
+    stage.act(message_id(2), Act::retry()).await.expect("pending");
     stage.die("q", message_id(2), "Bad").await;
     stage.dead(new(8, "q"), "Bad").await;
     stage.act(message_id(5), Act::Abandon).await.expect("pending");
@@ -267,7 +266,7 @@ pub(super) async fn drawers_count_their_letters_by_status(stage: &Stage<'_>) {
         stage.dead(new(n, "q"), "Bad").await;
     }
     stage.dead(new(5, "a"), "Bad").await;
-    for (n, act) in [(1, Act::Review), (2, Act::Retry { at: None }), (3, Act::Resolve)] {
+    for (n, act) in [(1, Act::Review), (2, Act::retry()), (3, Act::Resolve)] {
         stage.act(message_id(n), act).await.expect("pending");
     }
     let drawer =

@@ -184,7 +184,7 @@ pub(super) async fn waiting_messages_can_be_taken_back(stage: &Stage<'_>) {
 
 pub(super) async fn a_redriven_message_cannot_be_taken_back(stage: &Stage<'_>) {
     let id = stage.dead(new(1, "q"), "Bad").await.id();
-    stage.act(id, Act::Retry { at: None }).await.expect("pending");
+    stage.act(id, Act::retry()).await.expect("pending");
     let before = stage.seen().await;
     let wrong = Refusal::WrongState { id, state: State::Ready, command: "cancel".into() };
     assert_eq!(stage.store.cancel(vec![id], operator()).await, Ok(vec![Err(wrong)]));

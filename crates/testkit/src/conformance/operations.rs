@@ -124,11 +124,11 @@ pub(super) async fn an_operation_freezes_then_runs_then_ends(stage: &Stage<'_>) 
 
 pub(super) async fn i36_starting_twice_starts_once(stage: &Stage<'_>) {
     stage.deaths(2).await;
-    let first = stage.start(all(1, Act::Retry { at: None })).await;
+    let first = stage.start(all(1, Act::retry())).await;
     let rows = stage.trail().await;
-    assert_eq!(stage.start(all(1, Act::Retry { at: None })).await, first);
+    assert_eq!(stage.start(all(1, Act::retry())).await, first);
     let done = stage.finish(1).await;
-    assert_eq!(stage.start(all(1, Act::Retry { at: None })).await, done, "as it stands");
+    assert_eq!(stage.start(all(1, Act::retry())).await, done, "as it stands");
     assert_eq!(stage.trail().await.len(), rows.len() + 1);
     assert_eq!(stage.counts("q").await.waiting, 2);
     assert_eq!(stage.letter(message_id(1)).await.file.redrives, 1);
@@ -151,7 +151,7 @@ pub(super) async fn i36_what_dies_after_the_preview_is_not_touched(stage: &Stage
 
 pub(super) async fn trap4_what_dies_again_is_not_swept_in(stage: &Stage<'_>) {
     stage.deaths(3).await;
-    stage.start(all(1, Act::Retry { at: None })).await;
+    stage.start(all(1, Act::retry())).await;
     assert_eq!(stage.step(1).await.stage, Step::Running);
     assert_eq!(stage.step(1).await.succeeded, 3);
     for taken in stage.take("q", 10).await {
@@ -166,7 +166,7 @@ pub(super) async fn i36_trap10_what_changed_since_the_freeze_is_skipped(stage: &
     stage.deaths(6).await;
     stage.start(all(1, Act::Resolve)).await;
     stage.step(1).await;
-    stage.act(message_id(2), Act::Retry { at: None }).await.expect("pending");
+    stage.act(message_id(2), Act::retry()).await.expect("pending");
     stage.act(message_id(3), Act::Abandon).await.expect("pending");
     stage.act(message_id(3), Act::Purge).await.expect("closed");
     stage.act(message_id(5), Act::Note).await.expect("a note");
@@ -255,7 +255,7 @@ pub(super) async fn every_act_for_many_works(stage: &Stage<'_>) {
         (Act::Release, Status::Pending),
         (Act::Abandon, Status::Abandoned),
         (Act::Reopen, Status::Pending),
-        (Act::Retry { at: Some(START.plus(secs(9))) }, Status::Retrying),
+        (Act::retry_at(START.plus(secs(9))), Status::Retrying),
     ];
     for (n, (act, status)) in (1..).zip(steps) {
         stage.start(all(n, act)).await;

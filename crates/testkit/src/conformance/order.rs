@@ -103,7 +103,7 @@ pub(super) async fn i30_after_a_death_the_next_proceeds(stage: &Stage<'_>) {
     let second = stage.take_one("q").await;
     assert_eq!(second.token.id, message_id(2));
     // Sent back, the first is first again among those that wait.
-    stage.act(message_id(1), Act::Retry { at: None }).await.expect("it is pending");
+    stage.act(message_id(1), Act::retry()).await.expect("it is pending");
     assert_eq!(stage.taken("q").await, [], "one at a time also now");
     stage.settle(second.token, Settle::Ack).await.expect("held");
     assert_eq!(stage.taken("q").await, [message_id(1)]);
@@ -136,7 +136,7 @@ pub(super) async fn i30_a_held_key_lets_its_own_redrive_through(stage: &Stage<'_
         let taken = stage.take_one("q").await;
         assert_eq!(taken.token.id, message_id(1));
         stage.settle(taken.token, hopeless(error)).await.expect("held");
-        stage.act(message_id(1), Act::Retry { at: None }).await.expect("pending");
+        stage.act(message_id(1), Act::retry()).await.expect("pending");
     }
     let taken = stage.take_one("q").await;
     assert_eq!(stage.taken("q").await, []);
@@ -154,7 +154,7 @@ pub(super) async fn i30_two_letters_of_one_held_key_can_both_be_sent_back(stage:
     assert_eq!(stage.taken("q").await, [], "the second died of its ttl while the first held the key");
     for n in [2, 1] {
         assert!(stage.letter(message_id(n)).await.file.holds_key);
-        stage.act(message_id(n), Act::Retry { at: None }).await.expect("pending");
+        stage.act(message_id(n), Act::retry()).await.expect("pending");
     }
     for n in [1, 2] {
         let taken = stage.take_one("q").await;

@@ -164,7 +164,7 @@ pub(super) async fn trap2_a_redrive_forgets_the_crashes(stage: &Stage<'_>) {
         stage.crash().await;
     }
     assert_eq!(stage.letter(id).await.file.reason, Reason::Poison);
-    stage.act(id, Act::Retry { at: None }).await.expect("an explicit retry is allowed");
+    stage.act(id, Act::retry()).await.expect("an explicit retry is allowed");
     stage.send(new(2, "q")).await;
     assert_eq!(stage.take("q", 9).await.len(), 2, "it is no suspect any more");
 }

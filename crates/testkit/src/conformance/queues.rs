@@ -137,7 +137,7 @@ pub(super) async fn purge_removes_what_waits_and_nothing_else(stage: &Stage<'_>)
     let taken = stage.take_one("q").await;
     let dead = stage.dead(new(2, "q"), "Bad").await.id();
     let redriven = stage.dead(new(3, "q"), "Bad").await.id();
-    stage.act(redriven, Act::Retry { at: None }).await.expect("pending");
+    stage.act(redriven, Act::retry()).await.expect("pending");
     stage.settle(stage.take_one("q").await.token, failed("Bad")).await.expect("held");
     let retried = stage.send(new(4, "q")).await;
     stage.settle(stage.take_one("q").await.token, failed("Bad")).await.expect("held");

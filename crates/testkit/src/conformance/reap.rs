@@ -137,7 +137,7 @@ pub(super) async fn open_letters_expire_only_by_their_own_rule(stage: &Stage<'_>
     let pending = stage.dead(new(1, "q"), "Bad").await;
     assert_eq!(pending.file.expires_at, Some(pending.file.dead_at.plus(secs(100))));
     let retrying = stage.dead(new(2, "q"), "Bad").await.id();
-    stage.act(retrying, Act::Retry { at: None }).await.expect("pending");
+    stage.act(retrying, Act::retry()).await.expect("pending");
     stage.clock.advance(secs(100));
     assert_eq!(stage.reap(10).await, Reaped { letters_expired: 1, ..Reaped::default() });
     assert_eq!(

@@ -187,7 +187,7 @@ pub(super) async fn a_redriven_message_answers_after_all_or_dies_once_more(stage
     stage.set("q", rules(1)).await;
     for (n, last) in [(1, answer("42")), (2, failed("Worse"))] {
         let id = stage.dead(asking(n), "Bad").await.id();
-        stage.act(id, Act::Retry { at: None }).await.expect("pending");
+        stage.act(id, Act::retry()).await.expect("pending");
         let taken = stage.take_one("q").await;
         let settled = stage.settle(taken.token, last).await.expect("held");
         assert_eq!(settled.reply, Some(reply::id(id, 2, 2)));
@@ -240,7 +240,7 @@ pub(super) async fn a_reply_that_has_no_place_is_left_out_and_the_outcome_stands
     letter.message.envelope.id = id;
     letter.message.envelope.reply_to = Some(q("q-dlq"));
     assert_eq!(stage.store.import(vec![letter], operator()).await, Ok(vec![Ok(id)]));
-    stage.act(id, Act::Retry { at: None }).await.expect("pending");
+    stage.act(id, Act::retry()).await.expect("pending");
     let taken = stage.take_one("q").await;
     assert_eq!(taken.message.envelope.reply_to, Some(q("q-dlq")));
     let settled = stage.settle(taken.token, answer("42")).await.expect("held");
@@ -309,7 +309,7 @@ pub(super) async fn progress_is_kept_through_retry_release_death_and_redrive(sta
     let taken = stage.take_one("q").await;
     stage.settle(taken.token, failed("Bad")).await.expect("held");
     assert_eq!(stage.letter(id).await.message.progress, kept);
-    stage.act(id, Act::Retry { at: None }).await.expect("pending");
+    stage.act(id, Act::retry()).await.expect("pending");
     let taken = stage.take_one("q").await;
     assert_eq!(taken.message.progress, kept);
     let late = Settle::Progress { progress: Progress::new(9, None, "") };

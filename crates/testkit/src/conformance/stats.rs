@@ -76,9 +76,9 @@ pub(super) async fn letters_are_counted_from_death_to_close(stage: &Stage<'_>) {
     }
     let oldest = stage.letter(ids[0]).await.file.dead_at;
     assert_eq!(stage.stats().await.oldest_open_at, Some(oldest));
-    stage.act(ids[0], Act::Retry { at: None }).await.expect("pending");
+    stage.act(ids[0], Act::retry()).await.expect("pending");
     stage.settle(stage.take_one("q").await.token, Settle::Ack).await.expect("held");
-    stage.act(ids[1], Act::Retry { at: None }).await.expect("pending");
+    stage.act(ids[1], Act::retry()).await.expect("pending");
     stage.settle(stage.take_one("q").await.token, failed("Bad")).await.expect("held");
     stage.act(ids[2], Act::Resolve).await.expect("pending");
     stage.act(ids[3], Act::Review).await.expect("pending");

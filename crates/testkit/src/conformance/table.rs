@@ -112,7 +112,7 @@ impl Stage<'_> {
                 said(each.remove(0), |_| "cancelled".into())
             }
             "purge" => count(self.store.purge(q(queue), operator()).await.expect("answers").purged, "purged"),
-            "retry" => said(self.act(id, Act::Retry { at: None }).await, status),
+            "retry" => said(self.act(id, Act::retry()).await, status),
             "resolve" => said(self.act(id, Act::Resolve).await, status),
             "send" => said(self.try_send(subject(n, queue, state)).await, |sent| {
                 if sent.duplicate { format!("again {}", sent.state) } else { "new".into() }

@@ -17,7 +17,7 @@ pub(super) async fn i11_i15_a_recount_walks_everything_and_finds_nothing(stage: 
     stage.settle(taken[1].token, failed("Bad")).await.expect("held");
     let dead = stage.dead(new(7, "other"), "Bad").await.id();
     let retried = stage.dead(new(8, "other"), "Bad").await.id();
-    stage.act(retried, Act::Retry { at: None }).await.expect("pending");
+    stage.act(retried, Act::retry()).await.expect("pending");
     let before = stage.seen().await;
     for (deep, repair) in [(false, false), (true, false), (true, true)] {
         let found = stage.store.verify(VerifyRequest { deep, repair }).await.expect("answers");

@@ -63,8 +63,8 @@ impl Books {
                 return Ok(LetterState { id, status: None, version: file.version });
             }
         };
-        if let Act::Retry { at } = request.act {
-            let command = Command::Redrive { at: at.unwrap_or(now) };
+        if let Act::Retry(retry) = &request.act {
+            let command = Command::Redrive { at: retry.at.unwrap_or(now) };
             let life = transition(id, &record.life, &command, now)?.next;
             let counts = self.counts(&record.envelope.queue);
             counts.leave(&Phase::Dead, 0);

@@ -9,7 +9,7 @@ use crate::exit_code::{CliError, Done, ExitCode};
 use crate::output::{Column, Look, Show, complain};
 use crate::progress::Progress;
 use clap::Args;
-use redrive::core::dead_letter::{Act, ActRequest, DeadLetter, Status, next_status};
+use redrive::core::dead_letter::{Act, ActRequest, DeadLetter, Retry, Status, next_status};
 use redrive::core::filter::Filter;
 use redrive::core::ids::{MessageId, OperationId, QueueName};
 use redrive::core::limits;
@@ -140,7 +140,7 @@ pub(crate) async fn retry(app: &App, args: RetryArgs) -> Done {
     {
         return Err(CliError::usage(format!("--delay: {delay} is more than {}", limits::SPAN_MAX)));
     }
-    run(app, which, |now| Act::Retry { at: at.or(delay.map(|delay| now.plus(delay))) }).await
+    run(app, which, |now| Act::Retry(Retry { at: at.or(delay.map(|delay| now.plus(delay))) })).await
 }
 
 /// Runs a verb; `act` is told the store's time.

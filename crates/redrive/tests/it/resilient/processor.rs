@@ -188,7 +188,7 @@ async fn never_more_per_interval_than_the_batch_and_never_more_at_once_than_allo
     // Sent back by an operator, more than a batch: they come out of the same batches.
     let sent: Vec<_> = all_letters(stage.store.as_ref()).await.iter().take(12).map(DeadLetter::id).collect();
     for id in &sent {
-        stage.act(*id, Act::Retry { at: None }).await;
+        stage.act(*id, Act::retry()).await;
     }
     let gauge = Gauge::default();
     let work = gauge.clone();
