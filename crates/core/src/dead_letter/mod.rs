@@ -4,7 +4,7 @@
 
 use crate::error::Refusal;
 use crate::failure::{Analysed, Category, ErrorInfo, Failure, Reason, Recoverability, Route, Severity};
-use crate::ids::{GroupId, LeafId, LeaseToken, MessageId, QueueName};
+use crate::ids::{GroupId, LeafId, LeaseToken, MessageId, OperationId, QueueName};
 use crate::lifecycle::Life;
 use crate::limits;
 use crate::message::{Message, Priority, Slip};
@@ -224,6 +224,9 @@ pub struct File {
     /// A dead-letter consumer may lease it from then on.
     #[serde(default)]
     pub available_at: Time,
+    /// The operation that sent it back, the last time it was sent back, if one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operation: Option<OperationId>,
     /// Who works on it as a dead-letter consumer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub consumer: Option<String>,
@@ -274,11 +277,13 @@ impl File {
             version: 1,
             holds_key: slip.ordering_key.is_some() && policy.on_dead == OnDead::Hold,
             available_at: now,
+            operation: None,
             consumer: None,
             consumer_until: None,
         };
         if let Some(before) = previous {
             file.redrives = before.redrives;
+            file.operation = before.operation;
             file.first_failed_at = before.first_failed_at;
             file.notes.clone_from(&before.notes);
             file.version = before.version + 1;
@@ -314,7 +319,10 @@ impl File {
         let Place::Stays(status) = next_status(id, self.status, by)? else { return Ok(Acted::Purged) };
         let mut next = self.moved(status, policy, &request.actor.name, now);
         match &request.act {
-            Act::Retry { .. } => next.redrives = self.redrives.saturating_add(1),
+            Act::Retry { .. } => {
+                next.redrives = self.redrives.saturating_add(1);
+                next.operation = None;
+            }
             Act::Review => {
                 next.review_requested_by = Some(request.actor.name.clone());
                 next.review_requested_at = Some(now);

@@ -82,6 +82,8 @@ pub struct Survey {
     pub by_age: BTreeMap<Age, u64>,
     /// With an ordering key.
     pub ordered: u64,
+    /// With an idempotency key.
+    pub keyed: u64,
     /// Sent back before.
     pub redriven: u64,
     /// The most often that one was.
@@ -98,6 +100,7 @@ impl Survey {
         *self.by_queue.entry(slip.queue.clone()).or_default() += 1;
         *self.by_age.entry(Age::of(now.since(file.dead_at))).or_default() += 1;
         self.ordered += u64::from(slip.ordering_key.is_some());
+        self.keyed += u64::from(slip.key.is_some());
         self.redriven += u64::from(file.redrives > 0);
         self.most_redriven = self.most_redriven.max(file.redrives);
         self.hopeless += u64::from(matches!(file.reason, Reason::Permanent | Reason::Undecodable));

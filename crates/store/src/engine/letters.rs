@@ -9,7 +9,7 @@ use redrive_core::dead_letter::{
 };
 use redrive_core::error::{Error, Outcome, Refusal};
 use redrive_core::failure::Failure;
-use redrive_core::ids::{LeaseToken, MessageId};
+use redrive_core::ids::{LeaseToken, MessageId, OperationId};
 use redrive_core::lifecycle::{Command, Final, Life, Phase, transition};
 use redrive_core::limits;
 use redrive_core::message::{NewMessage, Slip};
@@ -57,6 +57,17 @@ impl<T: Tables> Engine<T> {
         request: &ActRequest,
         now: Time,
     ) -> Outcome<LetterState> {
+        self.act_for(letter, request, None, now)
+    }
+
+    /// The same on behalf of an operation.
+    pub(super) fn act_for(
+        &mut self,
+        letter: &Letter,
+        request: &ActRequest,
+        operation: Option<OperationId>,
+        now: Time,
+    ) -> Outcome<LetterState> {
         let id = letter.slip.id;
         let policy = self.queue(&letter.slip.queue)?.policy.clone();
         match letter.file.act(id, request, &policy, now)? {
@@ -64,8 +75,9 @@ impl<T: Tables> Engine<T> {
                 self.remove_letter(letter, "letter", now)?;
                 Ok(LetterState { id, status: None, version: letter.file.version })
             }
-            Acted::Changed(file) => {
+            Acted::Changed(mut file) => {
                 if let Act::Retry(retry) = &request.act {
+                    file.operation = operation;
                     self.revive(letter, retry.at.unwrap_or(now), now)?;
                 }
                 match &request.act {

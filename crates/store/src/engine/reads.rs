@@ -3,7 +3,8 @@
 
 use super::tables::{Kept, KeyRow, Letter, Live, Reads};
 use redrive_core::audit::{AuditCheck, AuditKey, AuditReport, AuditRow, ORIGIN};
-use redrive_core::dead_letter::{DeadLetter, Status};
+use redrive_core::breaker::BreakerState;
+use redrive_core::dead_letter::{Act, DeadLetter, Status};
 use redrive_core::error::{Outcome, Refusal};
 use redrive_core::filter::Filter;
 use redrive_core::group::{self, Group};
@@ -11,9 +12,11 @@ use redrive_core::ids::{GroupId, MessageId, OperationId, QueueName};
 use redrive_core::invariants::Census;
 use redrive_core::lifecycle::State;
 use redrive_core::limits;
-use redrive_core::message::{Message, Record};
+use redrive_core::message::{Message, Record, Slip};
 use redrive_core::metrics::{self, QueueStats, Stats, Tallies};
-use redrive_core::operation::{Member, Operation, Preview};
+use redrive_core::operation::{
+    Destination, Member, Operation, Preview, PreviewRequest, Survey, possible_from,
+};
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Cursor, Page, PageRequest, Query};
 use redrive_core::store::{Drawer, KeyState, Queue};
@@ -205,19 +208,110 @@ pub(crate) fn letter(tables: &dyn Reads, id: MessageId, now: Time) -> Outcome<De
     Ok(assemble(tables, &letter, now)?)
 }
 
-/// What an operation would touch.
-pub(crate) fn preview(tables: &dyn Reads, filter: &Filter, sample: usize, now: Time) -> Outcome<Preview> {
+/// What an operation would touch, and what to think of first.
+pub(crate) fn preview(
+    tables: &dyn Reads,
+    request: &PreviewRequest,
+    key: &AuditKey,
+    now: Time,
+) -> Outcome<Preview> {
     let bound = tables.heads()?.death;
-    let mut shown = Vec::new();
-    let mut count = 0;
-    walk_letters(tables, filter, u64::MAX, usize::MAX, now, |letter| {
-        count += 1;
-        if shown.len() < sample.min(limits::PAGE_ITEMS_MAX) {
-            shown.push(letter);
+    let statuses = possible_from(&request.act);
+    let survey = survey(tables, &request.filter, &statuses, bound, now)?;
+    let (destinations, conflicts) = match &request.act {
+        Act::Retry(retry) => {
+            let to = destinations(tables, &survey, retry.queue.as_ref(), now)?;
+            let keyed = survey.keyed > 0 && !retry.force;
+            let conflicts =
+                if keyed { key_conflicts(tables, &request.filter, &statuses, bound, now)? } else { 0 };
+            (to, conflicts)
+        }
+        _ => (BTreeMap::new(), 0),
+    };
+    let mut preview = Preview::of(request, &survey, &destinations, conflicts, bound, key);
+    let wanted = request.sample.min(limits::PAGE_ITEMS_MAX);
+    if wanted > 0 && survey.count > 0 {
+        let sample = &mut preview.sample;
+        walk_letters(tables, &request.filter, bound.saturating_add(1), usize::MAX, now, |letter| {
+            if statuses.contains(&letter.file.status) {
+                sample.push(letter);
+            }
+            sample.len() >= wanted
+        })?;
+    }
+    Ok(preview)
+}
+
+/// Counts the letters that match and allow an act, up to a death.
+pub(crate) fn survey(
+    tables: &dyn Reads,
+    filter: &Filter,
+    statuses: &[Status],
+    bound: u64,
+    now: Time,
+) -> Kept<Survey> {
+    let mut survey = Survey::default();
+    walk_letters(tables, filter, bound.saturating_add(1), usize::MAX, now, |letter| {
+        if statuses.contains(&letter.file.status) {
+            survey.see(&Slip::from(&letter.message.envelope), &letter.file, letter.group, now);
         }
         false
     })?;
-    Ok(Preview { count, sample: shown, bound })
+    Ok(survey)
+}
+
+/// The queues to which the letters would go back, as they are.
+fn destinations(
+    tables: &dyn Reads,
+    survey: &Survey,
+    to: Option<&QueueName>,
+    now: Time,
+) -> Kept<BTreeMap<QueueName, Destination>> {
+    let rows = tables.queues()?;
+    let breakers = tables.breakers()?;
+    let counted = match to {
+        Some(queue) => [(queue.clone(), survey.count)].into(),
+        None => survey.by_queue.clone(),
+    };
+    let found = counted.into_iter().filter_map(|(queue, count)| {
+        let row = rows.get(&queue)?;
+        let held = u64::try_from(row.counts.waiting + row.counts.leased).unwrap_or(0);
+        let theirs = breakers.iter().filter(|((of, _), _)| *of == queue && row.policy.breaker.is_some());
+        let open = theirs.filter(|(_, breaker)| breaker.state(now) == BreakerState::Open);
+        let destination = Destination {
+            count,
+            paused: row.paused_by.is_some(),
+            room: row.policy.max_messages.map(|most| most.saturating_sub(held)),
+            open: open.map(|((_, key), _)| key.clone()).collect(),
+        };
+        Some((queue, destination))
+    });
+    Ok(found.collect())
+}
+
+/// How many of the letters have an idempotency key that is finished or another message's. Stops at the bound of a
+/// page: that there are many is known by then.
+fn key_conflicts(
+    tables: &dyn Reads,
+    filter: &Filter,
+    statuses: &[Status],
+    bound: u64,
+    now: Time,
+) -> Kept<u64> {
+    let mut keyed = Vec::new();
+    walk_letters(tables, filter, bound.saturating_add(1), limits::PAGE_SCAN_MAX, now, |letter| {
+        let envelope = &letter.message.envelope;
+        if let Some(key) = envelope.key.clone().filter(|_| statuses.contains(&letter.file.status)) {
+            keyed.push((envelope.queue.clone(), key, envelope.id));
+        }
+        false
+    })?;
+    let mut conflicts = 0;
+    for (queue, key, id) in keyed {
+        let row = tables.key(&queue, &key)?;
+        conflicts += u64::from(row.is_some_and(|row| row.id != id || row.ended == Some(State::Done)));
+    }
+    Ok(conflicts)
 }
 
 /// Everything that was counted, and the queues as they stand.
@@ -351,6 +445,15 @@ pub(crate) fn verify(tables: &dyn Reads, key: &AuditKey, deep: bool) -> Outcome<
         after = last.death;
         for letter in page {
             census.letter(&letter.slip, &letter.file);
+        }
+    }
+    let mut before = u64::MAX;
+    loop {
+        let page = tables.operations_before(before, CHUNK)?;
+        let Some((last, _)) = page.last() else { break };
+        before = *last;
+        for (_, operation) in page {
+            census.operation(&operation, tables.member_counts(operation.id)?);
         }
     }
     let shown = tables.queues()?.into_iter().map(|(name, row)| (name, row.counts)).collect();

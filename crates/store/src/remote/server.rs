@@ -123,7 +123,7 @@ async fn answer(stream: &mut UnixStream, store: &dyn Store, call: Call) -> Resul
             reply(stream, store.label_group(id, category, actor).await).await
         }
         Call::Import(batch, actor) => reply(stream, store.import(batch, actor).await).await,
-        Call::Preview(filter, sample) => reply(stream, store.preview(filter, sample).await).await,
+        Call::Preview(request) => reply(stream, store.preview(*request).await).await,
         Call::Start(spec) => reply(stream, store.start(*spec).await).await,
         Call::Step(id) => reply(stream, store.step(id).await).await,
         Call::Control(id, control, actor) => reply(stream, store.control(id, control, actor).await).await,

@@ -10,6 +10,7 @@ use redrive_core::ids::{LeafId, MessageId};
 use redrive_core::lifecycle::{Command, Effect, Final, Life, Phase, State, transition};
 use redrive_core::message::{Envelope, NewMessage, Payload, Record};
 use redrive_core::metrics::Event;
+use redrive_core::operation::MemberOutcome;
 use redrive_core::poison::Indicators;
 use redrive_core::reply;
 use redrive_core::review::Review;
@@ -117,6 +118,10 @@ impl Books {
                     let age = now.since(self.letters[letter].file.dead_at).as_millis();
                     self.happened(Event::RedriveSucceeded, &envelope.queue, &[], age, now);
                     self.teach(&self.letters[letter].clone(), |l| l.redriven_ok += 1);
+                    let (operation, place) = (file.operation, self.letters[letter].death);
+                    if let Some(operation) = operation {
+                        self.settle_member(operation, place, MemberOutcome::Succeeded, None, now);
+                    }
                     self.refile(letter, file, now);
                 } else {
                     self.histories.remove(&id);
@@ -183,6 +188,11 @@ impl Books {
         if let Some(at) = before {
             self.happened(Event::RedriveFailed, &record.envelope.queue, &[], 0, now);
             self.teach(&self.letters[at].clone(), |l| l.redriven_failed += 1);
+            let (old, place) = (self.letters[at].file.clone(), self.letters[at].death);
+            if let Some(operation) = old.operation {
+                let (outcome, why) = self.came_back(old.leaf, failure.signature.leaf);
+                self.settle_member(operation, place, outcome, why, now);
+            }
         }
         let before = before.map(|at| self.letters.remove(at).file);
         let policy = self.policy(&record.envelope.queue);

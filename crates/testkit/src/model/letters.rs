@@ -1,16 +1,15 @@
-//! The dead-letter half of the reference model: acts, consumers, operations, import. As plain as `model`.
+//! The dead-letter half of the reference model: acts, consumers, import. As plain as `model`.
 
 use super::{Books, Letter};
 use redrive_core::dead_letter::{
-    Act, ActRequest, Acted, Actor, CONSUMER_BACKOFF, CONSUMER_LEASE, DeadLetter, File, Status, next_status,
+    Act, ActRequest, Acted, Actor, CONSUMER_BACKOFF, CONSUMER_LEASE, DeadLetter, File, Status,
 };
 use redrive_core::error::Refusal;
 use redrive_core::ids::{LeaseToken, MessageId, OperationId};
 use redrive_core::lifecycle::{Command, Final, Life, Phase, State, transition};
-use redrive_core::limits::{self, OPERATION_CHUNK};
+use redrive_core::limits;
 use redrive_core::message::{Envelope, Record};
 use redrive_core::metrics::Event;
-use redrive_core::operation::{Member, MemberOutcome, Operation, Stage};
 use redrive_core::poison::Release;
 use redrive_core::progress::Progress;
 use redrive_core::store::{
@@ -53,10 +52,21 @@ impl Books {
 
     /// One act, without its audit row.
     fn act_on(&mut self, file: &File, request: &ActRequest, now: Time) -> Result<LetterState, Refusal> {
+        self.act_for(file, request, None, now)
+    }
+
+    /// The same on behalf of an operation.
+    pub(super) fn act_for(
+        &mut self,
+        file: &File,
+        request: &ActRequest,
+        operation: Option<OperationId>,
+        now: Time,
+    ) -> Result<LetterState, Refusal> {
         let id = request.id;
         let at = self.letter_at(id).ok_or(Refusal::NoSuchLetter { id })?;
         let record = self.letters[at].record.clone();
-        let next = match file.act(id, request, self.policy(&record.envelope.queue), now)? {
+        let mut next = match file.act(id, request, self.policy(&record.envelope.queue), now)? {
             Acted::Changed(next) => *next,
             Acted::Purged => {
                 self.remove_letter(at, "letter", now);
@@ -64,6 +74,7 @@ impl Books {
             }
         };
         if let Act::Retry(retry) = &request.act {
+            next.operation = operation;
             let command = Command::Redrive { at: retry.at.unwrap_or(now) };
             let life = transition(id, &record.life, &command, now)?.next;
             let counts = self.counts(&record.envelope.queue);
@@ -235,49 +246,6 @@ impl Books {
         let found = self.letters.iter().filter_map(|l| when(&l.file).map(|t| (t, l.record.envelope.id)));
         let ordered: BTreeSet<(Time, MessageId)> = found.collect();
         ordered.into_iter().take(limit).map(|(_, id)| id).collect()
-    }
-
-    pub(super) fn step(&mut self, id: OperationId, now: Time) -> Result<Operation, Refusal> {
-        let found = self.operations.iter().position(|(op, _)| op.id == id);
-        let at = found.ok_or(Refusal::NoSuchOperation { id })?;
-        let (mut op, mut members) = self.operations[at].clone();
-        match op.stage {
-            Stage::Freezing => {
-                let mut next = self.letters.clone();
-                next.retain(|l| op.frozen_to < l.death && l.death <= op.bound);
-                next.sort_by_key(|l| l.death);
-                next.truncate(OPERATION_CHUNK);
-                let before = members.len();
-                let by = op.act.as_move().expect("checked at the start");
-                for letter in &next {
-                    let (id, version) = (letter.record.envelope.id, letter.file.version);
-                    let wanted = self.present(&op.filter).matches_letter(&self.show_letter(letter, now), now);
-                    if wanted && next_status(id, letter.file.status, by).is_ok() {
-                        members.push(Member { id, version, outcome: MemberOutcome::Waiting });
-                    }
-                }
-                let to = next.last().map_or(op.bound, |l| l.death);
-                op.froze((members.len() - before) as u64, to, next.len() < OPERATION_CHUNK);
-            }
-            Stage::Running => {
-                let (mut succeeded, mut skipped) = (0, 0);
-                let waiting = members.iter_mut().filter(|m| m.outcome == MemberOutcome::Waiting);
-                for member in waiting.take(OPERATION_CHUNK) {
-                    let (id, expected_version) = (member.id, Some(member.version));
-                    let request =
-                        ActRequest { id, act: op.act.clone(), actor: op.actor.clone(), expected_version };
-                    let file = self.letter_at(id).map(|at| self.letters[at].file.clone());
-                    let done = file.is_some_and(|file| self.act_on(&file, &request, now).is_ok());
-                    *(if done { &mut succeeded } else { &mut skipped }) += 1;
-                    member.outcome = if done { MemberOutcome::Succeeded } else { MemberOutcome::Skipped };
-                }
-                op.ran(succeeded, skipped, now);
-                self.log(now, &op.actor, op.act.name(), id, succeeded);
-            }
-            Stage::Paused | Stage::Done | Stage::Cancelled => {}
-        }
-        self.operations[at] = (op.clone(), members);
-        Ok(op)
     }
 
     pub(super) fn import(

@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 
 impl Books {
     /// A message's slip, with the value its breaker went by when it came in.
-    fn slip(&self, record: &Record) -> Slip {
+    pub(super) fn slip(&self, record: &Record) -> Slip {
         let breaker = self.breaker_values.get(&record.envelope.id).cloned();
         Slip { breaker, ..Slip::from(record) }
     }
