@@ -6,7 +6,7 @@ use crate::engine::lease::{check_wait, deliver};
 use crate::engine::letters::check_import;
 use crate::engine::settle::Said;
 use crate::engine::tables::{Incoming, Reads, Tables, unless_damaged};
-use crate::engine::{Engine, reads, replies};
+use crate::engine::{Engine, preview, reads, replies, survey};
 use async_trait::async_trait;
 use redrive_core::audit::{AuditKey, AuditReport, AuditRow, AuditTrimmed};
 use redrive_core::breaker::BreakerView;
@@ -216,7 +216,7 @@ impl<A: Access> Work for EngineStore<A> {
 #[async_trait]
 impl<A: Access> Letters for EngineStore<A> {
     async fn letters(&self, query: Query) -> Outcome<Page<DeadLetter>> {
-        self.0.read(move |tables, now| reads::letters(tables, &query, now)).await
+        self.0.read(move |tables, now| survey::letters(tables, &query, now)).await
     }
 
     async fn letter(&self, id: MessageId) -> Outcome<DeadLetter> {
@@ -303,7 +303,7 @@ impl<A: Access> Letters for EngineStore<A> {
     async fn preview(&self, request: PreviewRequest) -> Outcome<Preview> {
         request.pace.check(&request.act)?;
         let key = self.0.audit_key();
-        self.0.read(move |tables, now| reads::preview(tables, &request, &key, now)).await
+        self.0.read(move |tables, now| preview::preview(tables, &request, &key, now)).await
     }
 
     async fn start(&self, spec: OperationSpec) -> Outcome<Operation> {

@@ -20,7 +20,7 @@ mod preview;
 
 pub use machine::{Event, next_stage};
 pub use pace::{Allowance, Bucket, Canary, Pace, check_rate};
-pub use preview::{Age, Destination, Part, Preview, PreviewRequest, Survey, Warning, WarningKind, token};
+pub use preview::{Destination, Part, Preview, PreviewRequest, Warning, WarningKind, token};
 
 use crate::dead_letter::{Act, Actor, Status, next_status};
 use crate::error::Refusal;

@@ -3,13 +3,13 @@
 
 use super::Pace;
 use crate::audit::{AuditKey, prove};
-use crate::dead_letter::{Act, DeadLetter, File};
+use crate::dead_letter::{Act, DeadLetter};
 use crate::failure::{Reason, named};
 use crate::filter::Filter;
 use crate::ids::{GroupId, QueueName};
 use crate::limits;
-use crate::message::Slip;
-use crate::time::{Span, Time};
+use crate::survey::{AgeCount, Survey};
+use crate::time::Span;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -36,74 +36,6 @@ impl PreviewRequest {
     #[must_use]
     pub fn new(act: Act, filter: Filter, sample: usize) -> Self {
         Self { act, filter, pace: Pace::default(), sample }
-    }
-}
-
-named! {
-    /// How long ago a letter died.
-    Age, "age", {
-        /// Within the hour.
-        Hour = "1h",
-        /// Within the day.
-        Day = "24h",
-        /// Within seven days.
-        Week = "7d",
-        /// Longer ago.
-        Older = "older",
-    }
-}
-
-impl Age {
-    /// The age of what died so long ago.
-    #[must_use]
-    pub fn of(gone: Span) -> Self {
-        if gone < Span::from_hours(1) {
-            Self::Hour
-        } else if gone < Span::from_hours(24) {
-            Self::Day
-        } else if gone < Span::from_days(7) {
-            Self::Week
-        } else {
-            Self::Older
-        }
-    }
-}
-
-/// What the letters are that an operation would touch, counted.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Survey {
-    /// All of them.
-    pub count: u64,
-    /// By group.
-    pub by_group: BTreeMap<GroupId, u64>,
-    /// By queue.
-    pub by_queue: BTreeMap<QueueName, u64>,
-    /// By how long they have been dead.
-    pub by_age: BTreeMap<Age, u64>,
-    /// With an ordering key.
-    pub ordered: u64,
-    /// With an idempotency key.
-    pub keyed: u64,
-    /// Sent back before.
-    pub redriven: u64,
-    /// The most often that one was.
-    pub most_redriven: u32,
-    /// Not sent back as they stand by who is careful: permanent or undecodable.
-    pub hopeless: u64,
-}
-
-impl Survey {
-    /// Counts one letter.
-    pub fn see(&mut self, slip: &Slip, file: &File, group: GroupId, now: Time) {
-        self.count += 1;
-        *self.by_group.entry(group).or_default() += 1;
-        *self.by_queue.entry(slip.queue.clone()).or_default() += 1;
-        *self.by_age.entry(Age::of(now.since(file.dead_at))).or_default() += 1;
-        self.ordered += u64::from(slip.ordering_key.is_some());
-        self.keyed += u64::from(slip.key.is_some());
-        self.redriven += u64::from(file.redrives > 0);
-        self.most_redriven = self.most_redriven.max(file.redrives);
-        self.hopeless += u64::from(matches!(file.reason, Reason::Permanent | Reason::Undecodable));
     }
 }
 
@@ -170,7 +102,7 @@ pub struct Preview {
     /// By queue, most first; as many at most.
     pub by_queue: Vec<Part<QueueName>>,
     /// By how long they have been dead, youngest first.
-    pub by_age: Vec<Part<Age>>,
+    pub by_age: Vec<AgeCount>,
     /// Some of them, latest death first.
     pub sample: Vec<DeadLetter>,
     /// The last death that was looked at; goes into the spec.
@@ -203,12 +135,11 @@ impl Preview {
         bound: u64,
         key: &AuditKey,
     ) -> Self {
-        let ages = survey.by_age.iter().map(|(of, count)| Part { of: *of, count: *count });
         Self {
             count: survey.count,
             by_group: parts(&survey.by_group),
             by_queue: parts(&survey.by_queue),
-            by_age: ages.collect(),
+            by_age: survey.by_age.clone(),
             sample: Vec::new(),
             bound,
             estimate: request.pace.estimate(survey.count),
@@ -255,13 +186,15 @@ fn warnings(
     let ordered = survey.ordered;
     let text = format!("{ordered} have an ordering key: they go behind what was enqueued since they died");
     warn(WarningKind::OrderingKeys, ordered, text);
-    let (redriven, most) = (survey.redriven, survey.most_redriven);
+    let redriven = survey.by_redrives.range(1..).map(|(_, count)| count).sum();
+    let most = survey.by_redrives.keys().next_back().copied().unwrap_or(0);
     let text = format!("{redriven} were sent back before and died again, one of them {most} times");
     warn(WarningKind::RedrivenBefore, redriven, text);
     let text =
         format!("{key_conflicts} have an idempotency key that is finished or that another message has");
     warn(WarningKind::KeyConflicts, key_conflicts, text);
-    let hopeless = survey.hopeless;
+    let of = |reason| survey.by_reason.get(&reason).copied().unwrap_or(0);
+    let hopeless = of(Reason::Permanent) + of(Reason::Undecodable);
     let text = format!("{hopeless} failed for good or could not be decoded: unchanged they will fail again");
     warn(WarningKind::Hopeless, hopeless, text);
     all

@@ -16,9 +16,11 @@ pub(crate) mod letters;
 mod maintain;
 mod members;
 mod operations;
+pub(crate) mod preview;
 pub(crate) mod reads;
 pub(crate) mod replies;
 pub(crate) mod settle;
+pub(crate) mod survey;
 pub(crate) mod trim;
 
 use crate::entropy::Entropy;

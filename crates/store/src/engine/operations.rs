@@ -3,27 +3,16 @@
 //! [`super::members`].
 
 use super::Engine;
-use super::tables::{Tables, unless_damaged};
+use super::tables::Tables;
 use redrive_core::audit::AuditEntry;
-use redrive_core::dead_letter::{Actor, Status};
+use redrive_core::dead_letter::Actor;
 use redrive_core::error::{Outcome, Refusal};
-use redrive_core::filter::Filter;
 use redrive_core::ids::OperationId;
 use redrive_core::limits;
-use redrive_core::operation::{Control, Member, Operation, OperationSpec, Stage, possible_from, token};
+use redrive_core::operation::{Control, Operation, OperationSpec, Stage, possible_from, token};
 use redrive_core::store::KvEntry;
 use redrive_core::time::{Span, Time};
 use std::time::Instant;
-
-/// A chunk of letters that were looked at for an operation.
-pub(crate) struct Frozen {
-    /// Members written.
-    pub(crate) members: u64,
-    /// The last death that was looked at.
-    pub(crate) frozen_to: u64,
-    /// Whether no death up to the bound is left.
-    pub(crate) exhausted: bool,
-}
 
 /// Steps that others had to wait for leave them this many times as long: a quarter of the writer's time is theirs.
 const QUIET_TIMES: u64 = 3;
@@ -105,42 +94,14 @@ impl<T: Tables> Engine<T> {
 
     fn freeze(&mut self, id: OperationId, now: Time) -> Outcome<bool> {
         let operation = self.operation_of(id)?.clone();
-        let filter = super::reads::with_present_groups(&self.tables, &operation.filter)?;
         let statuses = possible_from(&operation.act);
-        let (after, bound) = (operation.frozen_to, operation.bound);
-        let frozen = self.freeze_members(id, &filter, &statuses, after, bound, now)?;
+        let range = (operation.frozen_to, operation.bound);
+        let rows = limits::OPERATION_CHUNK;
+        let frozen = self.freeze_members(id, &operation.filter, &statuses, range, rows, now)?;
         self.change_operation(id, |operation| {
             operation.froze(frozen.members, frozen.frozen_to, frozen.exhausted, now);
         })?;
         Ok(self.others_wait())
-    }
-
-    /// Writes down which letters are meant, a chunk of deaths after `after`.
-    fn freeze_members(
-        &mut self,
-        id: OperationId,
-        filter: &Filter,
-        statuses: &[Status],
-        after: u64,
-        bound: u64,
-        now: Time,
-    ) -> Outcome<Frozen> {
-        let letters = self.tables.letters_after(after, bound, limits::OPERATION_CHUNK)?;
-        let exhausted = letters.len() < limits::OPERATION_CHUNK;
-        let frozen_to = letters.last().map_or(bound, |l| l.death);
-        let mut members = 0;
-        for letter in letters.iter().filter(|letter| statuses.contains(&letter.file.status)) {
-            // A letter that cannot be read cannot be judged by a filter: it is left for `doctor` to name.
-            let wanted = filter.is_all()
-                || unless_damaged(super::reads::assemble(&self.tables, letter, now))?
-                    .is_some_and(|seen| filter.matches_letter(&seen, now));
-            if wanted {
-                let member = Member::frozen(letter.slip.id, letter.file.version);
-                self.tables.add_member(id, letter.death, &member)?;
-                members += 1;
-            }
-        }
-        Ok(Frozen { members, frozen_to, exhausted })
     }
 
     /// Steers an operation.

@@ -132,6 +132,8 @@ DROP INDEX members_waiting;
 UPDATE operations SET body = json_set(body, '$.waiting', coalesce(json_extract(body, '$.members'), 0)
   - coalesce(json_extract(body, '$.succeeded'), 0) - coalesce(json_extract(body, '$.skipped'), 0))
   WHERE json_valid(body) AND json_extract(body, '$.waiting') IS NULL;
+CREATE INDEX letters_key ON letters(key, death) WHERE key IS NOT NULL;
+CREATE INDEX letters_rare ON letters(status, death) WHERE status IN ('review', 'quarantined');
 ";
 
 /// The version this program writes.

@@ -4,7 +4,9 @@ use super::body::{self, Packed};
 use super::errors::{damaged, kept};
 use super::reads::SqlTables;
 use super::rows::{self, int, ms, text};
-use crate::engine::tables::{BreakerAt, Fate, Heads, Kept, KeyRow, Letter, Live, QueueRow, Tables};
+use crate::engine::tables::{
+    Ask, BreakerAt, Fate, Frozen, Heads, Kept, KeyRow, Letter, Live, QueueRow, Tables,
+};
 use redrive_core::audit::AuditRow;
 use redrive_core::breaker::Breaker;
 use redrive_core::dead_letter::Status;
@@ -137,7 +139,7 @@ const ADD_LETTER: &str = "INSERT INTO letters(death, id, seq, queue, kind, prior
      ?25,?26,?27,?28,?29,?30,?31,?32,?33,?34,?35,?36,?37,?38,?39,?40,?41,?42,?43,?44)";
 
 /// What has an index and never changes while a letter is of the same death.
-const FIXED: [&str; 3] = ["death", "id", "leaf"];
+const FIXED: [&str; 4] = ["death", "id", "key", "leaf"];
 
 /// Changes a letter where it lies, by the parameters of [`ADD_LETTER`]: most acts touch one index of it, and to take
 /// it out and put it in again would touch all.
@@ -468,6 +470,10 @@ impl Tables for SqlTables {
             &member.outcome.name(),
         ];
         self.run_one("a member of an operation", sql, params)
+    }
+
+    fn freeze(&mut self, id: OperationId, ask: &Ask<'_>) -> Kept<Option<Frozen>> {
+        self.copy_members(id, ask)
     }
 
     fn put_member(&mut self, id: OperationId, position: u64, fate: &Fate) -> Kept<()> {

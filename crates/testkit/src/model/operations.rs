@@ -11,9 +11,10 @@ use redrive_core::lifecycle::State;
 use redrive_core::limits::OPERATION_CHUNK;
 use redrive_core::message::Slip;
 use redrive_core::operation::{
-    Destination, GONE, Member, MemberOutcome, Operation, OperationSpec, Preview, PreviewRequest, Stage,
-    Survey, Why, possible_from, reason, reverse, token,
+    Destination, GONE, Member, MemberOutcome, Operation, OperationSpec, Preview, PreviewRequest, Stage, Why,
+    possible_from, reason, reverse, token,
 };
+use redrive_core::survey::{Facts, Survey};
 use redrive_core::time::Time;
 use std::collections::BTreeMap;
 
@@ -29,7 +30,19 @@ impl Books {
         meant.retain(|l| possible.contains(&l.file.status) && filter.matches_letter(l, now));
         let mut survey = Survey::default();
         for letter in &meant {
-            survey.see(&Slip::from(&letter.message.envelope), &letter.file, letter.group, now);
+            let envelope = &letter.message.envelope;
+            let facts = Facts {
+                group: letter.group,
+                queue: &envelope.queue,
+                status: letter.file.status,
+                reason: letter.file.reason,
+                dead_at: letter.file.dead_at,
+                redrives: letter.file.redrives,
+                bytes: envelope.size(),
+                keyed: envelope.key.is_some(),
+                ordered: envelope.ordering_key.is_some(),
+            };
+            survey.add(&facts, now);
         }
         let retry = if let Act::Retry(retry) = &request.act { Some(retry) } else { None };
         let mut destinations = BTreeMap::new();
