@@ -22,13 +22,16 @@ impl Columns for LetterColumns {
             Field::Category => Some("category"),
             Field::Severity => Some("severity"),
             Field::Redrives => Some("redrives"),
+            Field::Owner => Some("owner"),
+            Field::Held => Some("CASE held WHEN 0 THEN 'no' ELSE 'yes' END"),
             Field::Died | Field::Age => Some("dead_at"),
             Field::Failed => Some("last_failed_at"),
             Field::Key => Some("key"),
             Field::OrderingKey => Some("ordering_key"),
-            // Counts of a retried message are its live row's, state is by the clock, groups merge, and the
+            // Counts of a retried message are its live row's, state and snooze are by the clock, groups merge, and the
             // rest lies in bodies and failures: the evaluator looks at those.
             Field::State
+            | Field::Snoozed
             | Field::Signature
             | Field::Group
             | Field::Priority
@@ -64,5 +67,11 @@ pub(super) fn narrow(filter: &Filter, now: Time) -> Narrowed {
         Param::Text(text) => Value::Text(text),
         Param::Blob(bytes) => Value::Blob(bytes),
     });
-    Narrowed { sql: compiled.sql, params: params.collect() }
+    // Purged letters are left out of everything that does not ask for them, as the evaluator does.
+    let sql = if filter.names_purged() {
+        compiled.sql
+    } else {
+        format!("status <> 'purged' AND ({})", compiled.sql)
+    };
+    Narrowed { sql, params: params.collect() }
 }

@@ -127,6 +127,11 @@ CREATE TABLE tallies(
 const VERSION_4: &str = "
 ALTER TABLE letters ADD COLUMN version INTEGER NOT NULL DEFAULT 0;
 UPDATE letters SET version = coalesce(json_extract(file, '$.version'), 0) WHERE json_valid(file);
+ALTER TABLE messages ADD COLUMN origin TEXT;
+ALTER TABLE letters ADD COLUMN origin TEXT;
+ALTER TABLE letters ADD COLUMN snoozed_until INTEGER;
+ALTER TABLE letters ADD COLUMN owner TEXT;
+ALTER TABLE letters ADD COLUMN held INTEGER NOT NULL DEFAULT 0;
 ";
 
 /// The version this program writes.
