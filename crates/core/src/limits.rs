@@ -167,6 +167,14 @@ pub const OPERATION_CHUNK: usize = 2_000;
 pub const AUDIT_TRIM_CHUNK: usize = 10_000;
 /// Times a queue may send a dead letter back by itself: more is a retry loop with extra steps.
 pub const AUTO_REDRIVES_MAX: u32 = 10;
+/// Times a letter may be sent back before its queue asks for a person, when the queue does not say: whoever comes
+/// back that often will come back again.
+pub const REDRIVES_DEFAULT: u32 = 10;
+/// The highest such number a queue may ask for.
+pub const REDRIVES_MAX: u32 = 1_000;
+/// How long a purged letter can be taken back, and how long a letter is kept at least that somebody has just taken
+/// back or let go of: a working day and the night after it.
+pub const PURGE_UNDO: Span = Span::from_hours(24);
 /// Messages looked at by one maintenance pass (I23).
 pub const REAP_MAX: usize = 10_000;
 /// Commands one group commit takes before it answers.

@@ -216,6 +216,9 @@ pub struct Reaped {
     pub released: u64,
     /// Letters removed by retention.
     pub letters_expired: u64,
+    /// Purged letters whose time to be taken back was over; they are gone now.
+    #[serde(default)]
+    pub letters_gone: u64,
     /// Idempotency keys forgotten.
     pub keys_forgotten: u64,
 }

@@ -30,10 +30,13 @@ use redrive_core::backoff::{Backoff, Growth, Jitter};
 use redrive_core::breaker::{BreakerKey, BreakerPolicy};
 use redrive_core::dead_letter::{Act, Retry};
 use redrive_core::failure::Route;
+use redrive_core::ids::QueueName;
+use redrive_core::message::Priority;
 use redrive_core::operation::Control;
 use redrive_core::poison::{PoisonPolicy, Release};
 use redrive_core::policy::{OnDead, OnExpire, Override, QueuePolicy};
 use redrive_core::time::{Span, Time};
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// Operations in one stream at most: what is compared after each grows with them.
@@ -119,6 +122,29 @@ pub enum ActOp {
     Note,
     /// Remove.
     Purge,
+    /// Back to work: to which of [`PLACES`], at which level, with how many attempts, by force.
+    Send(usize, Option<usize>, Option<u32>, bool),
+    /// Take a redrive back.
+    PullBack,
+    /// Take back what was removed.
+    Unpurge,
+    /// Into one of [`PLACES`].
+    Move(usize),
+    /// Keep, or let go.
+    Hold(bool),
+    /// Hide for seconds.
+    Snooze(u64),
+    /// Whose.
+    Assign(Option<usize>),
+    /// A label on, or off.
+    Label(usize, bool),
+}
+
+/// Where letters are sent: queues, drawers, and a name that nobody has.
+pub const PLACES: [&str; 8] = ["a", "b", "c", "a-dlq", "b-dlq", "bin", "net", "nowhere"];
+
+fn place(n: usize) -> QueueName {
+    PLACES[n % PLACES.len()].parse().expect("a name")
 }
 
 impl ActOp {
@@ -137,6 +163,24 @@ impl ActOp {
             Self::Reopen => Act::Reopen,
             Self::Note => Act::Note,
             Self::Purge => Act::Purge,
+            Self::Send(to, level, max_attempts, force) => Act::Retry(Retry {
+                at: None,
+                queue: Some(place(*to)),
+                priority: level.map(Priority::from_level),
+                max_attempts: *max_attempts,
+                force: *force,
+            }),
+            Self::PullBack => Act::PullBack,
+            Self::Unpurge => Act::Unpurge,
+            Self::Move(to) => Act::Move { dlq: place(*to) },
+            Self::Hold(on) => Act::Hold { on: *on },
+            Self::Snooze(s) => Act::Snooze { until: now.plus(Span::from_secs(*s)) },
+            Self::Assign(to) => Act::Assign { to: to.map(|n| format!("p{n}")) },
+            Self::Label(n, on) => {
+                let (label, none) = (BTreeSet::from([format!("l{n}")]), BTreeSet::new());
+                let (add, remove) = if *on { (label, none) } else { (none, label) };
+                Act::Label { add, remove }
+            }
         }
     }
 }
@@ -206,7 +250,15 @@ pub const REPLY_TO: [&str; 4] = ["c", "answers", "a-dlq", "bin"];
 pub const ERRORS: [&str; 4] = ["ConnectionError", "Bad", "Fatal", "Patient"];
 
 /// The filters of every stream.
-pub const FILTERS: [&str; 4] = ["", "queue:a", "status:pending", "queue:b,c"];
+pub const FILTERS: [&str; 7] = [
+    "",
+    "queue:a",
+    "status:pending",
+    "queue:b,c",
+    "status:purged,resolved",
+    "snoozed:no",
+    "tag:l1 or held:yes",
+];
 
 /// The rules a queue can be given.
 #[must_use]
@@ -245,6 +297,7 @@ pub fn policies() -> Vec<QueuePolicy> {
         },
         QueuePolicy { dlq: Some("b".parse().expect("a name")), ..plain(2) },
         plain(0),
+        QueuePolicy { max_redrives: 1, ..plain(1) },
         QueuePolicy { breaker: Some(BreakerPolicy { probes: 2, ..breaker(BreakerKey::Queue) }), ..plain(9) },
         QueuePolicy { breaker: Some(breaker(BreakerKey::Kind)), lease: Span::from_secs(3), ..plain(9) },
         QueuePolicy {
@@ -270,6 +323,15 @@ fn act() -> impl Strategy<Value = ActOp> {
         2 => Just(ActOp::Reopen),
         1 => Just(ActOp::Note),
         3 => Just(ActOp::Purge),
+        4 => (0..PLACES.len(), rarely(0_usize..5), rarely(1_u32..4), proptest::bool::weighted(0.3))
+            .prop_map(|(to, level, attempts, force)| ActOp::Send(to, level, attempts, force)),
+        3 => Just(ActOp::PullBack),
+        2 => Just(ActOp::Unpurge),
+        1 => (0..PLACES.len()).prop_map(ActOp::Move),
+        1 => proptest::bool::weighted(0.7).prop_map(ActOp::Hold),
+        1 => (0_u64..60).prop_map(ActOp::Snooze),
+        1 => of(0_usize..2).prop_map(ActOp::Assign),
+        1 => (0_usize..2, proptest::bool::weighted(0.7)).prop_map(|(n, on)| ActOp::Label(n, on)),
     ]
 }
 

@@ -129,6 +129,11 @@ ALTER TABLE letters ADD COLUMN version INTEGER NOT NULL DEFAULT 0;
 UPDATE letters SET version = coalesce(json_extract(file, '$.version'), 0) WHERE json_valid(file);
 CREATE INDEX letters_key ON letters(key, death) WHERE key IS NOT NULL;
 CREATE INDEX letters_rare ON letters(status, death) WHERE status IN ('review', 'quarantined');
+ALTER TABLE messages ADD COLUMN origin TEXT;
+ALTER TABLE letters ADD COLUMN origin TEXT;
+ALTER TABLE letters ADD COLUMN snoozed_until INTEGER;
+ALTER TABLE letters ADD COLUMN owner TEXT;
+ALTER TABLE letters ADD COLUMN held INTEGER NOT NULL DEFAULT 0;
 ";
 
 /// The version this program writes.

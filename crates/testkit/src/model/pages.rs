@@ -71,10 +71,14 @@ impl Books {
         record.view(self.policy(&record.envelope.queue), now)
     }
 
-    /// A letter shows its message as it is now, also while it is being retried.
+    /// A letter shows how far its message is now, also while it is being retried; it stays where it was filed.
     pub(super) fn show_letter(&self, letter: &Letter, now: Time) -> DeadLetter {
         let id = letter.record.envelope.id;
-        let record = self.live_at(id).map_or(&letter.record, |at| &self.live[at]);
+        let mut record = letter.record.clone();
+        if let Some(at) = self.live_at(id) {
+            record.life = self.live[at].life.clone();
+        }
+        let record = &record;
         let group =
             self.leaves.iter().find(|l| l.id == letter.file.leaf).map_or(letter.file.leaf, |l| l.group);
         let failures = self.failures(id);

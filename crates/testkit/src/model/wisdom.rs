@@ -20,9 +20,10 @@ use redrive_core::time::Time;
 use std::collections::BTreeSet;
 
 impl Books {
-    /// A message's slip, with the value its breaker went by when it came in.
+    /// A message's slip, with the value its breaker went by when it came to its queue.
     fn slip(&self, record: &Record) -> Slip {
-        let breaker = self.breaker_values.get(&record.envelope.id).cloned();
+        let place = (record.envelope.id, record.envelope.queue.clone());
+        let breaker = self.breaker_values.get(&place).cloned();
         Slip { breaker, ..Slip::from(record) }
     }
 

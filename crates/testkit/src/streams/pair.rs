@@ -88,6 +88,8 @@ fn plain(refusal: Refusal) -> Refusal {
         | Refusal::LetterLeased { .. }
         | Refusal::VersionConflict { .. }
         | Refusal::KeyConflict { .. }
+        | Refusal::KeyInUse { .. }
+        | Refusal::RedrivenTooOften { .. }
         | Refusal::IdConflict { .. }
         | Refusal::QueueFull { .. }
         | Refusal::IsDrawer { .. }
