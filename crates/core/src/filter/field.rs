@@ -55,6 +55,10 @@ pub enum Field {
     Enqueued,
     /// `worker`: whoever holds it, or worked on a kept failure.
     Worker,
+    /// `host`: where a kept failure happened.
+    Host,
+    /// `version`: the worker's version at a kept failure.
+    Version,
     /// `tag`: any of the tags.
     Tag,
     /// `key`: the idempotency key.
@@ -71,6 +75,8 @@ pub enum Field {
     Error,
     /// `header.NAME`: one header.
     Header(String),
+    /// `payload`, without a path: text in the payload.
+    PayloadText,
     /// `payload.path`: a place in the payload, read as JSON.
     Payload(Vec<String>),
     /// `context.path`: a place in the free JSON context.
@@ -78,7 +84,7 @@ pub enum Field {
 }
 
 /// Every field that is named by one word.
-pub(super) const NAMED: [Field; 30] = [
+pub(super) const NAMED: [Field; 32] = [
     Field::Id,
     Field::Queue,
     Field::Dlq,
@@ -102,6 +108,8 @@ pub(super) const NAMED: [Field; 30] = [
     Field::Failed,
     Field::Enqueued,
     Field::Worker,
+    Field::Host,
+    Field::Version,
     Field::Tag,
     Field::Key,
     Field::OrderingKey,
@@ -180,6 +188,8 @@ impl Field {
             Self::Failed => "failed",
             Self::Enqueued => "enqueued",
             Self::Worker => "worker",
+            Self::Host => "host",
+            Self::Version => "version",
             Self::Tag => "tag",
             Self::Key => "key",
             Self::OrderingKey => "ordering_key",
@@ -188,7 +198,7 @@ impl Field {
             Self::Code => "code",
             Self::Error => "error",
             Self::Header(_) => "header",
-            Self::Payload(_) => "payload",
+            Self::PayloadText | Self::Payload(_) => "payload",
             Self::Context(_) => "context",
         }
     }
@@ -212,9 +222,11 @@ impl Field {
             }
             Self::Age => Shape::Span,
             Self::Died | Self::Failed | Self::Enqueued => Shape::Time,
-            Self::Error => Shape::Inside,
+            Self::Error | Self::PayloadText => Shape::Inside,
             Self::Kind
             | Self::Worker
+            | Self::Host
+            | Self::Version
             | Self::Tag
             | Self::Key
             | Self::OrderingKey
@@ -245,7 +257,10 @@ impl Field {
 
     /// Whether a message's value of it is found in its kept failures.
     pub(super) const fn is_of_failures(&self) -> bool {
-        matches!(self, Self::Worker | Self::Type | Self::Code | Self::Error | Self::Failed)
+        matches!(
+            self,
+            Self::Worker | Self::Host | Self::Version | Self::Type | Self::Code | Self::Error | Self::Failed
+        )
     }
 }
 

@@ -129,6 +129,11 @@ ALTER TABLE letters ADD COLUMN version INTEGER NOT NULL DEFAULT 0;
 UPDATE letters SET version = coalesce(json_extract(file, '$.version'), 0) WHERE json_valid(file);
 CREATE INDEX letters_key ON letters(key, death) WHERE key IS NOT NULL;
 CREATE INDEX letters_rare ON letters(status, death) WHERE status IN ('review', 'quarantined');
+CREATE VIRTUAL TABLE letters_text USING fts5(
+  threes, content='', contentless_delete=1, detail='none', columnsize=1, tokenize='trigram case_sensitive 1');
+CREATE TABLE text_head(one INTEGER PRIMARY KEY CHECK(one = 1), indexed_to INTEGER NOT NULL);
+CREATE TABLE text_stale(death INTEGER PRIMARY KEY, n INTEGER NOT NULL);
+INSERT INTO text_head VALUES(1, 0);
 ";
 
 /// The version this program writes.
