@@ -154,6 +154,16 @@ pub const PAGE_ITEMS_DEFAULT: usize = 50;
 pub const PAGE_SCAN_MAX: usize = 100_000;
 /// Time one filtered page takes before it stops and says so.
 pub const PAGE_TIME_MAX: Duration = Duration::from_millis(200);
+/// Bytes of a payload that a search for text looks at.
+pub const SEARCH_PAYLOAD_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of the largest payload that is put into a text index; letters with a larger one are looked at themselves.
+pub const INDEX_PAYLOAD_BYTES_MAX: usize = 8 * 1024;
+/// Threes of letters that an index is asked for on behalf of one piece of text.
+pub const WORDING_THREES: usize = 10;
+/// Threes of letters that an index is asked for on behalf of one filter; one that needs more goes without.
+pub const WORDING_MAX: usize = 400;
+/// Letters put into the text index by one call.
+pub const INDEX_TEXT_MAX: usize = 1_000;
 /// Bytes of a filter text.
 pub const FILTER_BYTES_MAX: usize = 4 * 1024;
 /// Nesting of parentheses and `not` in a filter.

@@ -424,6 +424,15 @@ pub struct HandOver {
     pub version: u64,
 }
 
+/// What a pass of the text index did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Indexed {
+    /// Entries made.
+    pub indexed: u64,
+    /// Whether there is more to do.
+    pub more: bool,
+}
+
 /// Where a letter stands after an act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LetterState {
@@ -477,6 +486,11 @@ pub trait Letters: Send + Sync {
     /// holds its ordering key is refused: it belongs here (**I12, I48**). Its idempotency key goes on saying what
     /// it said: the message is not over (**I41**).
     async fn hand_over(&self, batch: Vec<HandOver>, actor: Actor) -> Outcome<Each<MessageId>>;
+
+    /// Puts the next letters into the text index, up to so many, in a commit of their own. Nobody waits for it: what
+    /// is not in yet is looked at itself. Says how many entries were made and whether there is more
+    /// to do; nothing where there is no index.
+    async fn index_text(&self, limit: usize) -> Outcome<Indexed>;
 
     /// What an operation over this filter would touch, and the bound that freezes it.
     async fn preview(&self, filter: Filter, sample: usize) -> Outcome<Preview>;

@@ -6,7 +6,7 @@ use crate::engine::lease::{check_wait, deliver};
 use crate::engine::letters::check_import;
 use crate::engine::settle::Said;
 use crate::engine::tables::{Incoming, Reads, Tables, unless_damaged};
-use crate::engine::{Engine, reads, replies, survey};
+use crate::engine::{Engine, reads, replies, survey, text};
 use async_trait::async_trait;
 use redrive_core::audit::{AuditKey, AuditReport, AuditRow, AuditTrimmed};
 use redrive_core::breaker::BreakerView;
@@ -17,15 +17,16 @@ use redrive_core::filter::Filter;
 use redrive_core::group::{Group, check_merge};
 use redrive_core::ids::{GroupId, MessageId, OperationId, QueueName};
 use redrive_core::invariants::Verification;
+use redrive_core::limits;
 use redrive_core::message::{Delivery, Message, NewMessage};
 use redrive_core::metrics::{self, Counter, Stats, Timer};
 use redrive_core::operation::{Control, Member, Operation, OperationSpec, Preview};
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Page, PageRequest, Query};
 use redrive_core::store::{
-    Drawer, Each, Enqueued, HandOver, KeyState, KvEntry, LeaseRequest, LetterLeaseRequest, LetterSettlement,
-    LetterState, Letters, Purged, Queue, Reaped, Settle, Settled, Settlement, Store, StoreInfo,
-    VerifyRequest, Work,
+    Drawer, Each, Enqueued, HandOver, Indexed, KeyState, KvEntry, LeaseRequest, LetterLeaseRequest,
+    LetterSettlement, LetterState, Letters, Purged, Queue, Reaped, Settle, Settled, Settlement, Store,
+    StoreInfo, VerifyRequest, Work,
 };
 use redrive_core::time::{Span, Time};
 use std::time::Instant;
@@ -303,6 +304,19 @@ impl<A: Access> Letters for EngineStore<A> {
 
     async fn preview(&self, filter: Filter, sample: usize) -> Outcome<Preview> {
         self.0.read(move |tables, now| reads::preview(tables, &filter, sample, now)).await
+    }
+
+    async fn index_text(&self, limit: usize) -> Outcome<Indexed> {
+        // Read and folded beside the writer; the commit only writes.
+        let Some(batch) = self.0.read(move |tables, _| Ok(text::batch(tables, limit)?)).await? else {
+            return Ok(Indexed::default());
+        };
+        let taken = batch.fresh.len() + batch.changed.len();
+        if taken == 0 {
+            return Ok(Indexed::default());
+        }
+        let indexed = self.0.write(true, move |engine, _| Ok(engine.tables.put_text(&batch)?)).await?;
+        Ok(Indexed { indexed, more: taken >= limit.clamp(1, limits::INDEX_TEXT_MAX) })
     }
 
     async fn start(&self, spec: OperationSpec) -> Outcome<Operation> {

@@ -19,6 +19,7 @@ pub(crate) mod reads;
 pub(crate) mod replies;
 pub(crate) mod settle;
 pub(crate) mod survey;
+pub(crate) mod text;
 pub(crate) mod trim;
 
 use crate::entropy::Entropy;

@@ -276,6 +276,10 @@ impl<T: Tables> Engine<T> {
             self.tables.drop_failure(slip, victim)?;
         }
         self.tables.add_failure(slip, life.failed, &filed)?;
+        if life.generation > 1 {
+            // A letter says what its message's last failure said, also while the message is tried again.
+            self.tables.text_changed(slip.id)?;
+        }
         let took = failure.report.duration.or(life.lease().map(|l| now.since(l.granted_at)));
         let labels = [failure.route.name(), failure.category.name()];
         self.tally(Event::Failed, &slip.queue, &labels, took.map_or(0, Span::as_millis), now)?;

@@ -22,8 +22,9 @@ use redrive_core::operation::{Control, Member, Operation, OperationSpec, Preview
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Page, PageRequest, Query};
 use redrive_core::store::{
-    Drawer, Each, Enqueued, HandOver, KeyState, KvEntry, LeaseRequest, LetterLeaseRequest, LetterSettlement,
-    LetterState, Letters, Purged, Queue, Reaped, Settled, Settlement, Store, StoreInfo, VerifyRequest, Work,
+    Drawer, Each, Enqueued, HandOver, Indexed, KeyState, KvEntry, LeaseRequest, LetterLeaseRequest,
+    LetterSettlement, LetterState, Letters, Purged, Queue, Reaped, Settled, Settlement, Store, StoreInfo,
+    VerifyRequest, Work,
 };
 use redrive_core::time::{Span, Time};
 use serde::de::DeserializeOwned;
@@ -317,6 +318,10 @@ impl Letters for RemoteStore {
     async fn import(&self, batch: Vec<DeadLetter>, actor: Actor) -> Outcome<Each<MessageId>> {
         self.call(Call::Import(batch, actor)).await
     }
+    async fn index_text(&self, limit: usize) -> Outcome<Indexed> {
+        self.call(Call::IndexText(limit)).await
+    }
+
     async fn preview(&self, filter: Filter, sample: usize) -> Outcome<Preview> {
         self.call(Call::Preview(filter, sample)).await
     }

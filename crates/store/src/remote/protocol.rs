@@ -60,6 +60,7 @@ pub(super) enum Call {
     LabelGroup(GroupId, Option<Category>, Actor),
     Import(Vec<DeadLetter>, Actor),
     HandOver(Vec<HandOver>, Actor),
+    IndexText(usize),
     Preview(Filter, usize),
     Start(Box<OperationSpec>),
     Step(OperationId),

@@ -5,6 +5,7 @@ use super::errors::{damaged, kept};
 use super::rows::{self, Cell, LIFE, SLIP, int, json};
 use crate::engine::tables::{
     Ask, BreakerAt, Candidates, DrawerCounts, Heads, Kept, KeyRow, Letter, Live, QueueRow, Reads, Stored,
+    TextState,
 };
 use redrive_core::audit::AuditRow;
 use redrive_core::breaker::Breaker;
@@ -227,6 +228,10 @@ impl Reads for SqlTables {
 
     fn letters_at(&self, deaths: &[u64]) -> Kept<Vec<Letter>> {
         self.letters_of(deaths)
+    }
+
+    fn text_state(&self, limit: usize) -> Kept<Option<TextState>> {
+        self.text_index(limit).map(Some)
     }
 
     fn survey(&self, ask: &Ask<'_>) -> Kept<Option<Survey>> {

@@ -4,13 +4,15 @@ use super::body::{self, Packed};
 use super::errors::{damaged, kept};
 use super::reads::SqlTables;
 use super::rows::{self, int, ms, text};
-use crate::engine::tables::{Ask, BreakerAt, Frozen, Heads, Kept, KeyRow, Letter, Live, QueueRow, Tables};
+use crate::engine::tables::{
+    Ask, BreakerAt, Frozen, Heads, Kept, KeyRow, Letter, Live, QueueRow, Tables, TextBatch,
+};
 use redrive_core::audit::AuditRow;
 use redrive_core::breaker::Breaker;
 use redrive_core::dead_letter::Status;
 use redrive_core::failure::Failure;
 use redrive_core::group::{Leaf, LeafCount, LeafKey};
-use redrive_core::ids::{GroupId, OperationId, QueueName, Secret};
+use redrive_core::ids::{GroupId, MessageId, OperationId, QueueName, Secret};
 use redrive_core::lifecycle::{Life, Phase};
 use redrive_core::message::{NewMessage, Payload, Slip, Terms};
 use redrive_core::metrics::{Tally, TallyKey};
@@ -42,6 +44,10 @@ impl SqlTables {
                    ON CONFLICT(hash) DO UPDATE SET uses = uses + 1";
         self.run(sql, &[&hash, &stack])?;
         Ok(hash)
+    }
+
+    fn drop_row(&self, letter: &Letter) -> Kept<()> {
+        self.run_one("a dead letter", "DELETE FROM letters WHERE death = ?1", &[&int(letter.death)])
     }
 
     fn release_stacks(&self, condition: &str, params: &[&dyn ToSql]) -> Kept<()> {
@@ -352,12 +358,21 @@ impl Tables for SqlTables {
     }
 
     fn put_letter(&mut self, letter: &Letter) -> Kept<()> {
-        self.drop_letter(letter)?;
+        self.drop_row(letter)?;
         self.add_letter(letter)
     }
 
     fn drop_letter(&mut self, letter: &Letter) -> Kept<()> {
-        self.run_one("a dead letter", "DELETE FROM letters WHERE death = ?1", &[&int(letter.death)])
+        self.note_text_gone(letter.death)?;
+        self.drop_row(letter)
+    }
+
+    fn text_changed(&mut self, id: MessageId) -> Kept<()> {
+        self.note_text_changed(id)
+    }
+
+    fn put_text(&mut self, batch: &TextBatch) -> Kept<u64> {
+        self.write_text(batch)
     }
 
     fn put_drawer(&mut self, dlq: &QueueName, status: Status, count: i64) -> Kept<()> {
