@@ -11,7 +11,9 @@ use redrive_core::error::{Error, Outcome, Refusal, StoreError, StoreErrorKind};
 use redrive_core::failure::Failure;
 use redrive_core::failure::{Category, check_label};
 use redrive_core::filter::Filter;
-use redrive_core::group::{Group, LeafCount, LeafKey, check_merge, sum};
+use redrive_core::group::{
+    Group, GroupAct, GroupDetail, GroupQuery, LeafCount, LeafKey, Marker, check_merge,
+};
 use redrive_core::ids::{GroupId, LeaseToken, MessageId, OperationId, QueueName};
 use redrive_core::invariants::{Census, Verification};
 use redrive_core::lifecycle::{Command, State, transition};
@@ -57,12 +59,12 @@ fn page<T>(
 }
 
 /// The position of an item in a list that shows the latest first.
-fn latest(n: u64) -> u64 {
+pub(super) fn latest(n: u64) -> u64 {
     u64::MAX - n
 }
 
 impl Books {
-    fn failures(&self, id: MessageId) -> Vec<Failure> {
+    pub(super) fn failures(&self, id: MessageId) -> Vec<Failure> {
         let kept = self.histories.get(&id).into_iter().flatten();
         kept.map(|(_, failure)| failure.clone()).collect()
     }
@@ -103,11 +105,6 @@ impl Books {
             counts: shelf.counts,
             policy: shelf.policy.clone(),
         })
-    }
-
-    fn show_groups(&self) -> Vec<Group> {
-        let counts: Vec<(LeafKey, LeafCount)> = self.tallies.iter().map(|(k, c)| (k.clone(), *c)).collect();
-        sum(&self.leaves, &counts)
     }
 
     fn operation(&self, id: OperationId) -> Result<usize, Refusal> {
@@ -408,13 +405,32 @@ impl Letters for Model {
         self.at(|b, now| Ok(batch.iter().map(|request| b.act(request, now)).collect()))
     }
 
-    async fn groups(&self, request: PageRequest) -> Outcome<Page<Group>> {
-        self.at(|b, _| page("g", &request, (0..).zip(b.show_groups()), |_| true))
+    async fn groups(&self, query: GroupQuery) -> Outcome<Page<Group>> {
+        self.at(|b, now| Ok(query.select(b.show_groups(now), now)?))
     }
 
     async fn group(&self, id: GroupId) -> Outcome<Group> {
-        let found = self.at(|b, _| b.show_groups().into_iter().find(|g| g.id == b.group_of(id)));
-        Ok(found.ok_or(Refusal::NoSuchGroup { group: id })?)
+        self.at(|b, now| Ok(b.show_group(id, now)?))
+    }
+
+    async fn group_detail(&self, id: GroupId) -> Outcome<GroupDetail> {
+        self.at(|b, now| Ok(b.group_detail(id, now)?))
+    }
+
+    async fn act_on_group(&self, id: GroupId, act: GroupAct, actor: Actor) -> Outcome<Group> {
+        actor.check()?;
+        self.at(|b, now| Ok(b.act_on_group(id, &act, &actor, now)?))
+    }
+
+    async fn mark(&self, text: String, actor: Actor) -> Outcome<Marker> {
+        actor.check()?;
+        self.at(|b, now| Ok(b.mark(text, &actor, now)?))
+    }
+
+    async fn markers(&self, request: PageRequest) -> Outcome<Page<Marker>> {
+        self.at(|b, _| {
+            page("k", &request, b.markers.iter().rev().map(|m| (latest(m.n), m.clone())), |_| true)
+        })
     }
 
     async fn merge_groups(&self, groups: Vec<GroupId>, actor: Actor) -> Outcome<Group> {
