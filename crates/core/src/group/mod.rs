@@ -11,7 +11,9 @@ pub mod query;
 
 pub use facts::{Counted, Facts, Hour};
 pub use life::{GroupAct, GroupEvent, GroupLife, GroupMark, GroupStatus, Ignored};
-pub use query::{GroupDetail, GroupQuery, GroupSample, GroupShare, GroupSort, Marker, Similar, check_marker};
+pub use query::{
+    GroupDetail, GroupNews, GroupQuery, GroupSample, GroupShare, GroupSort, Marker, Similar, check_marker,
+};
 
 use crate::error::Refusal;
 use crate::ids::{GroupId, LeafId, QueueName};

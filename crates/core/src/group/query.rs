@@ -10,6 +10,7 @@ use crate::error::Refusal;
 use crate::failure::named;
 use crate::ids::{GroupId, MessageId, QueueName};
 use crate::limits;
+use crate::metrics::{Alert, AlertLevel};
 use crate::operation::Operation;
 use crate::query::{Cursor, Page, PageRequest};
 use crate::signature::{Variable, variables};
@@ -326,6 +327,57 @@ pub struct Marker {
     pub text: String,
 }
 
+/// What is new among groups.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupNews {
+    /// Groups with open letters.
+    pub open: u64,
+    /// Groups that nobody has looked at.
+    pub new: u64,
+    /// Groups that came back after they were resolved.
+    pub regressed: u64,
+    /// The latest marker.
+    pub marker: Option<Marker>,
+    /// Groups first seen since then; nothing without a marker.
+    pub new_since_marker: Option<u64>,
+}
+
+impl GroupNews {
+    /// Counts what is new.
+    #[must_use]
+    pub fn of(groups: &[Group], marker: Option<Marker>) -> Self {
+        let count =
+            |wanted: &dyn Fn(&Group) -> bool| groups.iter().filter(|group| wanted(group)).count() as u64;
+        Self {
+            open: count(&|group| group.open > 0),
+            new: count(&|group| group.status == GroupStatus::New),
+            regressed: count(&|group| group.status == GroupStatus::Regressed),
+            new_since_marker: marker.as_ref().map(|marker| count(&|group| group.first_seen >= marker.at)),
+            marker,
+        }
+    }
+
+    /// What of it somebody should know.
+    #[must_use]
+    pub fn alerts(&self) -> Vec<Alert> {
+        let alert = |rule: &str, text| Alert {
+            rule: rule.to_owned(),
+            level: AlertLevel::Warning,
+            subject: "groups".to_owned(),
+            text,
+        };
+        let mut alerts = Vec::new();
+        if self.regressed > 0 {
+            let text = format!("{} groups came back after they were resolved", self.regressed);
+            alerts.push(alert("regressed_groups", text));
+        }
+        if let (Some(marker), Some(new @ 1..)) = (&self.marker, self.new_since_marker) {
+            alerts.push(alert("new_groups", format!("{new} groups are new since {:?}", marker.text)));
+        }
+        alerts
+    }
+}
+
 /// Refuses a marker that says nothing, or too much.
 ///
 /// # Errors
@@ -410,6 +462,22 @@ mod tests {
         let found: Vec<(GroupId, f64)> = similar(&mine, &all).iter().map(|s| (s.id, s.score)).collect();
         assert_eq!(found, [(GroupId::new(4), 0.75), (GroupId::new(2), 0.7)]);
         assert!(similar(&group(9, 1, ""), &[group(8, 1, "")]).is_empty());
+    }
+
+    #[test]
+    fn news_are_what_came_back_and_what_is_new_since_a_marker() {
+        let mut all = [group(1, 3, "a"), group(2, 0, "b"), group(3, 1, "c")];
+        all[1].status = GroupStatus::Regressed;
+        all[2].first_seen = Time::from_millis(50);
+        let none = GroupNews::of(&all, None);
+        assert_eq!((none.open, none.new, none.regressed, none.new_since_marker), (2, 2, 1, None));
+        assert_eq!(none.alerts().len(), 1);
+        let marker = Marker { n: 1, at: Time::from_millis(50), by: "ada".into(), text: "deploy".into() };
+        let news = GroupNews::of(&all, Some(marker));
+        assert_eq!(news.new_since_marker, Some(1));
+        let rules: Vec<String> = news.alerts().into_iter().map(|alert| alert.rule).collect();
+        assert_eq!(rules, ["regressed_groups", "new_groups"]);
+        assert_eq!(GroupNews::of(&[], None).alerts(), []);
     }
 
     #[test]

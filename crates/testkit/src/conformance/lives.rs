@@ -39,8 +39,8 @@ impl Stage<'_> {
     }
 
     /// Lets a message die of words that differ in a name only.
-    async fn no_account(&self, n: u64, user: &str) -> GroupId {
-        let message = format!("no such account for user {user} in the ledger of the bank");
+    async fn no_mailbox(&self, n: u64, user: &str) -> GroupId {
+        let message = format!("mailbox of {user} is gone");
         let error = ErrorInfo { message, ..ErrorInfo::default() };
         let report = Report { error, permanent: true, ..Report::default() };
         self.send(new(n, "q")).await;
@@ -227,15 +227,15 @@ pub(super) async fn i48_people_look_after_groups_and_the_trail_says_who(stage: &
 
 pub(super) async fn i15_groups_that_become_one_add_up_and_keep_what_was_said(stage: &Stage<'_>) {
     stage.set("q", rules(1)).await;
-    let first = stage.no_account(1, "ann").await;
-    let second = stage.no_account(2, "bob").await;
+    let first = stage.no_mailbox(1, "ann").await;
+    let second = stage.no_mailbox(2, "bob").await;
     assert_ne!(first, second, "nobody can know yet");
     stage.say(second, GroupAct::Acknowledge).await;
     stage.say(second, GroupAct::Assign { to: Some("eve".into()) }).await;
     stage.say(first, GroupAct::Note { text: Some("one".into()) }).await;
     stage.say(second, GroupAct::Note { text: Some("two".into()) }).await;
     for (n, user) in (3..).zip(["cyd", "dan", "eve", "fay"]) {
-        stage.no_account(n, user).await;
+        stage.no_mailbox(n, user).await;
     }
     let merged = stage.store.group(second).await.expect("an old name leads to it");
     assert_eq!((merged.id, merged.open, merged.total, merged.failures), (first, 6, 6, 6));

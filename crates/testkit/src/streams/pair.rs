@@ -297,7 +297,7 @@ impl Pair<'_> {
                         None => "something is wrong".to_owned(),
                         Some(n) => {
                             let user = USERS[n / ERRORS.len() % USERS.len()];
-                            format!("no such account for user {user} in the ledger of the bank")
+                            format!("box {user} gone")
                         }
                     };
                     let error_type = ERRORS[error % ERRORS.len()].into();

@@ -5,6 +5,8 @@ mod act;
 mod stats;
 mod transfer;
 
+pub(super) use act::resolve_matching;
+
 use super::{error_text, filter, narrowed, only, pages};
 use crate::args::PageArgs;
 use crate::connect::{Access, App, Hold};
