@@ -5,6 +5,7 @@
 
 mod fate;
 mod groups;
+mod house;
 mod letters;
 mod pages;
 mod wisdom;

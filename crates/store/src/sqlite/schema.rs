@@ -133,6 +133,8 @@ CREATE INDEX leaves_group ON leaves(group_id);
 CREATE TABLE group_rows(id INTEGER PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE group_facts(id INTEGER PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE markers(n INTEGER PRIMARY KEY, body TEXT NOT NULL);
+CREATE INDEX letters_key ON letters(key, death) WHERE key IS NOT NULL;
+CREATE INDEX letters_rare ON letters(status, death) WHERE status IN ('review', 'quarantined');
 ";
 
 /// The version this program writes.

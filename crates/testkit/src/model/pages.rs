@@ -7,7 +7,7 @@ use redrive_core::audit::{
 };
 use redrive_core::breaker::BreakerView;
 use redrive_core::dead_letter::{Act, ActRequest, Actor, DeadLetter, LetterDelivery};
-use redrive_core::error::{Error, Outcome, Refusal, StoreError, StoreErrorKind};
+use redrive_core::error::{Outcome, Refusal};
 use redrive_core::failure::Failure;
 use redrive_core::failure::{Category, check_label};
 use redrive_core::filter::Filter;
@@ -19,13 +19,12 @@ use redrive_core::invariants::{Census, Verification};
 use redrive_core::lifecycle::{Command, State, transition};
 use redrive_core::limits;
 use redrive_core::message::{Delivery, Message, NewMessage, Record};
-use redrive_core::metrics::{QueueStats, Snapshot, Stats};
 use redrive_core::operation::{Control, Member, Operation, OperationSpec, Preview};
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Cursor, Page, PageRequest, Query};
 use redrive_core::store::{
-    Drawer, Each, Enqueued, HandOver, KeyState, KvEntry, LeaseRequest, LetterLeaseRequest, LetterSettlement,
-    LetterState, Letters, Purged, Queue, Reaped, Settled, Settlement, Store, StoreInfo, VerifyRequest, Work,
+    Drawer, Each, Enqueued, HandOver, KeyState, LeaseRequest, LetterLeaseRequest, LetterSettlement,
+    LetterState, Letters, Purged, Queue, Reaped, Settled, Settlement, Work,
 };
 use redrive_core::time::{Clock, Span, Time};
 use std::collections::BTreeMap;
@@ -161,7 +160,7 @@ impl Books {
         Ok(op)
     }
 
-    fn verify(&self) -> Verification {
+    pub(super) fn verify(&self) -> Verification {
         let mut census = Census::default();
         self.live.iter().for_each(|r| census.message(&r.into(), &r.life));
         self.letters.iter().for_each(|l| census.letter(&(&l.record).into(), &l.file));
@@ -187,7 +186,7 @@ impl Model {
     }
 
     /// Runs one verb: one lock, one instant.
-    fn at<T>(&self, verb: impl FnOnce(&mut Books, Time) -> T) -> T {
+    pub(super) fn at<T>(&self, verb: impl FnOnce(&mut Books, Time) -> T) -> T {
         let now = self.clock.now();
         verb(&mut self.books.lock().expect("a law that panics ends its test"), now)
     }
@@ -522,80 +521,5 @@ impl Letters for Model {
     async fn hand_over(&self, batch: Vec<HandOver>, actor: Actor) -> Outcome<Each<MessageId>> {
         actor.check()?;
         self.at(|b, now| Ok(batch.into_iter().map(|one| b.hand_over(one, &actor, now)).collect()))
-    }
-}
-
-#[async_trait]
-impl Store for Model {
-    async fn info(&self) -> Outcome<StoreInfo> {
-        let (backend, place, now) = ("model".into(), "memory".into(), self.clock.now());
-        Ok(StoreInfo { backend, durable: false, place, now, skew_ms: 0, degraded: Vec::new() })
-    }
-
-    async fn stats(&self) -> Outcome<Stats> {
-        self.at(|b, now| {
-            let letters = |queue: &QueueName| {
-                let open = |l: &&Letter| l.record.envelope.queue == *queue && !l.file.status.is_closed();
-                b.letters.iter().filter(open).count() as u64
-            };
-            let queues = b.queues.iter().map(|(name, shelf)| QueueStats {
-                queue: name.clone(),
-                waiting: shelf.counts.waiting.unsigned_abs(),
-                leased: shelf.counts.leased.unsigned_abs(),
-                bytes: shelf.counts.bytes.unsigned_abs(),
-                letters_open: letters(name),
-                peak: shelf.peak.unsigned_abs(),
-                letters_peak: shelf.dead_peak.unsigned_abs(),
-                capacity: shelf.policy.max_messages,
-            });
-            let open = b.letters.iter().filter(|l| !l.file.status.is_closed());
-            Ok(Stats {
-                now,
-                counters: b.counted.counted(),
-                queues: queues.collect(),
-                oldest_open_at: open.map(|l| l.file.dead_at).min(),
-                process: Snapshot::default(),
-            })
-        })
-    }
-
-    async fn verify(&self, _request: VerifyRequest) -> Outcome<Verification> {
-        self.at(|b, _| Ok(b.verify()))
-    }
-
-    async fn backup(&self, _target: String) -> Outcome<u64> {
-        Err(Error::Store(StoreError::new(StoreErrorKind::Unsupported, "the model has nothing to copy")))
-    }
-
-    async fn kv_get(&self, namespace: String, key: String) -> Outcome<Option<KvEntry>> {
-        self.at(|b, _| Ok(b.kv.get(&(namespace, key)).cloned()))
-    }
-
-    async fn kv_put(
-        &self,
-        namespace: String,
-        key: String,
-        value: Option<Vec<u8>>,
-        expected: u64,
-    ) -> Outcome<u64> {
-        if namespace == "audit" {
-            return Err(Refusal::invalid("namespace", "belongs to the audit trail").into());
-        }
-        if value.as_ref().is_some_and(|v| v.len() > limits::KV_BYTES_MAX) {
-            return Err(Refusal::invalid("value", format!("at most {} bytes", limits::KV_BYTES_MAX)).into());
-        }
-        self.at(|b, _| {
-            let place = (namespace.clone(), key.clone());
-            let version = b.kv.get(&place).map_or(0, |entry| entry.version);
-            if version != expected {
-                return Err(Refusal::KvConflict { namespace, key }.into());
-            }
-            let Some(value) = value else {
-                b.kv.remove(&place);
-                return Ok(0);
-            };
-            b.kv.insert(place, KvEntry { value, version: version + 1 });
-            Ok(version + 1)
-        })
     }
 }
