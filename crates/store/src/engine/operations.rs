@@ -67,7 +67,10 @@ impl<T: Tables> Engine<T> {
                 expected_version: Some(member.version),
             };
             let acted = match self.tables.letter(member.id)? {
-                Some(letter) => self.act_on(&letter, &request, now).map(|_| ()),
+                Some(letter) => match self.act_on(&letter, &request, now) {
+                    Ok(_) => Ok(self.group_operated(&letter, operation.id, now)?),
+                    Err(refused) => Err(refused),
+                },
                 None => Err(Refusal::NoSuchLetter { id: member.id }.into()),
             };
             let outcome = match acted {

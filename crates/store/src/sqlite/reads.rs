@@ -10,7 +10,7 @@ use crate::engine::tables::{
 use redrive_core::audit::AuditRow;
 use redrive_core::breaker::Breaker;
 use redrive_core::failure::Failure;
-use redrive_core::group::{Leaf, LeafCount, LeafKey};
+use redrive_core::group::{Facts, GroupRow, Leaf, LeafCount, LeafKey, Marker};
 use redrive_core::ids::{GroupId, LeafId, MessageId, OperationId, QueueName};
 use redrive_core::invariants::{Counts, Verification};
 use redrive_core::message::Slip;
@@ -305,14 +305,54 @@ impl Reads for SqlTables {
 
     fn leaf_counts(&self) -> Kept<Vec<(LeafKey, LeafCount)>> {
         let sql = "SELECT leaf, queue, kind, open, total, failures, first_seen, last_seen FROM leaf_counts";
-        self.all(sql, &[], |row| {
-            let key = LeafKey {
-                leaf: row.get::<_, Cell<LeafId>>(0)?.0,
-                queue: row.get::<_, Cell<QueueName>>(1)?.0,
-                kind: row.get(2)?,
-            };
-            Ok((key, leaf_count(row, 3)?))
-        })
+        self.all(sql, &[], keyed_count)
+    }
+
+    fn counts_of(&self, leaf: LeafId) -> Kept<Vec<(LeafKey, LeafCount)>> {
+        let sql = "SELECT leaf, queue, kind, open, total, failures, first_seen, last_seen FROM leaf_counts \
+                   WHERE leaf = ?1";
+        self.all(sql, &[&rows::leaf(leaf)], keyed_count)
+    }
+
+    fn leaves_of(&self, group: GroupId) -> Kept<Vec<LeafId>> {
+        let sql = "SELECT id FROM leaves WHERE group_id = ?1";
+        self.all(sql, &[&rows::leaf(group)], |row| Ok(row.get::<_, Cell<LeafId>>(0)?.0))
+    }
+
+    fn deaths_of(&self, leaf: LeafId, limit: usize) -> Kept<Vec<u64>> {
+        let sql = "SELECT death FROM letters WHERE leaf = ?1 ORDER BY death DESC LIMIT ?2";
+        self.all(sql, &[&rows::leaf(leaf), &int(limit as u64)], |row| row.get(0))
+    }
+
+    fn group_row(&self, id: GroupId) -> Kept<Option<GroupRow>> {
+        let sql = "SELECT body FROM group_rows WHERE id = ?1";
+        let body = self.one(sql, &[&rows::leaf(id)], |row| row.get::<_, String>(0))?;
+        body.map(|body| json(&body, "a group")).transpose()
+    }
+
+    fn group_rows(&self) -> Kept<Vec<(GroupId, GroupRow)>> {
+        let raw = self.all("SELECT id, body FROM group_rows", &[], |row| {
+            Ok((row.get::<_, Cell<LeafId>>(0)?.0, row.get::<_, String>(1)?))
+        })?;
+        // One that cannot be read does not hide the others; `doctor` names it and can count it again.
+        let read = |(id, body): (GroupId, String)| serde_json::from_str(&body).ok().map(|row| (id, row));
+        Ok(raw.into_iter().filter_map(read).collect())
+    }
+
+    fn group_ids(&self) -> Kept<Vec<GroupId>> {
+        self.all("SELECT id FROM group_rows", &[], |row| Ok(row.get::<_, Cell<LeafId>>(0)?.0))
+    }
+
+    fn group_facts(&self, id: GroupId) -> Kept<Facts> {
+        let sql = "SELECT body FROM group_facts WHERE id = ?1";
+        let body = self.one(sql, &[&rows::leaf(id)], |row| row.get::<_, String>(0))?;
+        body.map_or_else(|| Ok(Facts::default()), |body| json(&body, "what was counted of a group"))
+    }
+
+    fn markers_before(&self, n: u64, limit: usize) -> Kept<Vec<Marker>> {
+        let sql = "SELECT body FROM markers WHERE n < ?1 ORDER BY n DESC LIMIT ?2";
+        let raw = self.all(sql, &[&int(n), &int(limit as u64)], |row| row.get::<_, String>(0))?;
+        raw.into_iter().map(|body| json(&body, "a marker")).collect()
     }
 
     fn tallies(&self) -> Kept<Vec<(TallyKey, Tally)>> {
@@ -400,6 +440,15 @@ fn leaf(row: &Row<'_>) -> rusqlite::Result<Leaf> {
         pinned: row.get::<_, Option<Cell<LeafId>>>(8)?.map(|cell| cell.0),
         fixed: row.get(9)?,
     })
+}
+
+fn keyed_count(row: &Row<'_>) -> rusqlite::Result<(LeafKey, LeafCount)> {
+    let key = LeafKey {
+        leaf: row.get::<_, Cell<LeafId>>(0)?.0,
+        queue: row.get::<_, Cell<QueueName>>(1)?.0,
+        kind: row.get(2)?,
+    };
+    Ok((key, leaf_count(row, 3)?))
 }
 
 fn leaf_count(row: &Row<'_>, at: usize) -> rusqlite::Result<LeafCount> {

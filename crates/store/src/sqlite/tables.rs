@@ -11,9 +11,10 @@ use redrive_core::audit::AuditRow;
 use redrive_core::breaker::Breaker;
 use redrive_core::dead_letter::Status;
 use redrive_core::failure::Failure;
-use redrive_core::group::{Leaf, LeafCount, LeafKey};
+use redrive_core::group::{Facts, GroupRow, Leaf, LeafCount, LeafKey, Marker};
 use redrive_core::ids::{GroupId, MessageId, OperationId, QueueName, Secret};
 use redrive_core::lifecycle::{Life, Phase};
+use redrive_core::limits;
 use redrive_core::message::{NewMessage, Payload, Slip, Terms};
 use redrive_core::metrics::{Tally, TallyKey};
 use redrive_core::operation::{Member, MemberOutcome, Operation};
@@ -396,6 +397,33 @@ impl Tables for SqlTables {
             &leaf.fixed,
         ];
         self.run_one("a leaf", sql, params)
+    }
+
+    fn put_group_row(&mut self, id: GroupId, row: Option<&GroupRow>) -> Kept<()> {
+        match row {
+            Some(row) => {
+                let sql = "INSERT OR REPLACE INTO group_rows(id, body) VALUES(?1, ?2)";
+                self.run_one("a group", sql, &[&rows::leaf(id), &text(row)?])
+            }
+            None => self.run("DELETE FROM group_rows WHERE id = ?1", &[&rows::leaf(id)]).map(|_| ()),
+        }
+    }
+
+    fn put_group_facts(&mut self, id: GroupId, facts: Option<&Facts>) -> Kept<()> {
+        match facts {
+            Some(facts) => {
+                let sql = "INSERT OR REPLACE INTO group_facts(id, body) VALUES(?1, ?2)";
+                self.run_one("what was counted of a group", sql, &[&rows::leaf(id), &text(facts)?])
+            }
+            None => self.run("DELETE FROM group_facts WHERE id = ?1", &[&rows::leaf(id)]).map(|_| ()),
+        }
+    }
+
+    fn add_marker(&mut self, marker: &Marker) -> Kept<()> {
+        let sql = "INSERT INTO markers(n, body) VALUES(?1, ?2)";
+        self.run_one("a marker", sql, &[&int(marker.n), &text(marker)?])?;
+        let oldest = int(marker.n.saturating_sub(limits::MARKERS_MAX as u64));
+        self.run("DELETE FROM markers WHERE n <= ?1", &[&oldest]).map(|_| ())
     }
 
     fn put_standing(&mut self, group: GroupId, standing: Option<&Standing>) -> Kept<()> {
