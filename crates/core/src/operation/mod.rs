@@ -17,12 +17,14 @@
 mod machine;
 mod pace;
 mod preview;
+#[cfg(test)]
+mod tests;
 
 pub use machine::{Event, next_stage};
 pub use pace::{Allowance, Bucket, Canary, Pace, check_rate};
 pub use preview::{Destination, Part, Preview, PreviewRequest, Warning, WarningKind, token};
 
-use crate::dead_letter::{Act, Actor, Status, next_status};
+use crate::dead_letter::{Act, Actor, Status};
 use crate::error::Refusal;
 use crate::failure::named;
 use crate::filter::Filter;
@@ -181,31 +183,43 @@ pub const fn in_bulk(act: &Act) -> bool {
         | Act::Resolve
         | Act::Abandon
         | Act::Reopen
-        | Act::Purge => true,
-        Act::Note => false,
+        | Act::Purge
+        | Act::Unpurge
+        | Act::Move { .. }
+        | Act::Hold { .. }
+        | Act::Snooze { .. }
+        | Act::Assign { .. }
+        | Act::Label { .. } => true,
+        Act::Note | Act::PullBack => false,
     }
 }
 
 /// The statuses from which an act is possible: letters of others are no members.
 #[must_use]
 pub fn possible_from(act: &Act) -> Vec<Status> {
-    let any = MessageId::from_bytes([0; 16]);
-    let allows = |status: &&Status| act.as_move().is_none_or(|by| next_status(any, **status, by).is_ok());
-    Status::ALL.iter().filter(allows).copied().collect()
+    let anybody = MessageId::from_bytes([0; 16]);
+    Status::ALL.iter().copied().filter(|status| act.next_status(anybody, *status).is_ok()).collect()
 }
 
 /// The act that takes one back, where that is possible.
 #[must_use]
-pub fn reverse(act: &Act) -> Option<Act> {
+pub const fn reverse(act: &Act) -> Option<Act> {
     match act {
+        Act::Retry(_) => Some(Act::PullBack),
         Act::Resolve | Act::Abandon => Some(Act::Reopen),
-        Act::Retry(_)
-        | Act::Purge
-        | Act::Review
+        Act::Purge => Some(Act::Unpurge),
+        Act::Review
         | Act::Quarantine { .. }
         | Act::Release
         | Act::Reopen
-        | Act::Note => None,
+        | Act::Note
+        | Act::Unpurge
+        | Act::PullBack
+        | Act::Move { .. }
+        | Act::Hold { .. }
+        | Act::Snooze { .. }
+        | Act::Assign { .. }
+        | Act::Label { .. } => None,
     }
 }
 
@@ -267,7 +281,9 @@ impl MemberOutcome {
     pub const fn of_refusal(refusal: &Refusal) -> Option<Self> {
         match refusal {
             Refusal::QueueFull { .. } => None,
-            Refusal::KeyConflict { .. } | Refusal::IdConflict { .. } => Some(Self::Conflict),
+            Refusal::KeyConflict { .. } | Refusal::KeyInUse { .. } | Refusal::IdConflict { .. } => {
+                Some(Self::Conflict)
+            }
             Refusal::NoSuchMessage { .. }
             | Refusal::NoSuchLetter { .. }
             | Refusal::NoSuchQueue { .. }
@@ -279,9 +295,11 @@ impl MemberOutcome {
             | Refusal::WrongStatus { .. }
             | Refusal::LetterLeased { .. }
             | Refusal::VersionConflict { .. }
+            | Refusal::RedrivenTooOften { .. }
             | Refusal::IsDrawer { .. }
             | Refusal::Invalid { .. }
             | Refusal::WrongStage { .. }
+            | Refusal::WrongGroupStatus { .. }
             | Refusal::KvConflict { .. } => Some(Self::Skipped),
         }
     }

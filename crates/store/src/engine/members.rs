@@ -4,7 +4,7 @@
 use super::Engine;
 use super::tables::{Fate, FrozenMember, Kept, Tables};
 use redrive_core::audit::AuditEntry;
-use redrive_core::dead_letter::{Act, ActRequest, Actor, Status};
+use redrive_core::dead_letter::{ALREADY_DONE, Act, ActRequest, Actor, Status};
 use redrive_core::error::{Error, Outcome, Refusal};
 use redrive_core::ids::{LeafId, OperationId};
 use redrive_core::limits;
@@ -111,11 +111,13 @@ impl<T: Tables> Engine<T> {
         }
         let refusal = match self.act_for(letter, request, Some(id), now) {
             Ok(state) => {
-                let outcome = match state.status {
-                    Some(Status::Retrying) => MemberOutcome::Running,
-                    Some(_) | None => MemberOutcome::Succeeded,
+                self.group_operated(letter, id, now)?;
+                let (outcome, why) = match (&request.act, state.status) {
+                    (_, Some(Status::Retrying)) => (MemberOutcome::Running, None),
+                    (Act::Retry(_), _) => (MemberOutcome::Succeeded, Some(ALREADY_DONE.to_owned())),
+                    (_, _) => (MemberOutcome::Succeeded, None),
                 };
-                return Ok(Came::Of(Fate { outcome, version: Some(state.version), why: None }));
+                return Ok(Came::Of(Fate { outcome, version: Some(state.version), why }));
             }
             Err(Error::Refused(refusal)) => refusal,
             Err(Error::Store(error)) => return Err(error.into()),

@@ -30,7 +30,7 @@ pub(crate) fn preview(
         if survey.keyed > 0 && !retry.force {
             survey::each(tables, filter, Some(&statuses), bound, now, |letter| {
                 let Some(key) = &letter.slip.key else { return Ok(()) };
-                let row = tables.key(&letter.slip.queue, key)?;
+                let row = tables.key(letter.slip.home(), key)?;
                 let taken =
                     |row: super::tables::KeyRow| row.id != letter.slip.id || row.ended == Some(State::Done);
                 conflicts += u64::from(row.is_some_and(taken));

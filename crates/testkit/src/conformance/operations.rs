@@ -19,7 +19,7 @@ use redrive_core::query::PageRequest;
 use redrive_core::store::{LetterLeaseRequest, Settle};
 use redrive_core::time::{Clock as _, Span};
 
-fn spec(n: u64, act: Act, filter: &str) -> OperationSpec {
+pub(super) fn spec(n: u64, act: Act, filter: &str) -> OperationSpec {
     let filter = Filter::parse(filter).expect("a filter");
     OperationSpec::new(operation_id(n), act, filter, operator())
 }

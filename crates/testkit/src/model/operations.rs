@@ -4,7 +4,7 @@
 use super::{AUDIT_KEY, Books};
 use redrive_core::audit::AuditEntry;
 use redrive_core::breaker::{BreakerState, Stance};
-use redrive_core::dead_letter::{Act, ActRequest, Actor, DeadLetter, File, Status};
+use redrive_core::dead_letter::{ALREADY_DONE, Act, ActRequest, Actor, DeadLetter, File, Status};
 use redrive_core::error::Refusal;
 use redrive_core::ids::{LeafId, MessageId, OperationId, QueueName};
 use redrive_core::lifecycle::State;
@@ -54,7 +54,7 @@ impl Books {
         }
         let taken = |letter: &&DeadLetter| {
             let envelope = &letter.message.envelope;
-            let key = envelope.key.clone().and_then(|key| self.keys.get(&(envelope.queue.clone(), key)));
+            let key = envelope.key.clone().and_then(|key| self.keys.get(&(envelope.home().clone(), key)));
             key.is_some_and(|key| key.id != envelope.id || key.over == Some(State::Done))
         };
         let minds = retry.is_some_and(|retry| !retry.force);
@@ -155,6 +155,7 @@ impl Books {
             }
             let (id, expected_version) = (member.id, Some(member.version));
             let request = ActRequest { id, act: op.act.clone(), actor: op.actor.clone(), expected_version };
+            let leaf = file.as_ref().map(|file| file.leaf);
             let done = match file {
                 Some(file) => self.act_for(&file, &request, Some(op.id), now).map_err(Some),
                 None => Err(None),
@@ -164,8 +165,12 @@ impl Books {
                 Ok(state) => {
                     sent += 1;
                     told.version = state.version;
-                    let under_way = state.status == Some(Status::Retrying);
-                    (if under_way { MemberOutcome::Running } else { MemberOutcome::Succeeded }, None)
+                    self.touched.extend(leaf.map(|leaf| (op.id, leaf, now)));
+                    match (&op.act, state.status) {
+                        (_, Some(Status::Retrying)) => (MemberOutcome::Running, None),
+                        (Act::Retry(_), _) => (MemberOutcome::Succeeded, Some(ALREADY_DONE.to_owned())),
+                        (_, _) => (MemberOutcome::Succeeded, None),
+                    }
                 }
                 Err(None) => (MemberOutcome::Skipped, Some(GONE.to_owned())),
                 Err(Some(refusal)) => match MemberOutcome::of_refusal(&refusal) {
@@ -176,7 +181,7 @@ impl Books {
                     }
                 },
             };
-            refused += u64::from(told.why.is_some());
+            refused += u64::from(matches!(told.outcome, MemberOutcome::Skipped | MemberOutcome::Conflict));
             self.operations[at].0.acted(*place, told.outcome);
             self.operations[at].1[n].1 = told;
         }
