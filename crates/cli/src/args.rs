@@ -3,7 +3,7 @@
 
 use crate::commands::{
     audit, backup, bench, breaker, classify, completions, dlq, doctor, enqueue, group, lease, marker,
-    message, queue, run, settle, signature, work,
+    message, op, queue, run, settle, signature, work,
 };
 use crate::output::{Format, TimeStyle, complain, escape};
 use clap::builder::TypedValueParser as _;
@@ -101,6 +101,9 @@ pub(crate) enum Command {
     /// Dead letters: look, decide, send back
     #[command(subcommand)]
     Dlq(dlq::DlqCommand),
+    /// Operations: the durable bulk acts on dead letters
+    #[command(subcommand)]
+    Op(op::OpCommand),
     /// Groups of failures with one cause
     #[command(subcommand)]
     Group(group::GroupCommand),
