@@ -10,6 +10,7 @@ use clap::Subcommand;
 use redrive::core::failure::Category;
 use redrive::core::group::Group;
 use redrive::core::ids::{GroupId, QueueName};
+use redrive::core::masking::Rules;
 use redrive::core::query::{PageRequest, Query};
 use redrive::core::signature::{Variable, variables};
 use redrive::core::store::Store;
@@ -69,6 +70,15 @@ struct Shown {
 impl Show for Shown {
     const COLUMNS: &'static [Column] = Group::COLUMNS;
 
+    fn masked(&self, rules: &Rules) -> Option<Self> {
+        let shown = |(value, n): &(String, u64)| (rules.mask_text(value).into_owned(), *n);
+        let variable = |v: &Variable| Variable { top: v.top.iter().map(shown).collect(), ..v.clone() };
+        Some(Self {
+            group: rules.group(&self.group),
+            variables: self.variables.iter().map(variable).collect(),
+        })
+    }
+
     fn cells(&self, look: &Look) -> Vec<String> {
         self.group.cells(look)
     }
@@ -109,6 +119,10 @@ impl Show for Group {
         Column::text("error_type"),
         Column::text("template"),
     ];
+
+    fn masked(&self, rules: &Rules) -> Option<Self> {
+        Some(rules.group(self))
+    }
 
     fn cells(&self, look: &Look) -> Vec<String> {
         vec![

@@ -11,6 +11,7 @@ mod lines;
 pub(crate) mod tables;
 
 pub(crate) mod enqueue;
+pub(crate) mod export;
 pub(crate) mod lease;
 pub(crate) mod letters;
 mod maintain;
