@@ -14,6 +14,7 @@ mod bulk;
 mod classify;
 mod config;
 mod intelligence;
+mod masking;
 mod outputs;
 mod run;
 mod signature;
