@@ -104,6 +104,7 @@ pub(crate) fn of_refusal(refusal: &Refusal) -> (ExitCode, Option<&'static str>) 
         | Refusal::RedrivenTooOften { .. }
         | Refusal::IdConflict { .. }
         | Refusal::WrongStage { .. }
+        | Refusal::WrongGroupStatus { .. }
         | Refusal::KvConflict { .. } => (ExitCode::Conflict, None),
         Refusal::QueueFull { .. } | Refusal::IsDrawer { .. } => (ExitCode::Refused, None),
         Refusal::Invalid { .. } => (ExitCode::Usage, None),
@@ -152,6 +153,7 @@ impl From<Error> for CliError {
 mod tests {
     use super::*;
     use redrive::core::dead_letter::Status;
+    use redrive::core::group::GroupStatus;
     use redrive::core::ids::{LeafId, OperationId};
     use redrive::core::lifecycle::State;
     use redrive::core::time::Time;
@@ -184,6 +186,15 @@ mod tests {
             (Refusal::invalid("f", "w"), 2),
             (Refusal::WrongStage { id: OperationId::new(id), stage: text(), command: text() }, 6),
             (Refusal::KvConflict { namespace: text(), key: text() }, 6),
+            (
+                Refusal::WrongGroupStatus {
+                    group: LeafId::new(1),
+                    status: GroupStatus::New,
+                    act: text(),
+                    hint: text(),
+                },
+                6,
+            ),
         ] {
             let error = CliError::from(refusal.clone());
             assert_eq!(error.code as u8, code, "{refusal}");

@@ -3,6 +3,7 @@
 //! mapped exhaustively to exit codes and, later, to HTTP problems.
 
 use crate::dead_letter::Status;
+use crate::group::GroupStatus;
 use crate::ids::{LeafId, MessageId, OperationId, QueueName};
 use crate::lifecycle::State;
 use crate::time::Time;
@@ -73,6 +74,18 @@ pub enum Refusal {
         id: MessageId,
         /// The status it is in.
         status: Status,
+        /// What was asked.
+        act: String,
+        /// What would work.
+        hint: String,
+    },
+    /// The group is in a status that does not allow this.
+    #[error("cannot {act} group {group} while it is {status}; {hint}")]
+    WrongGroupStatus {
+        /// The group.
+        group: LeafId,
+        /// The status it is in.
+        status: GroupStatus,
         /// What was asked.
         act: String,
         /// What would work.

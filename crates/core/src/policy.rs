@@ -164,6 +164,9 @@ pub struct QueuePolicy {
     /// Payload bytes of live messages the queue holds at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_bytes: Option<u64>,
+    /// Whether the payloads of dead letters are in the text index; their errors always are.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub search_payload: bool,
     /// What delivers its messages, when no handler of the user's own does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<Target>,
@@ -194,6 +197,7 @@ impl Default for QueuePolicy {
             open_ttl: None,
             max_messages: None,
             max_bytes: None,
+            search_payload: false,
             target: None,
         }
     }

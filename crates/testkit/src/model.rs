@@ -4,6 +4,8 @@
 //! a change, `letters` the dead-letter verbs, `pages` what only reads and the traits themselves.
 
 mod fate;
+mod groups;
+mod house;
 mod letters;
 mod pages;
 mod wisdom;
@@ -13,8 +15,8 @@ use redrive_core::breaker::Breaker;
 use redrive_core::dead_letter::{Actor, File, Status};
 use redrive_core::error::Refusal;
 use redrive_core::failure::{Analysed, Failure};
-use redrive_core::group::{Leaf, LeafCount, LeafKey};
-use redrive_core::ids::{GroupId, MessageId, QueueName, Secret};
+use redrive_core::group::{GroupLife, Leaf, LeafCount, LeafKey, Marker};
+use redrive_core::ids::{GroupId, LeafId, MessageId, OperationId, QueueName, Secret};
 use redrive_core::invariants::Counts;
 use redrive_core::lifecycle::{Command, Effect, Phase, State, transition};
 use redrive_core::limits;
@@ -84,6 +86,13 @@ struct Books {
     breakers: BTreeMap<(QueueName, String), Breaker>,
     breaker_values: BTreeMap<(MessageId, QueueName), String>,
     standings: BTreeMap<GroupId, Standing>,
+    /// The lives of groups that something was counted of.
+    lives: BTreeMap<GroupId, GroupLife>,
+    /// Every failed delivery and every death there ever was.
+    events: Vec<groups::Event>,
+    /// Which operation touched a letter of which leaf, and when.
+    touched: Vec<(OperationId, LeafId, Time)>,
+    markers: Vec<Marker>,
     isolation: Isolation,
     seq: u64,
     deaths: u64,

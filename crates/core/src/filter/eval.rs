@@ -6,10 +6,12 @@ use super::json::{self, Place};
 use super::parser::{Expr, Reach, Term, Test};
 use super::pattern::Pattern;
 use crate::dead_letter::DeadLetter;
-use crate::failure::ErrorInfo;
+use crate::failure::{ErrorInfo, Failure};
 use crate::ids::{LeafId, MessageId};
+use crate::limits;
 use crate::message::Message;
 use crate::time::Time;
+use std::borrow::Cow;
 
 /// What a filter is held against.
 #[derive(Clone, Copy)]
@@ -28,6 +30,8 @@ enum Found<'a> {
     Signature(LeafId, &'a str),
     Name(&'static str),
     Text(&'a str),
+    /// Text that had to be made.
+    Made(Cow<'a, str>),
     /// Several texts, any of which counts.
     Texts(Vec<&'a str>),
     Number(i64),
@@ -78,6 +82,7 @@ impl<'a> Subject<'a> {
             }
             (Test::Names(names), Found::Name(name)) => names.contains(&name),
             (Test::Texts(patterns), Found::Text(text)) => fits(patterns, text),
+            (Test::Texts(patterns), Found::Made(text)) => fits(patterns, &text),
             (Test::Texts(patterns), Found::Texts(texts)) => {
                 if texts.is_empty() {
                     return false;
@@ -122,6 +127,8 @@ impl<'a> Subject<'a> {
                 let past = message.failures.iter().filter_map(|failure| failure.worker.as_deref());
                 Found::Texts(past.chain(message.leased_by.as_deref()).collect())
             }
+            Field::Host => self.of_failures(|failure| failure.host.as_deref()),
+            Field::Version => self.of_failures(|failure| failure.version.as_deref()),
             Field::Tag => {
                 let labels = self.letter.into_iter().flat_map(|letter| &letter.file.labels);
                 Found::Texts(envelope.tags.iter().chain(labels).map(String::as_str).collect())
@@ -135,6 +142,11 @@ impl<'a> Subject<'a> {
                 Found::Texts(vec![error.error_type.as_str(), error.message.as_str()])
             }),
             Field::Header(name) => Found::text(envelope.headers.get(name)),
+            Field::PayloadText => {
+                let bytes = &envelope.payload.bytes;
+                let first = bytes.get(..limits::SEARCH_PAYLOAD_BYTES_MAX).unwrap_or(bytes);
+                Found::Made(String::from_utf8_lossy(first))
+            }
             Field::Payload(path) => Found::json(json::in_bytes(&envelope.payload.bytes, path)),
             Field::Context(path) => {
                 Found::json(envelope.context.as_ref().and_then(|context| json::in_value(context, path)))
@@ -156,6 +168,11 @@ impl<'a> Subject<'a> {
             }
             Field::Died => self.on_file(|l| Found::time(Some(l.file.dead_at))),
         }
+    }
+
+    /// What kept failures say, as far as they do.
+    fn of_failures(&self, value: impl Fn(&'a Failure) -> Option<&'a str>) -> Found<'a> {
+        Found::Texts(self.message.failures.iter().filter_map(value).collect())
     }
 
     /// What only letters have.

@@ -61,6 +61,10 @@ pub enum Field {
     Enqueued,
     /// `worker`: whoever holds it, or worked on a kept failure.
     Worker,
+    /// `host`: where a kept failure happened.
+    Host,
+    /// `version`: the worker's version at a kept failure.
+    Version,
     /// `tag`: any of the tags, and of a letter's labels.
     Tag,
     /// `key`: the idempotency key.
@@ -77,6 +81,8 @@ pub enum Field {
     Error,
     /// `header.NAME`: one header.
     Header(String),
+    /// `payload`, without a path: text in the payload.
+    PayloadText,
     /// `payload.path`: a place in the payload, read as JSON.
     Payload(Vec<String>),
     /// `context.path`: a place in the free JSON context.
@@ -84,7 +90,7 @@ pub enum Field {
 }
 
 /// Every field that is named by one word.
-pub(super) const NAMED: [Field; 33] = [
+pub(super) const NAMED: [Field; 35] = [
     Field::Id,
     Field::Queue,
     Field::Dlq,
@@ -111,6 +117,8 @@ pub(super) const NAMED: [Field; 33] = [
     Field::Failed,
     Field::Enqueued,
     Field::Worker,
+    Field::Host,
+    Field::Version,
     Field::Tag,
     Field::Key,
     Field::OrderingKey,
@@ -192,6 +200,8 @@ impl Field {
             Self::Failed => "failed",
             Self::Enqueued => "enqueued",
             Self::Worker => "worker",
+            Self::Host => "host",
+            Self::Version => "version",
             Self::Tag => "tag",
             Self::Key => "key",
             Self::OrderingKey => "ordering_key",
@@ -200,7 +210,7 @@ impl Field {
             Self::Code => "code",
             Self::Error => "error",
             Self::Header(_) => "header",
-            Self::Payload(_) => "payload",
+            Self::PayloadText | Self::Payload(_) => "payload",
             Self::Context(_) => "context",
         }
     }
@@ -225,10 +235,12 @@ impl Field {
             }
             Self::Age => Shape::Span,
             Self::Died | Self::Failed | Self::Enqueued => Shape::Time,
-            Self::Error => Shape::Inside,
+            Self::Error | Self::PayloadText => Shape::Inside,
             Self::Kind
             | Self::Owner
             | Self::Worker
+            | Self::Host
+            | Self::Version
             | Self::Tag
             | Self::Key
             | Self::OrderingKey
@@ -262,7 +274,10 @@ impl Field {
 
     /// Whether a message's value of it is found in its kept failures.
     pub(super) const fn is_of_failures(&self) -> bool {
-        matches!(self, Self::Worker | Self::Type | Self::Code | Self::Error | Self::Failed)
+        matches!(
+            self,
+            Self::Worker | Self::Host | Self::Version | Self::Type | Self::Code | Self::Error | Self::Failed
+        )
     }
 }
 

@@ -10,6 +10,7 @@
 //! - `>`, `>=`, `<`, `<=` compare numbers, durations, times and numbers in JSON.
 //! - `died:2h` is "within the last two hours", for every field that is a time.
 //! - A word or quoted text without a field is text in the last error's type or message, in any case.
+//!   `payload:"text"`, without a path, is text in the payload, in its first 64 KiB.
 //! - In JSON an unquoted value matches a string, number, `true`, `false` or `null` that reads the same, a
 //!   quoted one only a string. Numbers are compared exactly at any size. `payload.x:*` asks for presence.
 //!   A key with a dot or space is quoted: `payload."order.id":7`.
@@ -18,6 +19,7 @@
 //! guess what was meant, run code from a filter, or know how a store lays out its data: [`sql`] only narrows
 //! what a store reads, and [`Filter::matches_letter`] and [`Filter::matches_message`] decide.
 
+mod anchor;
 mod eval;
 mod field;
 mod item;
@@ -28,9 +30,12 @@ mod pattern;
 pub mod sql;
 #[cfg(test)]
 mod tests;
+mod wording;
 
+pub use anchor::{Anchor, Needs};
 pub use field::Field;
 pub use item::ItemFilter;
+pub use wording::{Wording, document, unreadable};
 
 use crate::dead_letter::{DeadLetter, Status};
 use crate::ids::{GroupId, serde_as_text};

@@ -325,7 +325,7 @@ impl<T: Tables> Engine<T> {
         let ttl = letter.message.envelope.ttl;
         self.tables.put_body(seq, body, ttl, letter.message.envelope.enqueued_at)?;
         let template = letter.signature.clone();
-        letter.file.leaf = self.adopt(letter.file.leaf, &template, &letter.error)?;
+        letter.file.leaf = self.adopt(letter.file.leaf, &template, &letter.error, now)?;
         self.import_history(&slip, &letter, now)?;
         let row = imported(letter, slip, death);
         let open = i64::from(!row.file.status.is_closed());
@@ -348,7 +348,7 @@ impl<T: Tables> Engine<T> {
         let gap = letter.message.failed.saturating_sub(kept);
         for (n, failure) in (0..).zip(&letter.message.failures) {
             let ordinal = if n < limits::HISTORY_EDGE { n } else { n + gap };
-            let leaf = self.adopt(failure.leaf, &failure.signature, &failure.error)?;
+            let leaf = self.adopt(failure.leaf, &failure.signature, &failure.error, now)?;
             self.tables.add_failure(slip, ordinal, &Failure { leaf, ..failure.clone() })?;
             self.count_leaf(leaf_key(slip, leaf), |c| c.add(0, 0, 1, now))?;
         }

@@ -97,6 +97,7 @@ impl<T: Tables> Engine<T> {
                 repaired += 1;
             }
         }
+        repaired += self.repair_groups()?;
         let mut verification = census.verification;
         verification.repaired = repaired;
         Ok(verification)

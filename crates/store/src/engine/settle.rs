@@ -137,7 +137,7 @@ impl<T: Tables> Engine<T> {
         policy: &QueuePolicy,
         now: Time,
     ) -> Kept<Review> {
-        let group = self.place(&mut failure)?;
+        let group = self.place(&mut failure, now)?;
         let same = match live.life.indicators.leaf {
             Some(last) => last == failure.signature.leaf || self.group_of(last)? == Some(group),
             None => false,
@@ -200,7 +200,7 @@ impl<T: Tables> Engine<T> {
         if let Some(failure) = &mut failure {
             next.failed = life.failed + 1;
             if !reviewed {
-                self.place(failure)?;
+                self.place(failure, now)?;
             }
             self.file_failure(&slip, &life, failure, now)?;
         }
@@ -271,11 +271,16 @@ impl<T: Tables> Engine<T> {
     /// Adds a failure to the history and to the counters of its leaf.
     fn file_failure(&mut self, slip: &Slip, life: &Life, failure: &Analysed, now: Time) -> Kept<()> {
         let worker = life.lease().map(|l| l.worker.clone());
+        self.group_failed(failure, worker.as_deref(), now)?;
         let filed = failure.clone().file(life.generation, life.attempts, now, worker);
         if let Some(victim) = displaced_by(life.failed) {
             self.tables.drop_failure(slip, victim)?;
         }
         self.tables.add_failure(slip, life.failed, &filed)?;
+        if life.generation > 1 {
+            // A letter says what its message's last failure said, also while the message is tried again.
+            self.tables.text_changed(slip.id)?;
+        }
         let took = failure.report.duration.or(life.lease().map(|l| now.since(l.granted_at)));
         let labels = [failure.route.name(), failure.category.name()];
         self.tally(Event::Failed, &slip.queue, &labels, took.map_or(0, Span::as_millis), now)?;
@@ -322,6 +327,7 @@ impl<T: Tables> Engine<T> {
             Letter { death: heads.death, slip: slip.clone(), life: life.clone(), file, secret: None };
         self.count_drawer(&letter.file.dlq, letter.file.status, 1)?;
         self.count_leaf(leaf_key(slip, letter.file.leaf), |c| c.add(1, 1, 0, now))?;
+        self.group_died(letter.file.leaf, now)?;
         if let Some(hot) = &mut self.hot {
             hot.hold(slip, letter.file.holds_key);
         }
@@ -387,6 +393,7 @@ impl<T: Tables> Engine<T> {
         self.learn(&old, |lessons| lessons.redriven_ok += 1)?;
         old.life = Life { phase: Phase::Dead, ..life.clone() };
         self.replace_letter(&old, file, now)?;
+        self.group_succeeded(old.file.leaf, now)?;
         Ok(())
     }
 

@@ -4,14 +4,17 @@ use super::body::{self, Packed};
 use super::errors::{damaged, kept};
 use super::reads::SqlTables;
 use super::rows::{self, int, ms, text};
-use crate::engine::tables::{BreakerAt, Heads, Kept, KeyRow, Letter, Live, QueueRow, Tables};
+use crate::engine::tables::{
+    Ask, BreakerAt, Frozen, Heads, Kept, KeyRow, Letter, Live, QueueRow, Tables, TextBatch,
+};
 use redrive_core::audit::AuditRow;
 use redrive_core::breaker::Breaker;
 use redrive_core::dead_letter::Status;
 use redrive_core::failure::Failure;
-use redrive_core::group::{Leaf, LeafCount, LeafKey};
-use redrive_core::ids::{GroupId, OperationId, QueueName, Secret};
+use redrive_core::group::{Facts, GroupRow, Leaf, LeafCount, LeafKey, Marker};
+use redrive_core::ids::{GroupId, MessageId, OperationId, QueueName, Secret};
 use redrive_core::lifecycle::{Life, Phase};
+use redrive_core::limits;
 use redrive_core::message::{NewMessage, Payload, Slip, Terms};
 use redrive_core::metrics::{Tally, TallyKey};
 use redrive_core::operation::{Member, MemberOutcome, Operation};
@@ -42,6 +45,10 @@ impl SqlTables {
                    ON CONFLICT(hash) DO UPDATE SET uses = uses + 1";
         self.run(sql, &[&hash, &stack])?;
         Ok(hash)
+    }
+
+    fn drop_row(&self, letter: &Letter) -> Kept<()> {
+        self.run_one("a dead letter", "DELETE FROM letters WHERE death = ?1", &[&int(letter.death)])
     }
 
     fn release_stacks(&self, condition: &str, params: &[&dyn ToSql]) -> Kept<()> {
@@ -352,12 +359,21 @@ impl Tables for SqlTables {
     }
 
     fn put_letter(&mut self, letter: &Letter) -> Kept<()> {
-        self.drop_letter(letter)?;
+        self.drop_row(letter)?;
         self.add_letter(letter)
     }
 
     fn drop_letter(&mut self, letter: &Letter) -> Kept<()> {
-        self.run_one("a dead letter", "DELETE FROM letters WHERE death = ?1", &[&int(letter.death)])
+        self.note_text_gone(letter.death)?;
+        self.drop_row(letter)
+    }
+
+    fn text_changed(&mut self, id: MessageId) -> Kept<()> {
+        self.note_text_changed(id)
+    }
+
+    fn put_text(&mut self, batch: &TextBatch) -> Kept<u64> {
+        self.write_text(batch)
     }
 
     fn put_drawer(&mut self, dlq: &QueueName, status: Status, count: i64) -> Kept<()> {
@@ -381,6 +397,33 @@ impl Tables for SqlTables {
             &leaf.fixed,
         ];
         self.run_one("a leaf", sql, params)
+    }
+
+    fn put_group_row(&mut self, id: GroupId, row: Option<&GroupRow>) -> Kept<()> {
+        match row {
+            Some(row) => {
+                let sql = "INSERT OR REPLACE INTO group_rows(id, body) VALUES(?1, ?2)";
+                self.run_one("a group", sql, &[&rows::leaf(id), &text(row)?])
+            }
+            None => self.run("DELETE FROM group_rows WHERE id = ?1", &[&rows::leaf(id)]).map(|_| ()),
+        }
+    }
+
+    fn put_group_facts(&mut self, id: GroupId, facts: Option<&Facts>) -> Kept<()> {
+        match facts {
+            Some(facts) => {
+                let sql = "INSERT OR REPLACE INTO group_facts(id, body) VALUES(?1, ?2)";
+                self.run_one("what was counted of a group", sql, &[&rows::leaf(id), &text(facts)?])
+            }
+            None => self.run("DELETE FROM group_facts WHERE id = ?1", &[&rows::leaf(id)]).map(|_| ()),
+        }
+    }
+
+    fn add_marker(&mut self, marker: &Marker) -> Kept<()> {
+        let sql = "INSERT INTO markers(n, body) VALUES(?1, ?2)";
+        self.run_one("a marker", sql, &[&int(marker.n), &text(marker)?])?;
+        let oldest = int(marker.n.saturating_sub(limits::MARKERS_MAX as u64));
+        self.run("DELETE FROM markers WHERE n <= ?1", &[&oldest]).map(|_| ())
     }
 
     fn put_standing(&mut self, group: GroupId, standing: Option<&Standing>) -> Kept<()> {
@@ -456,6 +499,10 @@ impl Tables for SqlTables {
             &member.outcome.name(),
         ];
         self.run_one("a member of an operation", sql, params)
+    }
+
+    fn freeze(&mut self, id: OperationId, ask: &Ask<'_>) -> Kept<Option<Frozen>> {
+        self.copy_members(id, ask)
     }
 
     fn put_member(&mut self, id: OperationId, position: u64, outcome: MemberOutcome) -> Kept<()> {

@@ -18,6 +18,7 @@ mod import;
 mod kv;
 mod lease;
 mod letters;
+mod lives;
 mod messages;
 mod operations;
 mod order;
@@ -286,6 +287,17 @@ pub const LAWS: &[Law] = laws! {
         outcomes_and_operators_teach_what_a_group_is,
         groups_that_vary_in_a_word_become_one_and_old_names_lead_to_it,
         groups_are_paged_in_their_order,
+    }
+    lives {
+        the_table_of_a_groups_life,
+        resolving_a_group_leaves_its_letters_alone,
+        success_of_the_last_open_letter_resolves_and_the_next_death_brings_it_back,
+        what_is_ignored_comes_back_when_its_time_or_count_is_over,
+        i48_people_look_after_groups_and_the_trail_says_who,
+        i15_groups_that_become_one_add_up_and_keep_what_was_said,
+        groups_are_found_by_status_queue_owner_age_and_text,
+        everything_about_one_group,
+        i48_markers_are_moments_in_order,
     }
     operations {
         a_preview_says_what_would_be_touched,

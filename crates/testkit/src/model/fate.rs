@@ -77,7 +77,7 @@ impl Books {
         let reply = reply::due(&(&record).into(), &next, effect, answer, error);
         let failed = matches!(command, Command::Fail { .. } | Command::LoseLease { .. });
         failure = failure.filter(|_| failed || matches!(effect, Effect::Died(_)));
-        failure = failure.map(|failure| if reviewed { failure } else { self.place(failure) });
+        failure = failure.map(|failure| if reviewed { failure } else { self.place(failure, now) });
         if let Some(failure) = &failure {
             next.failed = life.failed + 1;
             let worker = life.lease().map(|l| l.worker.clone());
@@ -86,6 +86,7 @@ impl Books {
             history.push((life.failed, failure.clone().file(life.generation, life.attempts, now, worker)));
             let sign = &failure.signature;
             self.tally(&envelope, sign.leaf, [0, 0, 1], now);
+            self.note_failure(failure, life.lease().map(|l| l.worker.as_str()), now);
             let held = life.lease().map(|l| now.since(l.granted_at));
             let took = failure.report.duration.or(held).map_or(0, Span::as_millis);
             let labels = [failure.route.name(), failure.category.name()];
@@ -120,6 +121,7 @@ impl Books {
                     self.happened(Event::RedriveSucceeded, &queue, &[], age, now);
                     self.teach(&self.letters[letter].clone(), |l| l.redriven_ok += 1);
                     self.refile(letter, file, now);
+                    self.note_success(self.letters[letter].file.leaf, now);
                 } else {
                     self.histories.remove(&id);
                 }
@@ -209,6 +211,7 @@ impl Books {
             self.tally(&before.record.envelope, before.file.leaf, [-1, 0, 0], now);
         }
         self.tally(&record.envelope, sign.leaf, [1, 1, 0], now);
+        self.note_death(sign.leaf, now);
         self.deaths += 1;
         self.drawers.insert(file.dlq.clone());
         self.letters.push(Letter { record, file, death: self.deaths, secret: None });
@@ -224,6 +227,7 @@ impl Books {
     ) {
         let key = LeafKey { leaf, queue: envelope.queue.clone(), kind: envelope.kind.clone() };
         self.tallies.entry(key).or_default().add(open, total, failures, now);
+        self.lives.entry(self.group_of(leaf)).or_default();
     }
 
     /// Notes how the message of a key ended.

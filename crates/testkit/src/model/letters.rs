@@ -361,7 +361,9 @@ impl Books {
                     let request =
                         ActRequest { id, act: op.act.clone(), actor: op.actor.clone(), expected_version };
                     let file = self.letter_at(id).map(|at| self.letters[at].file.clone());
+                    let leaf = file.as_ref().map(|file| file.leaf);
                     let done = file.is_some_and(|file| self.act_on(&file, &request, now).is_ok());
+                    self.touched.extend(leaf.filter(|_| done).map(|leaf| (op.id, leaf, now)));
                     *(if done { &mut succeeded } else { &mut skipped }) += 1;
                     member.outcome = if done { MemberOutcome::Succeeded } else { MemberOutcome::Skipped };
                 }
@@ -398,11 +400,11 @@ impl Books {
         let breaker = rules.and_then(|rules| rules.key.read(&envelope.headers, &envelope.payload));
         self.breaker_values.extend(breaker.map(|value| ((id, envelope.queue.clone()), value)));
         for f in &mut message.failures {
-            f.leaf = self.adopt(f.leaf, &f.signature, &f.error);
+            f.leaf = self.adopt(f.leaf, &f.signature, &f.error, now);
             self.tally(&envelope, f.leaf, [0, 0, 1], now);
         }
         let open = i64::from(!file.status.is_closed());
-        file.leaf = self.adopt(file.leaf, &signature, &error);
+        file.leaf = self.adopt(file.leaf, &signature, &error, now);
         self.tally(&envelope, file.leaf, [open, 1, 0], now);
         // The kept history is the first and the last ten of `failed`: number it so that it goes on right.
         let kept = u32::try_from(message.failures.len()).expect("bounded");

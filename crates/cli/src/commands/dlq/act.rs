@@ -112,6 +112,23 @@ impl Show for DryRun {
     }
 }
 
+/// A selection as it is written on the command line.
+#[derive(clap::Parser, Debug)]
+struct Written {
+    #[command(flatten)]
+    which: Selection,
+}
+
+/// Resolves the letters that match, as `dlq resolve --filter` does.
+pub(crate) async fn resolve_matching(app: &App, filter: &str, yes: bool, reason: Option<String>) -> Done {
+    let mut words = vec!["resolve".to_owned(), "--filter".to_owned(), filter.to_owned()];
+    words.extend(yes.then(|| "--yes".to_owned()));
+    words.extend(reason.map(|reason| format!("--reason={reason}")));
+    let written = <Written as clap::Parser>::try_parse_from(words);
+    let which = written.map_err(|error| CliError::usage(error.to_string()))?.which;
+    run(app, which, |_| Act::Resolve).await
+}
+
 /// Runs a verb; `act` is told the store's time.
 pub(crate) async fn run(app: &App, which: Selection, act: impl FnOnce(Time) -> Act) -> Done {
     // A filter that does not parse must not even open the store.

@@ -7,6 +7,8 @@ mod timeline;
 mod transfer;
 mod verbs;
 
+pub(super) use act::resolve_matching;
+
 use super::{error_text, filter, narrowed, only, pages};
 use crate::args::PageArgs;
 use crate::connect::{Access, App, Hold};
