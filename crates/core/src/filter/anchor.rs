@@ -89,14 +89,14 @@ const fn parts_of(field: &Field) -> (bool, bool) {
         | Field::Deliveries
         | Field::Generation
         | Field::Redrives
+        | Field::Owner
+        | Field::Held
+        | Field::Snoozed
         | Field::Failures
         | Field::Age
         | Field::Died
         | Field::Failed
         | Field::Key
-        | Field::Owner
-        | Field::Held
-        | Field::Snoozed
         | Field::OrderingKey => (false, false),
         Field::Enqueued
         | Field::Tag

@@ -9,7 +9,7 @@ use redrive::core::ids::OperationId;
 use redrive::core::operation::{Control, OperationSpec, Pace, Stage};
 use redrive::core::policy::QueuePolicy;
 use redrive::core::query::PageRequest;
-use redrive::core::store::{LeaseRequest, Store};
+use redrive::core::store::{LeaseRequest, Settle, Settlement, Store};
 use redrive::core::time::Span;
 use redrive::maintenance::{AutoRedriveLetters, Chore, Done, Maintenance, Reap, ResumeOperations, TrimAudit};
 use redrive::{Heartbeat, Runnable as _};

@@ -9,6 +9,7 @@ use redrive_core::filter::Filter;
 use redrive_core::ids::{GroupId, MessageId};
 use redrive_core::limits;
 use redrive_core::message::{NewMessage, Payload, Priority};
+use redrive_core::operation::PreviewRequest;
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{PageRequest, Query};
 use redrive_core::store::{LeaseRequest, Letters as _, Settle, Settlement, Work as _};
@@ -187,7 +188,7 @@ impl World {
         let limit = 1 + self.rng.below(20);
         let found: Vec<u64> = self.walk(&filter, limit).await.iter().map(|l| l.death).collect();
         assert_eq!(found, expected, "pages of {limit}: {text}");
-        let counted = self.store.preview(filter, 3).await.unwrap();
+        let counted = self.store.preview(PreviewRequest::new(Act::Note, filter, 3)).await.unwrap();
         let sample: Vec<u64> = counted.sample.iter().map(|l| l.death).collect();
         assert_eq!(counted.count, expected.len() as u64, "counted: {text}");
         assert_eq!(sample, expected.iter().copied().take(3).collect::<Vec<_>>(), "sample: {text}");
@@ -320,7 +321,7 @@ async fn every_evaluator_gives_the_same_answer() {
             1 => {
                 world.stir().await;
                 assert!(world.store.index_text(30).await.unwrap().more);
-                let groups = world.store.groups(PageRequest::first(10)).await.unwrap().items;
+                let groups = world.store.groups(PageRequest::first(10).into()).await.unwrap().items;
                 world
                     .store
                     .merge_groups(groups.iter().take(2).map(|g| g.id).collect(), actor.clone())

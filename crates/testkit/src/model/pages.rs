@@ -7,6 +7,7 @@ use redrive_core::audit::{
 };
 use redrive_core::breaker::BreakerView;
 use redrive_core::dead_letter::{ActRequest, Actor, DeadLetter, LetterDelivery};
+use redrive_core::disclosure::Disclosure;
 use redrive_core::error::{Outcome, Refusal};
 use redrive_core::failure::Failure;
 use redrive_core::failure::{Category, check_label};
@@ -439,6 +440,15 @@ impl Letters for Model {
             Ok::<_, Refusal>(name)
         })?;
         self.group(name).await
+    }
+
+    async fn export(&self, query: Query) -> Outcome<Page<DeadLetter>> {
+        let after = query.page.position("x")?.unwrap_or(0);
+        self.at(|b, now| Ok(b.export(&query, after, now)))
+    }
+
+    async fn disclose(&self, disclosure: Disclosure, actor: Actor) -> Outcome<()> {
+        self.at(|b, now| Ok(b.disclose(&disclosure, &actor, now)?))
     }
 
     async fn import(&self, batch: Vec<DeadLetter>, actor: Actor) -> Outcome<Each<MessageId>> {

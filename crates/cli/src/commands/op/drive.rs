@@ -112,7 +112,7 @@ async fn detach(
 }
 
 /// Prints an operation as it was left, says what was left alone, and makes an exit code of it.
-pub(crate) fn finish(app: &App, operation: &Operation) -> Done {
+fn finish(app: &App, operation: &Operation) -> Done {
     app.out.one(operation)?;
     let (id, o) = (operation.id, &operation.outcomes);
     let left = o.skipped + o.conflict;

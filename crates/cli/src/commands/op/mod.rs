@@ -3,7 +3,7 @@
 mod drive;
 mod shown;
 
-pub(crate) use drive::{Until, drive, finish};
+pub(crate) use drive::{Until, drive};
 pub(crate) use shown::show_preview;
 
 use super::pages;
