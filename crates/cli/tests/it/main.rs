@@ -17,6 +17,7 @@ mod config;
 mod intelligence;
 mod masking;
 mod outputs;
+mod redrives;
 mod run;
 mod signature;
 mod story;

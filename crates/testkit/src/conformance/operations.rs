@@ -29,15 +29,15 @@ fn all(n: u64, act: Act) -> OperationSpec {
 }
 
 impl Stage<'_> {
-    async fn start(&self, spec: OperationSpec) -> Operation {
+    pub(super) async fn start(&self, spec: OperationSpec) -> Operation {
         self.store.start(spec).await.expect("it starts")
     }
 
-    async fn step(&self, n: u64) -> Operation {
+    pub(super) async fn step(&self, n: u64) -> Operation {
         self.store.step(operation_id(n)).await.expect("it steps")
     }
 
-    async fn finish(&self, n: u64) -> Operation {
+    pub(super) async fn finish(&self, n: u64) -> Operation {
         for _ in 0..100 {
             let operation = self.step(n).await;
             if !operation.stage.is_moving() {
@@ -47,11 +47,11 @@ impl Stage<'_> {
         panic!("operation {n} does not end");
     }
 
-    async fn members(&self, n: u64) -> Vec<Member> {
+    pub(super) async fn members(&self, n: u64) -> Vec<Member> {
         walk(|page| self.store.members(operation_id(n), page)).await.expect("members answers")
     }
 
-    async fn deaths(&self, count: u64) {
+    pub(super) async fn deaths(&self, count: u64) {
         self.set("q", rules(1)).await;
         for n in 1..=count {
             self.dead(new(n, "q"), "Bad").await;
