@@ -58,14 +58,18 @@ fn a_canary_proves_that_the_cause_is_gone_before_the_rest_goes() {
     let bank = Bank::open(&office);
     until("all are dead", || dead(&office) == 40);
     let group = text(&office.items(&["group", "list"])[0]["id"]);
-    let which = ["dlq", "redrive", "--group", &group, "--canary", "10%", "--rate", "500/s", "--yes", "-o", "json"];
+    let which =
+        ["dlq", "redrive", "--group", &group, "--canary", "10%", "--rate", "500/s", "--yes", "-o", "json"];
 
     // What it would do, and that nothing is done without a yes.
     let seen = office.json(&["dlq", "redrive", "--group", &group, "--rate", "20/s", "--dry-run"]);
     assert_eq!((&seen["count"], &seen["estimate_ms"]), (&40.into(), &2_000.into()));
     assert_eq!((&seen["by_queue"][0]["of"], &seen["by_queue"][0]["count"]), (&"q".into(), &40.into()));
     office.run(&["dlq", "redrive", "--group", &group]).code(5).says("--dry-run");
-    office.run(&["dlq", "redrive", "--group", &group, "--yes", "--max", "39"]).code(5).says("--max allows 39");
+    office
+        .run(&["dlq", "redrive", "--group", &group, "--yes", "--max", "39"])
+        .code(5)
+        .says("--max allows 39");
     assert_eq!(office.items(&["op", "list"]), [] as [Value; 0]);
 
     // Still broken: the canary comes back, and nothing else is touched.
@@ -85,14 +89,16 @@ fn a_canary_proves_that_the_cause_is_gone_before_the_rest_goes() {
     assert_eq!((text(&done["stage"]), counts(&done)), ("done".into(), [0, 0, 36, 4, 0, 0]));
     let back = office.items(&["op", "members", &id, "--outcome", "failed_same"]);
     assert_eq!(back.len(), 4);
-    let rest = ["dlq", "redrive", "--all", "--ramp", "1s", "--rate", "500/s", "--yes", "--wait", "-o", "json"];
+    let rest =
+        ["dlq", "redrive", "--all", "--ramp", "1s", "--rate", "500/s", "--yes", "--wait", "-o", "json"];
     let rest = office.run(&rest).ok().json();
     assert_eq!((text(&rest["stage"]), counts(&rest)), ("done".into(), [0, 0, 4, 0, 0, 0]));
     assert_eq!(office.items(&["dlq", "list", "status:resolved", "--all"]).len(), 40);
     drop(bank);
     office.run(&["audit", "verify"]).ok();
     office.run(&["doctor"]).ok();
-    let acts: Vec<String> = office.items(&["audit", "list", "--all"]).iter().map(|r| text(&r["act"])).collect();
+    let acts: Vec<String> =
+        office.items(&["audit", "list", "--all"]).iter().map(|r| text(&r["act"])).collect();
     for act in ["start", "retry", "pause", "resume"] {
         assert!(acts.iter().any(|known| known == act), "{act} is on record: {acts:?}");
     }
@@ -115,7 +121,8 @@ fn an_operation_is_steered_and_taken_back() {
     let args = ["dlq", "redrive", "--all", "--rate", "2/s", "--yes", "--detach", "-o", "json"];
     let id = text(&office.run(&args).ok().json()["id"]);
     assert_eq!(text(&office.json(&["op", "pause", &id, "--reason", "wait"])["stage"]), "paused");
-    let paused = office.run(&["op", "watch", &id, "-o", "json"]).code(4).says("paused by tester: wait").json();
+    let paused =
+        office.run(&["op", "watch", &id, "-o", "json"]).code(4).says("paused by tester: wait").json();
     assert_eq!(text(&paused["stage"]), "paused");
     assert_eq!(office.json(&["op", "rate", &id, "none"])["pace"]["rate"], Value::Null);
     office.run(&["op", "rate", &id, "0/s"]).code(2).says("rate");

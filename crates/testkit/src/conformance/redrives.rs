@@ -90,12 +90,8 @@ pub(super) async fn i36_an_outcome_is_written_when_the_message_settles(stage: &S
 
 pub(super) async fn i37_a_canary_that_comes_back_halts_the_rest(stage: &Stage<'_>) {
     stage.deaths(12).await;
-    let pace = Pace {
-        canary: Some(Canary::Count(2)),
-        observe: secs(10),
-        stop_at: Some(20),
-        ..Pace::default()
-    };
+    let pace =
+        Pace { canary: Some(Canary::Count(2)), observe: secs(10), stop_at: Some(20), ..Pace::default() };
     assert_eq!(stage.redrive(pace).await.stage, Step::Canary);
     let canary = stage.step(1).await;
     assert_eq!((canary.stage, canary.outcomes.running), (Step::Observing, 2));
@@ -195,7 +191,10 @@ pub(super) async fn i37_what_has_not_begun_can_be_taken_back(stage: &Stage<'_>) 
     stage.sound().await;
     for n in [2, 3] {
         let letter = stage.letter(message_id(n)).await;
-        assert_eq!((letter.file.status, letter.file.redrives, letter.file.operation), (Status::Pending, 0, None));
+        assert_eq!(
+            (letter.file.status, letter.file.redrives, letter.file.operation),
+            (Status::Pending, 0, None)
+        );
         assert_eq!(letter.message.generation, 1);
     }
     for taken in taken {
@@ -289,7 +288,8 @@ pub(super) async fn a_preview_warns(stage: &Stage<'_>) {
     stage.act(message_id(2), Act::Reopen).await.expect("closed");
     stage.store.pause(q("q"), true, operator()).await.expect("answers");
     let pace = Pace { rate: Some(1), ..Pace::default() };
-    let look = PreviewRequest { pace, ..PreviewRequest::new(Act::retry(), "queue:q".parse().expect("ok"), 1) };
+    let look =
+        PreviewRequest { pace, ..PreviewRequest::new(Act::retry(), "queue:q".parse().expect("ok"), 1) };
     let seen = stage.store.preview(look.clone()).await.expect("answers");
     let kinds: Vec<_> = seen.warnings.iter().map(|w| (w.kind, w.count)).collect();
     let expected = [
@@ -300,7 +300,11 @@ pub(super) async fn a_preview_warns(stage: &Stage<'_>) {
     ];
     assert_eq!((kinds.as_slice(), seen.estimate), (expected.as_slice(), Some(secs(2))));
     let resolve = PreviewRequest { act: Act::Resolve, ..look.clone() };
-    assert_eq!(stage.store.preview(resolve).await.expect("answers").warnings, [], "they are about sending back");
+    assert_eq!(
+        stage.store.preview(resolve).await.expect("answers").warnings,
+        [],
+        "they are about sending back"
+    );
     let absurd = PreviewRequest { pace: Pace { in_flight: Some(0), ..Pace::default() }, ..look };
     assert_eq!(field(refused(stage.store.preview(absurd).await)), "in_flight");
 }

@@ -49,9 +49,10 @@ pub(crate) async fn drive(app: &App, store: &mut Link<'_>, id: OperationId, unti
             .await
             .map_err(|error| CliError::from(error).hint(format!("`redrive op watch {id}` goes on with it")));
         operation = step?;
-        let nap = match operation.stage {
-            Stage::Settling => SETTLING,
-            _ => operation.next_in.map_or(LOOK_AGAIN, Span::to_std).min(LOOK_AGAIN),
+        let nap = if operation.stage == Stage::Settling {
+            SETTLING
+        } else {
+            operation.next_in.map_or(LOOK_AGAIN, Span::to_std).min(LOOK_AGAIN)
         };
         tokio::select! {
             biased;
@@ -67,10 +68,13 @@ pub(crate) async fn drive(app: &App, store: &mut Link<'_>, id: OperationId, unti
 }
 
 fn show(progress: &mut Progress, operation: &Operation) {
-    match operation.stage {
-        Stage::Freezing => progress.at(0, None),
-        Stage::Settling => progress.at(operation.outcomes.ended(), Some(operation.members)),
-        _ => progress.at(operation.members - operation.outcomes.waiting, Some(operation.members)),
+    let (outcomes, members) = (&operation.outcomes, operation.members);
+    if operation.stage == Stage::Freezing {
+        progress.at(0, None);
+    } else if operation.stage == Stage::Settling {
+        progress.at(outcomes.ended(), Some(members));
+    } else {
+        progress.at(members.saturating_sub(outcomes.waiting), Some(members));
     }
 }
 
@@ -128,9 +132,7 @@ fn finish(app: &App, operation: &Operation) -> Done {
         ));
     }
     let clean = left + o.failed_same + o.failed_other == 0;
-    Ok(match operation.stage {
-        Stage::Done | Stage::Settling if clean => ExitCode::Ok,
-        Stage::Undone => ExitCode::Ok,
-        _ => ExitCode::Partial,
-    })
+    let sent = matches!(operation.stage, Stage::Done | Stage::Settling);
+    let well = (sent && clean) || operation.stage == Stage::Undone;
+    Ok(if well { ExitCode::Ok } else { ExitCode::Partial })
 }
