@@ -159,6 +159,7 @@ fn bare(slip: &Slip) -> Envelope {
         id: slip.id,
         seq: slip.seq,
         queue: slip.queue.clone(),
+        origin: slip.origin.clone(),
         kind: slip.kind.clone(),
         priority: slip.priority,
         payload: Payload::default(),

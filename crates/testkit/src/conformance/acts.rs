@@ -48,7 +48,7 @@ impl Stage<'_> {
         self.store.key_state(q(queue), "k".into()).await.expect("key_state answers")
     }
 
-    async fn status(&self, id: MessageId) -> Status {
+    async fn stands(&self, id: MessageId) -> Status {
         self.letter(id).await.file.status
     }
 
@@ -272,7 +272,7 @@ pub(super) async fn a_letter_that_comes_back_too_often_is_for_a_person(stage: &S
     for status in [Status::Pending, Status::Review] {
         stage.act(id, Act::retry()).await.expect("not too often yet");
         stage.settle(stage.take_one("q").await.token, failed("Bad")).await.expect("held");
-        assert_eq!(stage.status(id).await, status);
+        assert_eq!(stage.stands(id).await, status);
     }
     let file = stage.letter(id).await.file;
     assert_eq!((file.review_requested_by.as_deref(), file.redrives), (Some("system"), 2));
@@ -280,14 +280,14 @@ pub(super) async fn a_letter_that_comes_back_too_often_is_for_a_person(stage: &S
     assert_eq!(stage.act(id, Act::retry()).await, Err(often));
     stage.act(id, by_force()).await.expect("somebody means it");
     stage.settle(stage.take_one("q").await.token, failed("Bad")).await.expect("held");
-    assert_eq!((stage.status(id).await, stage.letter(id).await.file.redrives), (Status::Review, 3));
+    assert_eq!((stage.stands(id).await, stage.letter(id).await.file.redrives), (Status::Review, 3));
     // A queue that takes poison back by itself must not stumble over it.
     let poison = PoisonPolicy { release: Release::Queue, ..PoisonPolicy::default() };
     stage.set("q", QueuePolicy { max_redrives: 2, max_messages: Some(1), poison, ..rules(1) }).await;
     stage.act(id, Act::Quarantine { until: stage.now().plus(secs(5)) }).await.expect("under review");
     stage.clock.advance(secs(5));
     assert_eq!(stage.store.reap(10).await, Ok(Reaped { released: 1, ..Reaped::default() }));
-    assert_eq!(stage.status(id).await, Status::Review);
+    assert_eq!(stage.stands(id).await, Status::Review);
 }
 
 /// The letter as it was, but for what says that something happened to it.
