@@ -15,6 +15,7 @@ mod bulk;
 mod classify;
 mod config;
 mod intelligence;
+mod masking;
 mod outputs;
 mod run;
 mod signature;

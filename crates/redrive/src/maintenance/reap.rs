@@ -39,8 +39,7 @@ impl Chore for Reap {
         let reaped = ask(store.reap(self.page)).await?;
         let Reaped { leases_lost, timed_out, released, letters_expired, letters_gone, keys_forgotten } =
             reaped;
-        let removed = letters_expired + letters_gone;
-        if leases_lost + timed_out + released + removed > 0 {
+        if leases_lost + timed_out + released + letters_expired + letters_gone > 0 {
             // Never silent: what retention removes is said.
             tracing::info!(
                 leases_lost,
@@ -52,7 +51,7 @@ impl Chore for Reap {
                 "reaped"
             );
         }
-        let parts = [leases_lost, timed_out, released, removed, keys_forgotten];
+        let parts = [leases_lost, timed_out, released, letters_expired, letters_gone, keys_forgotten];
         let full = self.page as u64;
         let more = leases_lost + timed_out >= full || parts.iter().any(|part| *part >= full);
         Ok(Done { did: parts.iter().sum(), more })
