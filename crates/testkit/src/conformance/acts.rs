@@ -4,6 +4,7 @@
 use super::Stage;
 use super::kit::{failed, field, hopeless, new, operator, q, refused, rules, secs};
 use crate::ids::message_id;
+use redrive_core::audit::fingerprint;
 use redrive_core::breaker::{BreakerKey, BreakerPolicy};
 use redrive_core::dead_letter::{Act, ActRequest, Actor, DeadLetter, File, Note, Redriven, Retry, Status};
 use redrive_core::error::Refusal;
@@ -530,4 +531,30 @@ pub(super) async fn i38_a_letter_moves_to_drawers_only(stage: &Stage<'_>) {
         stage.act(id, act).await.expect("it only writes on the file");
     }
     assert_eq!(stage.letter(id).await.file.consumer.as_deref(), Some("c"), "the consumer still has it");
+}
+
+pub(super) async fn i48_a_row_tells_the_file_before_from_the_file_after(stage: &Stage<'_>) {
+    stage.set("q", rules(1)).await;
+    let id = stage.dead(new(1, "q"), "Bad").await.id();
+    let acts = [
+        Act::Note,
+        Act::Assign { to: Some("eve".into()) },
+        Act::retry_at(stage.now().plus(secs(9))),
+        Act::PullBack,
+        Act::Resolve,
+        Act::Purge,
+        Act::Unpurge,
+    ];
+    let skip = stage.entries().await.len();
+    let mut states = vec![Some(fingerprint(&stage.letter(id).await.file))];
+    for act in acts.clone() {
+        stage.act(id, act).await.expect("the way is open");
+        states.push(Some(fingerprint(&stage.letter(id).await.file)));
+    }
+    let rows = stage.entries().await.split_off(skip);
+    assert_eq!(rows.len(), acts.len());
+    for (n, (row, act)) in rows.iter().zip(&acts).enumerate() {
+        assert_eq!((&row.before, &row.after), (&states[n], &states[n + 1]), "{}", row.act);
+        assert_eq!((row.act.as_str(), &row.detail), (act.name(), &act.detail()));
+    }
 }
