@@ -49,7 +49,11 @@ fn a_group_lives() {
     let stats = office.json(&["dlq", "stats"]);
     assert_eq!(stats["groups"]["regressed"], 1);
     let alerts = office.json(&["queue", "report"])["alerts"].clone();
-    assert_eq!(alerts[0]["alert"].as_str().or(alerts[0]["rule"].as_str()), Some("regressed_groups"), "{alerts}");
+    assert_eq!(
+        alerts[0]["alert"].as_str().or(alerts[0]["rule"].as_str()),
+        Some("regressed_groups"),
+        "{alerts}"
+    );
     let acts: Vec<String> =
         office.items(&["audit", "list", "--all"]).iter().rev().map(|row| text(&row["act"])).collect();
     let told: Vec<&str> = acts.iter().map(String::as_str).filter(|act| act.contains("group")).collect();
@@ -94,7 +98,7 @@ fn groups_are_ignored_found_and_merged() {
         office.items(&args).iter().map(|group| text(&group["id"])).collect()
     };
     for since in ["deploy 1.4.2", "last", "1"] {
-        assert_eq!(list(&["--new-since", since]), [young.clone()], "{since}");
+        assert_eq!(list(&["--new-since", since]), [young.as_str()], "{since}");
     }
     assert_eq!(list(&["--new-since", "1h"]).len(), 2);
     assert_eq!(office.run(&["group", "list", "--new-since", "deploy 9"]).code, Some(7));
@@ -103,13 +107,17 @@ fn groups_are_ignored_found_and_merged() {
     office.run(&["group", "ignore", &old, &young, "--count", "1"]).ok();
     assert_eq!(list(&["--status", "ignored"]).len(), 2);
     office.dead_letter("q", "3", "the bank said no");
-    assert_eq!(list(&["--status", "new,regressed"]), [old.clone()], "the count is over");
+    assert_eq!(list(&["--status", "new,regressed"]), [old.as_str()], "the count is over");
     office.run(&["group", "reopen", &young]).ok();
     office.run(&["group", "assign", &young, "eve"]).ok();
-    assert_eq!(list(&["--owner", "eve"]), [young.clone()]);
-    assert_eq!(list(&["--owner", "none"]), [old.clone()]);
-    assert_eq!(list(&["--text", "SHOP"]), [young.clone()]);
-    assert_eq!(office.run(&["group", "merge", "--matching", "the"]).code, Some(5), "nobody is there to say yes");
+    assert_eq!(list(&["--owner", "eve"]), [young.as_str()]);
+    assert_eq!(list(&["--owner", "none"]), [old.as_str()]);
+    assert_eq!(list(&["--text", "SHOP"]), [young.as_str()]);
+    assert_eq!(
+        office.run(&["group", "merge", "--matching", "the"]).code,
+        Some(5),
+        "nobody is there to say yes"
+    );
     assert_eq!(office.items(&["group", "merge", "--matching", "the", "--dry-run"]).len(), 2);
     let merged = office.json(&["group", "merge", "--matching", "the", "--yes"]);
     assert_eq!([&merged["id"], &merged["open"]], [&json!(old), &json!(3)]);

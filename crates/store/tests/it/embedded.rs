@@ -526,7 +526,8 @@ fn i15_the_sums_of_a_group_are_checked_against_its_leaves_and_mended() {
     let die = async |store: &SqliteStore, n| {
         send(store, n).await;
         let token = lease(store, 1).await.remove(0).token;
-        let failure = Box::new(redrive_core::failure::Report { permanent: true, ..Default::default() }.analyse());
+        let failure =
+            Box::new(redrive_core::failure::Report { permanent: true, ..Default::default() }.analyse());
         let what = Settle::Fail { failure, said: None };
         store.settle(vec![Settlement { token, what }]).await.unwrap().remove(0).unwrap();
     };
