@@ -100,6 +100,8 @@ pub(crate) fn of_refusal(refusal: &Refusal) -> (ExitCode, Option<&'static str>) 
         | Refusal::LetterLeased { .. }
         | Refusal::VersionConflict { .. }
         | Refusal::KeyConflict { .. }
+        | Refusal::KeyInUse { .. }
+        | Refusal::RedrivenTooOften { .. }
         | Refusal::IdConflict { .. }
         | Refusal::WrongStage { .. }
         | Refusal::WrongGroupStatus { .. }
@@ -176,6 +178,8 @@ mod tests {
             (Refusal::LetterLeased { id, worker: text(), until: at }, 6),
             (Refusal::VersionConflict { id, expected: 1, actual: 2 }, 6),
             (Refusal::KeyConflict { queue: queue.clone(), key: text(), id }, 6),
+            (Refusal::KeyInUse { id, key: text(), by: id }, 6),
+            (Refusal::RedrivenTooOften { id, redrives: 10, allowed: 10 }, 6),
             (Refusal::IdConflict { id }, 6),
             (Refusal::QueueFull { queue: queue.clone(), limit: text(), allowed: 1, actual: 1 }, 5),
             (Refusal::IsDrawer { queue: queue.clone(), owner: queue }, 5),

@@ -123,6 +123,32 @@ pub enum Refusal {
         /// The message that has it.
         id: MessageId,
     },
+    /// Other work with the letter's idempotency key is on its way.
+    #[error(
+        "dead letter {id} was not sent back: message {by} has the same key {key:?} and is on its way; wait for it, \
+         or send it back with force"
+    )]
+    KeyInUse {
+        /// The letter.
+        id: MessageId,
+        /// The key.
+        key: String,
+        /// The message that is on its way.
+        by: MessageId,
+    },
+    /// The letter came back as often as its queue allows.
+    #[error(
+        "dead letter {id} was sent back {redrives} times already and its queue allows {allowed}; find out why it \
+         comes back, then send it back with force"
+    )]
+    RedrivenTooOften {
+        /// The letter.
+        id: MessageId,
+        /// How often it was sent back.
+        redrives: u32,
+        /// How often its queue allows it.
+        allowed: u32,
+    },
     /// The same id was used for a different body.
     #[error("message {id} exists with other content; use a new id")]
     IdConflict {

@@ -4,6 +4,13 @@
 use crate::time::Span;
 use std::time::Duration;
 
+/// Ids that are disclosed one by one in one call; more are named by a filter.
+pub const DISCLOSE_MAX: usize = 1_000;
+/// The highest number of a death that an import may bring: exact in every reader of JSON, and as many deaths again
+/// have room after it.
+pub const DEATH_IMPORT_MAX: u64 = 1 << 53;
+/// Names of fields an operator may add to the masking rules: each is tried on every name of every payload shown.
+pub const MASKING_KEYS_MAX: usize = 500;
 /// Payload bytes of one message. Larger work belongs in object storage with a reference here; SQLite rows
 /// stay cheap to copy and a full batch stays below the frame limit of the socket.
 pub const PAYLOAD_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -178,6 +185,16 @@ pub const PAGE_ITEMS_DEFAULT: usize = 50;
 pub const PAGE_SCAN_MAX: usize = 100_000;
 /// Time one filtered page takes before it stops and says so.
 pub const PAGE_TIME_MAX: Duration = Duration::from_millis(200);
+/// Bytes of a payload that a search for text looks at.
+pub const SEARCH_PAYLOAD_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of the largest payload that is put into a text index; letters with a larger one are looked at themselves.
+pub const INDEX_PAYLOAD_BYTES_MAX: usize = 8 * 1024;
+/// Threes of letters that an index is asked for on behalf of one piece of text.
+pub const WORDING_THREES: usize = 10;
+/// Threes of letters that an index is asked for on behalf of one filter; one that needs more goes without.
+pub const WORDING_MAX: usize = 400;
+/// Letters put into the text index by one call.
+pub const INDEX_TEXT_MAX: usize = 1_000;
 /// Bytes of a filter text.
 pub const FILTER_BYTES_MAX: usize = 4 * 1024;
 /// Nesting of parentheses and `not` in a filter.
@@ -191,6 +208,14 @@ pub const OPERATION_CHUNK: usize = 2_000;
 pub const AUDIT_TRIM_CHUNK: usize = 10_000;
 /// Times a queue may send a dead letter back by itself: more is a retry loop with extra steps.
 pub const AUTO_REDRIVES_MAX: u32 = 10;
+/// Times a letter may be sent back before its queue asks for a person, when the queue does not say: whoever comes
+/// back that often will come back again.
+pub const REDRIVES_DEFAULT: u32 = 10;
+/// The highest such number a queue may ask for.
+pub const REDRIVES_MAX: u32 = 1_000;
+/// How long a purged letter can be taken back, and how long a letter is kept at least that somebody has just taken
+/// back or let go of: a working day and the night after it.
+pub const PURGE_UNDO: Span = Span::from_hours(24);
 /// Messages looked at by one maintenance pass (I23).
 pub const REAP_MAX: usize = 10_000;
 /// Commands one group commit takes before it answers.

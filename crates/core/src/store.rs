@@ -9,6 +9,7 @@
 use crate::audit::{AuditReport, AuditRow, AuditTrimmed};
 use crate::breaker::BreakerView;
 use crate::dead_letter::{Act, ActRequest, Actor, DeadLetter, LetterDelivery, Status};
+use crate::disclosure::Disclosure;
 use crate::error::{Outcome, Refusal};
 use crate::failure::{Analysed, Category, Reason};
 use crate::filter::Filter;
@@ -216,6 +217,9 @@ pub struct Reaped {
     pub released: u64,
     /// Letters removed by retention.
     pub letters_expired: u64,
+    /// Purged letters whose time to be taken back was over; they are gone now.
+    #[serde(default)]
+    pub letters_gone: u64,
     /// Idempotency keys forgotten.
     pub keys_forgotten: u64,
 }
@@ -421,6 +425,15 @@ pub struct HandOver {
     pub version: u64,
 }
 
+/// What a pass of the text index did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Indexed {
+    /// Entries made.
+    pub indexed: u64,
+    /// Whether there is more to do.
+    pub more: bool,
+}
+
 /// Where a letter stands after an act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LetterState {
@@ -481,7 +494,15 @@ pub trait Letters: Send + Sync {
     /// what statistics say, for failures from then on.
     async fn label_group(&self, id: GroupId, category: Option<Category>, actor: Actor) -> Outcome<Group>;
 
-    /// Files letters from an export. A letter whose id is here already is left alone and refused by entry.
+    /// Letters that match, oldest death first, as they go into an export ([`crate::transfer::exported`]). Whoever
+    /// shows them to somebody masks them or says so first ([`Self::disclose`]).
+    async fn export(&self, query: Query) -> Outcome<Page<DeadLetter>>;
+
+    /// Writes down that somebody is about to be shown what is masked for others (**I48**).
+    async fn disclose(&self, disclosure: Disclosure, actor: Actor) -> Outcome<()>;
+
+    /// Files letters from an export. A letter whose id is here already is left alone and refused by entry, and so is
+    /// a masked one. Into an empty store they come as they were: number of the death and group included.
     async fn import(&self, batch: Vec<DeadLetter>, actor: Actor) -> Outcome<Each<MessageId>>;
 
     /// Removes letters that another store has now, counted as purged, with one audit row each. Whoever asks
@@ -489,6 +510,11 @@ pub trait Letters: Send + Sync {
     /// holds its ordering key is refused: it belongs here (**I12, I48**). Its idempotency key goes on saying what
     /// it said: the message is not over (**I41**).
     async fn hand_over(&self, batch: Vec<HandOver>, actor: Actor) -> Outcome<Each<MessageId>>;
+
+    /// Puts the next letters into the text index, up to so many, in a commit of their own. Nobody waits for it: what
+    /// is not in yet is looked at itself. Says how many entries were made and whether there is more
+    /// to do; nothing where there is no index.
+    async fn index_text(&self, limit: usize) -> Outcome<Indexed>;
 
     /// What an operation over this filter would touch, and the bound that freezes it.
     async fn preview(&self, filter: Filter, sample: usize) -> Outcome<Preview>;

@@ -6,26 +6,28 @@ use crate::engine::lease::{check_wait, deliver};
 use crate::engine::letters::check_import;
 use crate::engine::settle::Said;
 use crate::engine::tables::{Incoming, Reads, Tables, unless_damaged};
-use crate::engine::{Engine, group_reads, reads, replies, survey};
+use crate::engine::{Engine, export, group_reads, reads, replies, survey, text};
 use async_trait::async_trait;
 use redrive_core::audit::{AuditKey, AuditReport, AuditRow, AuditTrimmed};
 use redrive_core::breaker::BreakerView;
 use redrive_core::dead_letter::{ActRequest, Actor, DeadLetter, LetterDelivery};
+use redrive_core::disclosure::Disclosure;
 use redrive_core::error::{Outcome, Refusal};
 use redrive_core::failure::Category;
 use redrive_core::filter::Filter;
 use redrive_core::group::{Group, GroupAct, GroupDetail, GroupQuery, Marker, check_merge};
 use redrive_core::ids::{GroupId, MessageId, OperationId, QueueName};
 use redrive_core::invariants::Verification;
+use redrive_core::limits;
 use redrive_core::message::{Delivery, Message, NewMessage};
 use redrive_core::metrics::{self, Counter, Stats, Timer};
 use redrive_core::operation::{Control, Member, Operation, OperationSpec, Preview};
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Page, PageRequest, Query};
 use redrive_core::store::{
-    Drawer, Each, Enqueued, HandOver, KeyState, KvEntry, LeaseRequest, LetterLeaseRequest, LetterSettlement,
-    LetterState, Letters, Purged, Queue, Reaped, Settle, Settled, Settlement, Store, StoreInfo,
-    VerifyRequest, Work,
+    Drawer, Each, Enqueued, HandOver, Indexed, KeyState, KvEntry, LeaseRequest, LetterLeaseRequest,
+    LetterSettlement, LetterState, Letters, Purged, Queue, Reaped, Settle, Settled, Settlement, Store,
+    StoreInfo, VerifyRequest, Work,
 };
 use redrive_core::time::{Span, Time};
 use std::time::Instant;
@@ -290,6 +292,14 @@ impl<A: Access> Letters for EngineStore<A> {
         self.group(named).await
     }
 
+    async fn export(&self, query: Query) -> Outcome<Page<DeadLetter>> {
+        self.0.read(move |tables, now| export::export(tables, &query, now)).await
+    }
+
+    async fn disclose(&self, disclosure: Disclosure, actor: Actor) -> Outcome<()> {
+        self.0.write(false, move |engine, now| engine.disclose(&disclosure, &actor, now)).await
+    }
+
     async fn import(&self, batch: Vec<DeadLetter>, actor: Actor) -> Outcome<Each<MessageId>> {
         // What cannot be let in is refused here; the rest goes into one commit, and the results are merged.
         let mut results: Vec<Result<MessageId, Refusal>> = Vec::with_capacity(batch.len());
@@ -321,6 +331,19 @@ impl<A: Access> Letters for EngineStore<A> {
 
     async fn preview(&self, filter: Filter, sample: usize) -> Outcome<Preview> {
         self.0.read(move |tables, now| reads::preview(tables, &filter, sample, now)).await
+    }
+
+    async fn index_text(&self, limit: usize) -> Outcome<Indexed> {
+        // Read and folded beside the writer; the commit only writes.
+        let Some(batch) = self.0.read(move |tables, _| Ok(text::batch(tables, limit)?)).await? else {
+            return Ok(Indexed::default());
+        };
+        let taken = batch.fresh.len() + batch.changed.len();
+        if taken == 0 {
+            return Ok(Indexed::default());
+        }
+        let indexed = self.0.write(true, move |engine, _| Ok(engine.tables.put_text(&batch)?)).await?;
+        Ok(Indexed { indexed, more: taken >= limit.clamp(1, limits::INDEX_TEXT_MAX) })
     }
 
     async fn start(&self, spec: OperationSpec) -> Outcome<Operation> {

@@ -3,8 +3,9 @@
 
 use redrive_core::audit::AuditRow;
 use redrive_core::breaker::BreakerView;
-use redrive_core::dead_letter::DeadLetter;
+use redrive_core::dead_letter::{DeadLetter, Status};
 use redrive_core::error::Outcome;
+use redrive_core::filter::Filter;
 use redrive_core::group::{Group, GroupDetail, GroupQuery, Marker};
 use redrive_core::limits;
 use redrive_core::message::Message;
@@ -65,6 +66,13 @@ fn everything(page: PageRequest) -> Query {
     Query { page, ..Query::default() }
 }
 
+/// Letters in every status: purged ones are shown only to who names them.
+fn every_letter(page: PageRequest) -> Query {
+    let all: Vec<&str> = Status::ALL.iter().map(|status| status.name()).collect();
+    let filter = Filter::parse(&format!("status:{}", all.join(","))).expect("names of statuses");
+    Query { filter, page }
+}
+
 impl Seen {
     /// Reads all there is.
     ///
@@ -92,7 +100,7 @@ impl Seen {
         }
         Ok(Self {
             messages,
-            letters: walk(|page| store.letters(everything(page))).await?,
+            letters: walk(|page| store.letters(every_letter(page))).await?,
             queues: store.queues().await?,
             drawers: store.drawers().await?,
             groups,

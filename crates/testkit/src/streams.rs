@@ -31,10 +31,13 @@ use redrive_core::breaker::{BreakerKey, BreakerPolicy};
 use redrive_core::dead_letter::{Act, Retry};
 use redrive_core::failure::Route;
 use redrive_core::group::GroupAct;
+use redrive_core::ids::QueueName;
+use redrive_core::message::Priority;
 use redrive_core::operation::Control;
 use redrive_core::poison::{PoisonPolicy, Release};
 use redrive_core::policy::{OnDead, OnExpire, Override, QueuePolicy};
 use redrive_core::time::{Span, Time};
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// Operations in one stream at most: what is compared after each grows with them.
@@ -120,6 +123,29 @@ pub enum ActOp {
     Note,
     /// Remove.
     Purge,
+    /// Back to work: to which of [`PLACES`], at which level, with how many attempts, by force.
+    Send(usize, Option<usize>, Option<u32>, bool),
+    /// Take a redrive back.
+    PullBack,
+    /// Take back what was removed.
+    Unpurge,
+    /// Into one of [`PLACES`].
+    Move(usize),
+    /// Keep, or let go.
+    Hold(bool),
+    /// Hide for seconds.
+    Snooze(u64),
+    /// Whose.
+    Assign(Option<usize>),
+    /// A label on, or off.
+    Label(usize, bool),
+}
+
+/// Where letters are sent: queues, drawers, and a name that nobody has.
+pub const PLACES: [&str; 8] = ["a", "b", "c", "a-dlq", "b-dlq", "bin", "net", "nowhere"];
+
+fn place(n: usize) -> QueueName {
+    PLACES[n % PLACES.len()].parse().expect("a name")
 }
 
 impl ActOp {
@@ -138,6 +164,24 @@ impl ActOp {
             Self::Reopen => Act::Reopen,
             Self::Note => Act::Note,
             Self::Purge => Act::Purge,
+            Self::Send(to, level, max_attempts, force) => Act::Retry(Retry {
+                at: None,
+                queue: Some(place(*to)),
+                priority: level.map(Priority::from_level),
+                max_attempts: *max_attempts,
+                force: *force,
+            }),
+            Self::PullBack => Act::PullBack,
+            Self::Unpurge => Act::Unpurge,
+            Self::Move(to) => Act::Move { dlq: place(*to) },
+            Self::Hold(on) => Act::Hold { on: *on },
+            Self::Snooze(s) => Act::Snooze { until: now.plus(Span::from_secs(*s)) },
+            Self::Assign(to) => Act::Assign { to: to.map(|n| format!("p{n}")) },
+            Self::Label(n, on) => {
+                let (label, none) = (BTreeSet::from([format!("l{n}")]), BTreeSet::new());
+                let (add, remove) = if *on { (label, none) } else { (none, label) };
+                Act::Label { add, remove }
+            }
         }
     }
 }
@@ -234,6 +278,8 @@ pub enum Op {
     Export(usize),
     /// Import a kept copy, under a new id or its own.
     Import(usize, bool),
+    /// Say that somebody is shown a letter, nothing at all, or all that match a filter.
+    Disclose(usize, usize),
     /// Read in small pages with a filter.
     Walk(usize, usize),
     /// Where the message of a key is.
@@ -255,7 +301,15 @@ pub const ERRORS: [&str; 4] = ["ConnectionError", "Bad", "Fatal", "Patient"];
 pub const USERS: [&str; 6] = ["ann", "bob", "cyd", "dan", "eve", "fay"];
 
 /// The filters of every stream.
-pub const FILTERS: [&str; 4] = ["", "queue:a", "status:pending", "queue:b,c"];
+pub const FILTERS: [&str; 7] = [
+    "",
+    "queue:a",
+    "status:pending",
+    "queue:b,c",
+    "status:purged,resolved",
+    "snoozed:no",
+    "tag:l1 or held:yes",
+];
 
 /// How many ways streams ask for groups in.
 pub const GROUP_QUERIES: usize = 5;
@@ -297,6 +351,7 @@ pub fn policies() -> Vec<QueuePolicy> {
         },
         QueuePolicy { dlq: Some("b".parse().expect("a name")), ..plain(2) },
         plain(0),
+        QueuePolicy { max_redrives: 1, ..plain(1) },
         QueuePolicy { breaker: Some(BreakerPolicy { probes: 2, ..breaker(BreakerKey::Queue) }), ..plain(9) },
         QueuePolicy { breaker: Some(breaker(BreakerKey::Kind)), lease: Span::from_secs(3), ..plain(9) },
         QueuePolicy {
@@ -322,6 +377,15 @@ fn act() -> impl Strategy<Value = ActOp> {
         2 => Just(ActOp::Reopen),
         1 => Just(ActOp::Note),
         3 => Just(ActOp::Purge),
+        4 => (0..PLACES.len(), rarely(0_usize..5), rarely(1_u32..4), proptest::bool::weighted(0.3))
+            .prop_map(|(to, level, attempts, force)| ActOp::Send(to, level, attempts, force)),
+        3 => Just(ActOp::PullBack),
+        2 => Just(ActOp::Unpurge),
+        1 => (0..PLACES.len()).prop_map(ActOp::Move),
+        1 => proptest::bool::weighted(0.7).prop_map(ActOp::Hold),
+        1 => (0_u64..60).prop_map(ActOp::Snooze),
+        1 => of(0_usize..2).prop_map(ActOp::Assign),
+        1 => (0_usize..2, proptest::bool::weighted(0.7)).prop_map(|(n, on)| ActOp::Label(n, on)),
     ]
 }
 
@@ -422,6 +486,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (0_u64..4, control).prop_map(|(n, c)| Op::Control(n, c)),
         1 => (0_usize..9).prop_map(Op::Export),
         2 => (0_usize..4, proptest::bool::ANY).prop_map(|(n, fresh)| Op::Import(n, fresh)),
+        1 => (0_usize..4, 0..FILTERS.len()).prop_map(|(n, what)| Op::Disclose(n, what)),
         1 => (1_usize..4, 0..FILTERS.len()).prop_map(|(limit, f)| Op::Walk(limit, f)),
         1 => (0_usize..3, 0_usize..3).prop_map(|(q, k)| Op::KeyState(q, k)),
         1 => (0_usize..2, of(0_u8..9), proptest::bool::weighted(0.2)).prop_map(|(k, v, w)| Op::Kv(k, v, w)),

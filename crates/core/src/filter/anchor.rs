@@ -89,6 +89,9 @@ const fn parts_of(field: &Field) -> (bool, bool) {
         | Field::Deliveries
         | Field::Generation
         | Field::Redrives
+        | Field::Owner
+        | Field::Held
+        | Field::Snoozed
         | Field::Failures
         | Field::Age
         | Field::Died
@@ -99,9 +102,16 @@ const fn parts_of(field: &Field) -> (bool, bool) {
         | Field::Tag
         | Field::Trace
         | Field::Header(_)
+        | Field::PayloadText
         | Field::Payload(_)
         | Field::Context(_) => (true, false),
-        Field::Signature | Field::Worker | Field::Type | Field::Code | Field::Error => (false, true),
+        Field::Signature
+        | Field::Worker
+        | Field::Host
+        | Field::Version
+        | Field::Type
+        | Field::Code
+        | Field::Error => (false, true),
     }
 }
 

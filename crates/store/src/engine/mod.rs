@@ -13,6 +13,7 @@ mod lives;
 pub(crate) mod tables;
 
 pub(crate) mod enqueue;
+pub(crate) mod export;
 pub(crate) mod lease;
 pub(crate) mod letters;
 mod maintain;
@@ -21,6 +22,7 @@ pub(crate) mod reads;
 pub(crate) mod replies;
 pub(crate) mod settle;
 pub(crate) mod survey;
+pub(crate) mod text;
 pub(crate) mod trim;
 
 use crate::entropy::Entropy;

@@ -83,9 +83,13 @@ pub(crate) fn key_state(tables: &dyn Reads, row: &KeyRow, now: Time) -> Kept<Sta
     if let Some(live) = tables.live(row.id)? {
         return Ok(live.life.state(now));
     }
-    // A letter that was reopened is dead again, whatever became of it before.
-    let open = tables.letter(row.id)?.is_some_and(|letter| !letter.file.status.is_closed());
-    Ok(row.ended.filter(|_| !open).unwrap_or(State::Dead))
+    // A letter that was reopened is dead again, whatever became of it before, and a purged one is gone until it
+    // is taken back.
+    Ok(match tables.letter(row.id)?.map(|letter| letter.file.status) {
+        Some(Status::Purged) => State::Purged,
+        Some(Status::Resolved | Status::Abandoned) | None => row.ended.unwrap_or(State::Dead),
+        Some(Status::Pending | Status::Retrying | Status::Review | Status::Quarantined) => State::Dead,
+    })
 }
 
 /// Where the message of a key is, if the key is still remembered.
@@ -155,6 +159,7 @@ fn bare(slip: &Slip) -> Envelope {
         id: slip.id,
         seq: slip.seq,
         queue: slip.queue.clone(),
+        origin: slip.origin.clone(),
         kind: slip.kind.clone(),
         priority: slip.priority,
         payload: Payload::default(),

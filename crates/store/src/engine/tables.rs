@@ -121,6 +121,29 @@ pub(crate) struct Candidates {
     pub(crate) exact: bool,
 }
 
+/// How far a text index is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TextState {
+    /// Every letter that died up to here has been put in.
+    pub(crate) indexed_to: u64,
+    /// Deaths whose entry is not what the letter says now, or whose letter is gone, each with the number of the
+    /// change.
+    pub(crate) stale: Vec<(u64, u64)>,
+}
+
+/// What is to be put into a text index, made from one consistent view.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TextBatch {
+    /// How far the index was.
+    pub(crate) state: TextState,
+    /// How far it is with this.
+    pub(crate) up_to: u64,
+    /// The letters in between, by death.
+    pub(crate) fresh: Vec<(u64, String)>,
+    /// What letters of [`TextState::stale`] say now; none for those that are gone.
+    pub(crate) changed: Vec<((u64, u64), Option<String>)>,
+}
+
 /// Members written down in one go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Frozen {
@@ -199,6 +222,11 @@ pub(crate) trait Reads {
     fn survey(&self, ask: &Ask<'_>) -> Kept<Option<Survey>>;
     /// Letters with a death after this one and up to the bound, oldest first.
     fn letters_after(&self, death: u64, bound: u64, limit: usize) -> Kept<Vec<Letter>>;
+    /// How far the text index is; nothing where there is none. Lists up to so many letters whose text changed.
+    fn text_state(&self, limit: usize) -> Kept<Option<TextState>> {
+        let _ = limit;
+        Ok(None)
+    }
     fn leasable_letters(&self, dlq: &QueueName, limit: usize, now: Time) -> Kept<Vec<Letter>>;
     fn quarantine_ended(&self, limit: usize, now: Time) -> Kept<Vec<Letter>>;
     fn retention_ended(&self, limit: usize, now: Time) -> Kept<Vec<Letter>>;
@@ -295,6 +323,16 @@ pub(crate) trait Tables: Reads {
     fn add_letter(&mut self, letter: &Letter) -> Kept<()>;
     fn put_letter(&mut self, letter: &Letter) -> Kept<()>;
     fn drop_letter(&mut self, letter: &Letter) -> Kept<()>;
+    /// Notes that the text of a letter is not what it was. Nothing where there is no index.
+    fn text_changed(&mut self, id: MessageId) -> Kept<()> {
+        let _ = id;
+        Ok(())
+    }
+    /// Puts a batch into the text index, unless another has moved it on meanwhile; says how many entries it made.
+    fn put_text(&mut self, batch: &TextBatch) -> Kept<u64> {
+        let _ = batch;
+        Ok(0)
+    }
     fn put_drawer(&mut self, dlq: &QueueName, status: Status, count: i64) -> Kept<()>;
 
     fn put_leaf(&mut self, leaf: &Leaf) -> Kept<()>;

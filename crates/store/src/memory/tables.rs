@@ -106,6 +106,7 @@ impl Reads for Maps {
             id: slip.id,
             seq: slip.seq,
             queue: slip.queue.clone(),
+            origin: slip.origin.clone(),
             kind: slip.kind.clone(),
             priority: slip.priority,
             payload: rest.payload,

@@ -10,6 +10,7 @@ use protocol::{Call, Hello, VERSION, receive, send};
 use redrive_core::audit::{AuditReport, AuditRow, AuditTrimmed};
 use redrive_core::breaker::BreakerView;
 use redrive_core::dead_letter::{ActRequest, Actor, DeadLetter, LetterDelivery};
+use redrive_core::disclosure::Disclosure;
 use redrive_core::error::{Error, Outcome, StoreError, StoreErrorKind};
 use redrive_core::failure::Category;
 use redrive_core::filter::Filter;
@@ -22,8 +23,9 @@ use redrive_core::operation::{Control, Member, Operation, OperationSpec, Preview
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Page, PageRequest, Query};
 use redrive_core::store::{
-    Drawer, Each, Enqueued, HandOver, KeyState, KvEntry, LeaseRequest, LetterLeaseRequest, LetterSettlement,
-    LetterState, Letters, Purged, Queue, Reaped, Settled, Settlement, Store, StoreInfo, VerifyRequest, Work,
+    Drawer, Each, Enqueued, HandOver, Indexed, KeyState, KvEntry, LeaseRequest, LetterLeaseRequest,
+    LetterSettlement, LetterState, Letters, Purged, Queue, Reaped, Settled, Settlement, Store, StoreInfo,
+    VerifyRequest, Work,
 };
 use redrive_core::time::{Span, Time};
 use serde::de::DeserializeOwned;
@@ -326,9 +328,19 @@ impl Letters for RemoteStore {
     async fn label_group(&self, id: GroupId, category: Option<Category>, actor: Actor) -> Outcome<Group> {
         self.call(Call::LabelGroup(id, category, actor)).await
     }
+    async fn export(&self, query: Query) -> Outcome<Page<DeadLetter>> {
+        self.call(Call::Export(query)).await
+    }
+    async fn disclose(&self, disclosure: Disclosure, actor: Actor) -> Outcome<()> {
+        self.call(Call::Disclose(disclosure, actor)).await
+    }
     async fn import(&self, batch: Vec<DeadLetter>, actor: Actor) -> Outcome<Each<MessageId>> {
         self.call(Call::Import(batch, actor)).await
     }
+    async fn index_text(&self, limit: usize) -> Outcome<Indexed> {
+        self.call(Call::IndexText(limit)).await
+    }
+
     async fn preview(&self, filter: Filter, sample: usize) -> Outcome<Preview> {
         self.call(Call::Preview(filter, sample)).await
     }

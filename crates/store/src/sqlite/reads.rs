@@ -5,6 +5,7 @@ use super::errors::{damaged, kept};
 use super::rows::{self, Cell, LIFE, SLIP, int, json};
 use crate::engine::tables::{
     Ask, BreakerAt, Candidates, DrawerCounts, Heads, Kept, KeyRow, Letter, Live, QueueRow, Reads, Stored,
+    TextState,
 };
 use redrive_core::audit::AuditRow;
 use redrive_core::breaker::Breaker;
@@ -229,6 +230,10 @@ impl Reads for SqlTables {
         self.letters_of(deaths)
     }
 
+    fn text_state(&self, limit: usize) -> Kept<Option<TextState>> {
+        self.text_index(limit).map(Some)
+    }
+
     fn survey(&self, ask: &Ask<'_>) -> Kept<Option<Survey>> {
         self.count(ask)
     }
@@ -240,7 +245,7 @@ impl Reads for SqlTables {
 
     fn leasable_letters(&self, dlq: &QueueName, limit: usize, now: Time) -> Kept<Vec<Letter>> {
         let rest = "WHERE status = 'pending' AND dlq = ?1 AND available_at <= ?2 \
-                    AND (consumer_until IS NULL OR consumer_until <= ?2) ORDER BY death LIMIT ?3";
+                    AND (snoozed_until IS NULL OR snoozed_until <= ?2) AND (consumer_until IS NULL OR consumer_until <= ?2) ORDER BY death LIMIT ?3";
         self.all_letters(rest, &[&dlq.as_str(), &now.as_millis(), &int(limit as u64)])
     }
 
@@ -375,7 +380,7 @@ impl Reads for SqlTables {
     }
 
     fn oldest_open(&self) -> Kept<Option<Time>> {
-        let sql = "SELECT min(dead_at) FROM letters WHERE status NOT IN ('resolved', 'abandoned')";
+        let sql = "SELECT min(dead_at) FROM letters WHERE status NOT IN ('resolved', 'abandoned', 'purged')";
         let oldest = self.one(sql, &[], |row| row.get::<_, Option<Cell<Time>>>(0))?;
         Ok(oldest.flatten().map(|cell| cell.0))
     }
@@ -461,7 +466,7 @@ mod const_sql {
     macro_rules! live_columns {
         () => {
             "SELECT id, seq, queue, kind, priority, size, key, ordering_key, max_attempts, ttl_ends_at, deadline, \
-             breaker, reply_to, ready_at, attempts, deliveries, generation, given_back, failed, failing_since, last_delay, \
+             breaker, reply_to, origin, ready_at, attempts, deliveries, generation, given_back, failed, failing_since, last_delay, \
              first_received_at, updated_at, indicators, progress, phase, secret, worker, granted_at, lease_expires_at, permit \
              FROM messages "
         };

@@ -135,6 +135,16 @@ CREATE TABLE group_facts(id INTEGER PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE markers(n INTEGER PRIMARY KEY, body TEXT NOT NULL);
 CREATE INDEX letters_key ON letters(key, death) WHERE key IS NOT NULL;
 CREATE INDEX letters_rare ON letters(status, death) WHERE status IN ('review', 'quarantined');
+ALTER TABLE messages ADD COLUMN origin TEXT;
+ALTER TABLE letters ADD COLUMN origin TEXT;
+ALTER TABLE letters ADD COLUMN snoozed_until INTEGER;
+ALTER TABLE letters ADD COLUMN owner TEXT;
+ALTER TABLE letters ADD COLUMN held INTEGER NOT NULL DEFAULT 0;
+CREATE VIRTUAL TABLE letters_text USING fts5(
+  threes, content='', contentless_delete=1, detail='none', columnsize=1, tokenize='trigram case_sensitive 1');
+CREATE TABLE text_head(one INTEGER PRIMARY KEY CHECK(one = 1), indexed_to INTEGER NOT NULL);
+CREATE TABLE text_stale(death INTEGER PRIMARY KEY, n INTEGER NOT NULL);
+INSERT INTO text_head VALUES(1, 0);
 ";
 
 /// The version this program writes.

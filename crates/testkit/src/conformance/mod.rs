@@ -6,6 +6,7 @@
 
 mod kit;
 
+mod acts;
 mod audit;
 mod breaker;
 mod death;
@@ -245,6 +246,24 @@ pub const LAWS: &[Law] = laws! {
         letters_are_listed_latest_death_first,
         drawers_count_their_letters_by_status,
     }
+    acts {
+        trap1_another_queue_judges_by_its_own_rules,
+        success_closes_the_letter_where_it_lies,
+        a_retry_can_change_priority_and_attempts,
+        trap2_trap3_a_retry_starts_afresh_and_stays_itself,
+        i37_where_it_is_sent_must_be_a_queue_with_room,
+        i28_the_breaker_of_the_other_queue_knows_it,
+        i30_a_key_that_is_held_is_free_when_its_letter_dies_elsewhere,
+        i41_what_is_done_under_its_key_is_not_run_again,
+        a_letter_that_comes_back_too_often_is_for_a_person,
+        i37_a_redrive_can_be_taken_back_until_it_is_leased,
+        a_purged_letter_can_be_taken_back_for_a_day,
+        trap11_what_is_purged_is_gone_after_its_time,
+        a_held_letter_never_expires,
+        a_snoozed_letter_is_hidden_from_consumers_until_then,
+        owners_and_labels_stay_with_the_letter,
+        i38_a_letter_moves_to_drawers_only,
+    }
     drawers {
         a_leased_letter_is_the_letter_as_it_is_now,
         i16_the_oldest_death_first_and_each_once,
@@ -307,6 +326,11 @@ pub const LAWS: &[Law] = laws! {
         a_letter_that_is_here_is_left_alone,
         a_letter_comes_to_a_store_that_knows_nothing_of_it,
         i38_a_letter_is_not_imported_into_a_drawer,
+        an_export_is_oldest_first_and_without_what_is_only_this_stores,
+        a_masked_letter_is_not_taken_for_the_letter,
+        an_imported_death_keeps_its_number_where_that_keeps_the_order,
+        an_imported_letter_stays_in_the_group_it_was_in,
+        i48_who_is_shown_what_is_masked_is_on_record,
         what_was_in_flight_comes_back_pending,
         closed_letters_come_back_closed,
     }

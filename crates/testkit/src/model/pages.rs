@@ -7,6 +7,7 @@ use redrive_core::audit::{
 };
 use redrive_core::breaker::BreakerView;
 use redrive_core::dead_letter::{Act, ActRequest, Actor, DeadLetter, LetterDelivery};
+use redrive_core::disclosure::Disclosure;
 use redrive_core::error::{Outcome, Refusal};
 use redrive_core::failure::Failure;
 use redrive_core::failure::{Category, check_label};
@@ -23,7 +24,7 @@ use redrive_core::operation::{Control, Member, Operation, OperationSpec, Preview
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Cursor, Page, PageRequest, Query};
 use redrive_core::store::{
-    Drawer, Each, Enqueued, HandOver, KeyState, LeaseRequest, LetterLeaseRequest, LetterSettlement,
+    Drawer, Each, Enqueued, HandOver, Indexed, KeyState, LeaseRequest, LetterLeaseRequest, LetterSettlement,
     LetterState, Letters, Purged, Queue, Reaped, Settled, Settlement, Work,
 };
 use redrive_core::time::{Clock, Span, Time};
@@ -72,10 +73,14 @@ impl Books {
         record.view(self.policy(&record.envelope.queue), now)
     }
 
-    /// A letter shows its message as it is now, also while it is being retried.
+    /// A letter shows how far its message is now, also while it is being retried; it stays where it was filed.
     pub(super) fn show_letter(&self, letter: &Letter, now: Time) -> DeadLetter {
         let id = letter.record.envelope.id;
-        let record = self.live_at(id).map_or(&letter.record, |at| &self.live[at]);
+        let mut record = letter.record.clone();
+        if let Some(at) = self.live_at(id) {
+            record.life = self.live[at].life.clone();
+        }
+        let record = &record;
         let group =
             self.leaves.iter().find(|l| l.id == letter.file.leaf).map_or(letter.file.leaf, |l| l.group);
         let failures = self.failures(id);
@@ -83,7 +88,7 @@ impl Books {
     }
 
     /// Every letter, latest death first.
-    fn show_letters(&self, now: Time) -> Vec<DeadLetter> {
+    pub(super) fn show_letters(&self, now: Time) -> Vec<DeadLetter> {
         let mut all: Vec<DeadLetter> = self.letters.iter().map(|l| self.show_letter(l, now)).collect();
         all.sort_by_key(|l| latest(l.death));
         all
@@ -451,9 +456,23 @@ impl Letters for Model {
         self.group(name).await
     }
 
+    async fn export(&self, query: Query) -> Outcome<Page<DeadLetter>> {
+        let after = query.page.position("x")?.unwrap_or(0);
+        self.at(|b, now| Ok(b.export(&query, after, now)))
+    }
+
+    async fn disclose(&self, disclosure: Disclosure, actor: Actor) -> Outcome<()> {
+        self.at(|b, now| Ok(b.disclose(&disclosure, &actor, now)?))
+    }
+
     async fn import(&self, batch: Vec<DeadLetter>, actor: Actor) -> Outcome<Each<MessageId>> {
         actor.check()?;
         self.at(|b, now| Ok(batch.into_iter().map(|letter| b.import(letter, &actor, now)).collect()))
+    }
+
+    /// The model reads every letter for every question; it has no index.
+    async fn index_text(&self, _: usize) -> Outcome<Indexed> {
+        Ok(Indexed::default())
     }
 
     async fn preview(&self, filter: Filter, sample: usize) -> Outcome<Preview> {

@@ -3,18 +3,22 @@
 
 mod act;
 mod stats;
+mod timeline;
 mod transfer;
+mod verbs;
 
 pub(super) use act::resolve_matching;
 
 use super::{error_text, filter, narrowed, only, pages};
-use crate::args::PageArgs;
+use crate::args::{PageArgs, RevealArgs};
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::{Done, ExitCode};
-use crate::output::{Column, Look, Sheet, Show, escape};
+use crate::output::{Column, Look, Revealed, Sheet, Show, escape, rules};
 use clap::Subcommand;
 use redrive::core::dead_letter::{Act, ActRequest, DeadLetter};
+use redrive::core::disclosure::{Disclosed, Disclosure};
 use redrive::core::ids::{MessageId, QueueName};
+use redrive::core::masking::Rules;
 use redrive::core::query::Query;
 use redrive::core::store::Store;
 
@@ -37,20 +41,46 @@ pub(crate) enum DlqCommand {
         /// The letter: the id of its message
         #[arg(value_name = "ID")]
         id: MessageId,
-        /// Only the payload: its exact bytes in a pipe, made harmless on a terminal
+        /// Only the payload; with --reveal its exact bytes in a pipe, made harmless on a terminal
         #[arg(long)]
         payload: bool,
+        #[command(flatten)]
+        reveal: RevealArgs,
+    },
+    /// Show the life of one dead letter, moment by moment
+    Timeline {
+        /// The letter
+        #[arg(value_name = "ID")]
+        id: MessageId,
     },
     /// Count dead letters by drawer and status
     Stats(stats::StatsArgs),
     /// Send dead letters back to work
-    Retry(act::RetryArgs),
+    Retry(Box<verbs::RetryArgs>),
+    /// Take letters back that were sent to work, if nobody has leased them yet
+    Undo(act::Selection),
     /// Close dead letters as dealt with
     Resolve(act::Selection),
     /// Close dead letters as given up
     Abandon(act::Selection),
     /// Ask for a person to look
     Review(act::Selection),
+    /// Set dead letters aside until a time
+    Quarantine(verbs::UntilArgs),
+    /// Take dead letters out of quarantine or review
+    Release(act::Selection),
+    /// Put dead letters into another drawer
+    Move(verbs::MoveArgs),
+    /// Hide dead letters from consumers and automatic redrives until a time
+    Snooze(verbs::UntilArgs),
+    /// Say whose dead letters are
+    Assign(verbs::AssignArgs),
+    /// Put labels on dead letters, or take them off
+    Label(verbs::LabelArgs),
+    /// Keep dead letters: they never expire and cannot be purged
+    Hold(act::Selection),
+    /// Let go of dead letters that were held
+    Unhold(act::Selection),
     /// Open closed dead letters again
     Reopen(act::Selection),
     /// Say something about a dead letter
@@ -62,12 +92,14 @@ pub(crate) enum DlqCommand {
         #[arg(value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
         text: String,
     },
-    /// Write dead letters as NDJSON, whole, for `import` and other tools
+    /// Write dead letters as lines of JSON, as CSV or as a directory of files; masked unless --full
     Export(transfer::ExportArgs),
-    /// File dead letters from an export; those that are here already stay as they are
+    /// File dead letters from an export or, with a mapping, from other JSON; those that are here stay as they are
     Import(transfer::ImportArgs),
-    /// Remove closed dead letters for good
+    /// Remove closed dead letters; `unpurge` takes them back for a day
     Purge(act::Selection),
+    /// Take purged dead letters back
+    Unpurge(act::Selection),
 }
 
 impl Show for DeadLetter {
@@ -80,6 +112,10 @@ impl Show for DeadLetter {
         Column::whole("dead_at"),
         Column::text("error"),
     ];
+
+    fn masked(&self, rules: &Rules) -> Option<Self> {
+        Some(rules.letter(self))
+    }
 
     fn cells(&self, look: &Look) -> Vec<String> {
         vec![
@@ -96,6 +132,12 @@ impl Show for DeadLetter {
     fn sheet(&self, look: &Look) -> Sheet {
         let file = &self.file;
         let text = |value: &Option<String>| value.clone().unwrap_or_default();
+        let labels: Vec<&str> = file.labels.iter().map(String::as_str).collect();
+        let redriven = file.redriven.as_ref().map(|redriven| {
+            let to = redriven.to.as_ref().map(|queue| format!(" to {queue}")).unwrap_or_default();
+            format!("{} by {}{to}", look.time(redriven.at), redriven.by)
+        });
+        let redriven = redriven.unwrap_or_default();
         let head = Sheet::default()
             .field("status", file.status)
             .field("reason", file.reason)
@@ -110,6 +152,11 @@ impl Show for DeadLetter {
             .field("dead_at", look.time(file.dead_at))
             .field("first_failed_at", look.maybe(file.first_failed_at))
             .field("redrives", file.redrives)
+            .field("redriven", redriven)
+            .field("owner", text(&file.owner))
+            .field("labels", labels.join(", "))
+            .field("held", if file.held { "yes" } else { "" })
+            .field("snoozed_until", look.maybe(file.snoozed_until))
             .field("eligible", self.eligible)
             .field("review_requested_by", text(&file.review_requested_by))
             .field("quarantined_until", look.maybe(file.quarantined_until))
@@ -140,9 +187,20 @@ pub(crate) async fn run(app: &App, command: DlqCommand) -> Done {
             let fetch = async |s: &dyn Store, page| s.letters(Query { filter: filter.clone(), page }).await;
             pages(app, store, &page, fetch).await
         }
-        DlqCommand::Show { id, payload } => show(app, id, payload).await,
+        DlqCommand::Show { id, payload, reveal } => show(app, id, payload, reveal).await,
         DlqCommand::Stats(args) => stats::run(app, args).await,
-        DlqCommand::Retry(args) => act::retry(app, args).await,
+        DlqCommand::Timeline { id } => timeline::run(app, id).await,
+        DlqCommand::Retry(args) => verbs::retry(app, *args).await,
+        DlqCommand::Undo(which) => act::run(app, which, |_| Act::PullBack).await,
+        DlqCommand::Quarantine(args) => verbs::until(app, args, |until| Act::Quarantine { until }).await,
+        DlqCommand::Release(which) => act::run(app, which, |_| Act::Release).await,
+        DlqCommand::Move(args) => verbs::shift(app, args).await,
+        DlqCommand::Snooze(args) => verbs::until(app, args, |until| Act::Snooze { until }).await,
+        DlqCommand::Assign(args) => verbs::assign(app, args).await,
+        DlqCommand::Label(args) => verbs::label(app, args).await,
+        DlqCommand::Hold(which) => act::run(app, which, |_| Act::Hold { on: true }).await,
+        DlqCommand::Unhold(which) => act::run(app, which, |_| Act::Hold { on: false }).await,
+        DlqCommand::Unpurge(which) => act::run(app, which, |_| Act::Unpurge).await,
         DlqCommand::Resolve(which) => act::run(app, which, |_| Act::Resolve).await,
         DlqCommand::Abandon(which) => act::run(app, which, |_| Act::Abandon).await,
         DlqCommand::Review(which) => act::run(app, which, |_| Act::Review).await,
@@ -160,16 +218,23 @@ pub(crate) async fn run(app: &App, command: DlqCommand) -> Done {
     }
 }
 
-async fn show(app: &App, id: MessageId, payload: bool) -> Done {
+async fn show(app: &App, id: MessageId, payload: bool, reveal: RevealArgs) -> Done {
     let store = app.open(Access::Existing, Hold::Moment).await?;
-    let letter = store.letter(id).await?;
-    if !payload {
-        app.out.one(&letter)?;
-    } else if app.out.terminal {
-        let text = String::from_utf8_lossy(&letter.message.envelope.payload.bytes);
-        app.out.raw((escape::lines(&text) + "\n").as_bytes())?;
+    let mut letter = store.letter(id).await?;
+    if reveal.reveal {
+        // First it is on record, then it is shown.
+        let what = if payload { Disclosed::Payload } else { Disclosed::Letter };
+        store.disclose(Disclosure::of(what, id), app.actor(reveal.reason)).await?;
     } else {
-        app.out.raw(&letter.message.envelope.payload.bytes)?;
+        letter = rules().letter(&letter);
+    }
+    let bytes = &letter.message.envelope.payload.bytes;
+    if !payload {
+        app.out.one(&Revealed(letter))?;
+    } else if app.out.terminal {
+        app.out.raw((escape::lines(&String::from_utf8_lossy(bytes)) + "\n").as_bytes())?;
+    } else {
+        app.out.raw(bytes)?;
     }
     Ok(ExitCode::Ok)
 }
