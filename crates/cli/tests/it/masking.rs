@@ -49,13 +49,13 @@ fn office() -> (Office, String, String) {
     let dead = fail(&office, &line());
     office.run(&["enqueue", "other", "--payload-file", &binary]).ok();
     let token = text(&office.lease("other")["token"]);
-    office.run(&["fail", &token, "--message", "x", "--permanent"]).ok();
+    office.run(&["fail", &token, "--error-type", "E", "--message", "x", "--permanent"]).ok();
     let live = enqueue(&office, &line().replace("canary9@example.org", "other"));
     (office, dead, live)
 }
 
 fn enqueue(office: &Office, line: &str) -> String {
-    let ran = office.feed(line.as_bytes(), &["enqueue", "-o", "ndjson"]).ok();
+    let ran = office.feed(line.as_bytes(), &["enqueue", "-", "-o", "ndjson"]).ok();
     text(&ran.ndjson()[0]["id"])
 }
 
@@ -65,7 +65,8 @@ fn fail(office: &Office, line: &str) -> String {
     let stack = office.file("stack", "at login (auth.js:3)\n  token=canaryStack8\n");
     let message = "login with password=canaryError7 was refused";
     let step = "curl --password canaryStep12";
-    let fail = ["fail", &token, "--error-type", "Denied", "--message", message, "--stack", &stack, "--step", step];
+    let fail =
+        ["fail", &token, "--error-type", "Denied", "--message", message, "--stack", &stack, "--step", step];
     office.run(&[&fail[..], &["--permanent"]].concat()).ok();
     id
 }
@@ -114,7 +115,9 @@ fn no_view_and_no_export_shows_a_secret_unasked() {
     // What nobody has to hide is as it was.
     let shown = office.json(&["dlq", "show", &dead]);
     let payload = text(&shown["payload"]);
-    for kept in ["12345678901234567890", "\"shown\":\"as it is\"", "\"password\":\"[masked]\"", "[masked:email]"] {
+    for kept in
+        ["12345678901234567890", "\"shown\":\"as it is\"", "\"password\":\"[masked]\"", "[masked:email]"]
+    {
         assert!(payload.contains(kept), "{payload}");
     }
     assert_eq!((&shown["headers"]["lang"], &shown["context"]["task"]), (&"de".into(), &"kept".into()));
@@ -125,7 +128,8 @@ fn no_view_and_no_export_shows_a_secret_unasked() {
 
 /// Every file of a directory that holds these bytes.
 fn holds(directory: &Path, what: &str) -> bool {
-    let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).filter(|p| p.is_file());
+    let files =
+        std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).filter(|p| p.is_file());
     let found = |path| {
         let bytes = std::fs::read(path).unwrap();
         bytes.windows(what.len()).any(|window| window == what.as_bytes())
@@ -152,7 +156,10 @@ fn a_reveal_shows_everything_and_is_on_record_first() {
     let (office, dead, live) = office();
     let letter = office.json(&["dlq", "show", &dead, "--reveal", "--reason", "ticket 7"]);
     assert!(text(&letter["payload"]).contains("canaryPayload1"));
-    assert_eq!((&letter["headers"]["Authorization"], &letter["masked"]), (&"Bearer canaryHeader5".into(), &Value::Null));
+    assert_eq!(
+        (&letter["headers"]["Authorization"], &letter["masked"]),
+        (&"Bearer canaryHeader5".into(), &Value::Null)
+    );
     let message = office.json(&["message", "show", &live, "--reveal"]);
     assert_eq!(message["context"]["credentials"]["user"], "canaryContext10");
     let exact = office.run(&["dlq", "show", &dead, "--payload", "--reveal"]).ok().text();
@@ -179,14 +186,18 @@ fn a_reveal_shows_everything_and_is_on_record_first() {
 #[test]
 fn the_configuration_says_what_is_masked() {
     let office = Office::new();
-    let dead = office.dead_letter("q", r#"{"customer_no":7,"email":"bob@example.org","password":"x"}"#, "late");
+    let dead =
+        office.dead_letter("q", r#"{"customer_no":7,"email":"bob@example.org","password":"x"}"#, "late");
     let payload = |config: &str| {
         let path = office.file("own.toml", config);
         text(&office.json(&["dlq", "show", &dead, "--config", &path])["payload"])
     };
     let own = "[masking]\nkeys = [\"customer*\"]\nshown = [\"email\"]\nwithout = [\"email\"]\n";
     assert_eq!(payload(own), r#"{"customer_no":"[masked]","email":"bob@example.org","password":"[masked]"}"#);
-    assert_eq!(payload("[masking]\non = false\n"), r#"{"customer_no":7,"email":"bob@example.org","password":"x"}"#);
+    assert_eq!(
+        payload("[masking]\non = false\n"),
+        r#"{"customer_no":7,"email":"bob@example.org","password":"x"}"#
+    );
     let bad = office.file("bad.toml", "[masking]\nkeys = [\"*\"]\n");
     office.run(&["dlq", "list", "--config", &bad]).code(2).says("names no field");
 }
