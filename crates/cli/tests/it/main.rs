@@ -9,6 +9,7 @@
     reason = "a failed step in a test is a failed test; clippy.toml exempts only the test functions"
 )]
 
+mod acts;
 mod bad_input;
 mod bulk;
 mod classify;

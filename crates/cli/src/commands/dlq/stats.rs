@@ -1,12 +1,14 @@
 //! `dlq stats`: counts by drawer and status, the summary of what was counted ever, and a check that a cron job can
 //! fail on.
 
-use crate::commands::report::Totals;
+use crate::commands::marker;
+use crate::commands::report::{News, Totals};
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::{CliError, Done, ExitCode};
 use crate::output::{Column, Format, Look, Show};
 use clap::Args;
 use redrive::core::dead_letter::Status;
+use redrive::core::group::GroupNews;
 use redrive::core::ids::QueueName;
 use redrive::core::metrics::Summary;
 use redrive::core::query::Cursor;
@@ -47,8 +49,9 @@ impl Count {
         let wanted = |status: &Status| match self {
             Self::Status(one) => *status == one,
             Self::Open => !status.is_closed(),
-            Self::Closed => status.is_closed(),
-            Self::Total => true,
+            // What is purged is counted apart, as gone.
+            Self::Closed => status.is_closed() && *status != Status::Purged,
+            Self::Total => *status != Status::Purged,
         };
         drawer.by_status.iter().filter(|(status, _)| wanted(status)).map(|(_, count)| count).sum()
     }
@@ -109,6 +112,7 @@ impl Show for Drawer {
         Column::number("quarantined"),
         Column::number("resolved"),
         Column::number("abandoned"),
+        Column::number("purged"),
         Column::number("open"),
         Column::number("total"),
     ];
@@ -126,6 +130,7 @@ struct Counted<'a> {
     items: &'a [Drawer],
     next: Option<Cursor>,
     summary: &'a Summary,
+    groups: &'a GroupNews,
 }
 
 /// Runs it.
@@ -134,14 +139,17 @@ pub(crate) async fn run(app: &App, args: StatsArgs) -> Done {
     let mut drawers = store.drawers().await?;
     drawers.retain(|drawer| args.dlq.as_ref().is_none_or(|wanted| drawer.dlq == *wanted));
     let summary = store.stats().await?.summary();
+    let groups = marker::news(&*store).await?;
     match app.out.format {
         Format::Table => {
             app.out.all(&drawers)?;
             app.out.raw(b"\n")?;
             app.out.one(&Totals(&summary))?;
+            app.out.raw(b"\n")?;
+            app.out.one(&News(&groups))?;
         }
         Format::Json | Format::Yaml => {
-            app.out.document(&Counted { items: &drawers, next: None, summary: &summary })?
+            app.out.document(&Counted { items: &drawers, next: None, summary: &summary, groups: &groups })?
         }
         Format::Ndjson | Format::Csv => app.out.all(&drawers)?,
     }
@@ -182,7 +190,8 @@ mod tests {
 
     #[test]
     fn counts_are_sums_over_statuses() {
-        let by_status = [(Status::Pending, 3), (Status::Retrying, 2), (Status::Resolved, 7)].into();
+        let by_status =
+            [(Status::Pending, 3), (Status::Retrying, 2), (Status::Resolved, 7), (Status::Purged, 1)].into();
         let drawer = Drawer { dlq: "q-dlq".parse().unwrap(), by_status };
         let of = |text: &str| text.parse::<Count>().unwrap().of(&drawer);
         assert_eq!([of("open"), of("closed"), of("total"), of("pending"), of("review")], [5, 7, 12, 3, 0]);
