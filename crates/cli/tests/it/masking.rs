@@ -85,6 +85,7 @@ fn no_view_and_no_export_shows_a_secret_unasked() {
     let views: Vec<Vec<&str>> = vec![
         vec!["dlq", "list"],
         vec!["dlq", "show", &dead],
+        vec!["dlq", "timeline", &dead],
         vec!["dlq", "stats"],
         vec!["dlq", "retry", &dead, "--dry-run"],
         vec!["dlq", "retry", "--all", "--dry-run"],
@@ -95,6 +96,9 @@ fn no_view_and_no_export_shows_a_secret_unasked() {
         vec!["group", "show", &group],
         vec!["queue", "list"],
         vec!["queue", "show", "q"],
+        vec!["queue", "report"],
+        vec!["marker", "--list"],
+        vec!["breaker", "list"],
         vec!["audit", "list"],
         vec!["doctor"],
     ];

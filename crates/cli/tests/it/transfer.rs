@@ -76,6 +76,19 @@ fn rich() -> Office {
     office.run(&["dlq", "abandon", &abandoned]).ok();
     office.run(&["dlq", "review", &review]).ok();
     office.run(&["dlq", "note", &noted, "a note — with \"quotes\""]).ok();
+    let (held, labelled, snoozed, assigned, moved, aside) = (id(6), id(7), id(8), id(9), id(10), id(11));
+    office.run(&["queue", "set", "annex", "--max-attempts", "1"]).ok();
+    office.run(&["dlq", "hold", &held]).ok();
+    office.run(&["dlq", "label", &labelled, "--add", "urgent", "--add", "vip"]).ok();
+    office.run(&["dlq", "snooze", &snoozed, "--for", "2h"]).ok();
+    office.run(&["dlq", "assign", &assigned, "--to", "ada"]).ok();
+    office.run(&["dlq", "move", &moved, "--to", "annex-dlq"]).ok();
+    office.run(&["dlq", "quarantine", &aside, "--for", "3h"]).ok();
+    // Sent back to another queue, and dead there.
+    let sent = id(12);
+    office.run(&["dlq", "retry", &sent, "--to", "annex", "--priority", "high", "--attempts", "3"]).ok();
+    let token = text(&office.lease("annex")["token"]);
+    office.run(&["fail", &token, "--error-type", "G", "--message", "there too", "--permanent"]).ok();
     // Sent back, and dead again: a second generation, and a later death.
     office.run(&["dlq", "retry", &again]).ok();
     let token = text(&office.lease("q")["token"]);
