@@ -190,6 +190,8 @@ pub enum Op {
     Import(usize, bool),
     /// Read in small pages with a filter.
     Walk(usize, usize),
+    /// Feed the text index, if there is one.
+    Index(usize),
     /// Where the message of a key is.
     KeyState(usize, usize),
     /// Compare and set a small value, with the right version or one too high.
@@ -206,7 +208,8 @@ pub const REPLY_TO: [&str; 4] = ["c", "answers", "a-dlq", "bin"];
 pub const ERRORS: [&str; 4] = ["ConnectionError", "Bad", "Fatal", "Patient"];
 
 /// The filters of every stream.
-pub const FILTERS: [&str; 4] = ["", "queue:a", "status:pending", "queue:b,c"];
+pub const FILTERS: [&str; 6] =
+    ["", "queue:a", "status:pending", "queue:b,c", "connection or fatal", "not error:bad attempts>0"];
 
 /// The rules a queue can be given.
 #[must_use]
@@ -353,7 +356,8 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (0_u64..4, control).prop_map(|(n, c)| Op::Control(n, c)),
         1 => (0_usize..9).prop_map(Op::Export),
         2 => (0_usize..4, proptest::bool::ANY).prop_map(|(n, fresh)| Op::Import(n, fresh)),
-        1 => (1_usize..4, 0..FILTERS.len()).prop_map(|(limit, f)| Op::Walk(limit, f)),
+        2 => (1_usize..4, 0..FILTERS.len()).prop_map(|(limit, f)| Op::Walk(limit, f)),
+        1 => (1_usize..9).prop_map(Op::Index),
         1 => (0_usize..3, 0_usize..3).prop_map(|(q, k)| Op::KeyState(q, k)),
         1 => (0_usize..2, of(0_u8..9), proptest::bool::weighted(0.2)).prop_map(|(k, v, w)| Op::Kv(k, v, w)),
     ]

@@ -243,6 +243,7 @@ pub const LAWS: &[Law] = laws! {
         trap4_a_letter_is_sent_back_once,
         letters_are_listed_latest_death_first,
         drawers_count_their_letters_by_status,
+        text_is_found_whether_it_is_in_an_index_or_not,
     }
     drawers {
         a_leased_letter_is_the_letter_as_it_is_now,
