@@ -149,6 +149,9 @@ pub struct QueuePolicy {
     /// When dead letters are sent back by themselves; never when not said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_redrive: Option<AutoRedrive>,
+    /// Letters that were sent back this often, by anybody, are for a person: they wait for review, and are sent back
+    /// only by force.
+    pub max_redrives: u32,
     /// How long closed letters are kept, from closing.
     #[serde(rename = "retention_ms", alias = "retention")]
     pub retention: Span,
@@ -189,6 +192,7 @@ impl Default for QueuePolicy {
             breaker: None,
             poison: PoisonPolicy::default(),
             auto_redrive: None,
+            max_redrives: limits::REDRIVES_DEFAULT,
             retention: Span::from_days(30),
             open_ttl: None,
             max_messages: None,
@@ -297,6 +301,10 @@ impl QueuePolicy {
         }
         if let Some(auto) = &self.auto_redrive {
             auto.check()?;
+        }
+        if self.max_redrives == 0 || self.max_redrives > limits::REDRIVES_MAX {
+            let why = format!("{} is outside 1 to {}", self.max_redrives, limits::REDRIVES_MAX);
+            return Err(Refusal::invalid("max_redrives", why));
         }
         sane("poison.quarantine", self.poison.quarantine, Span::from_millis(1), limits::SPAN_MAX)?;
         sane("lease", self.lease, limits::LEASE_MIN, limits::LEASE_MAX)?;

@@ -129,7 +129,10 @@ impl<'a> Subject<'a> {
             }
             Field::Host => self.of_failures(|failure| failure.host.as_deref()),
             Field::Version => self.of_failures(|failure| failure.version.as_deref()),
-            Field::Tag => Found::Texts(envelope.tags.iter().map(String::as_str).collect()),
+            Field::Tag => {
+                let labels = self.letter.into_iter().flat_map(|letter| &letter.file.labels);
+                Found::Texts(envelope.tags.iter().chain(labels).map(String::as_str).collect())
+            }
             Field::Key => Found::text(envelope.key.as_ref()),
             Field::OrderingKey => Found::text(envelope.ordering_key.as_ref()),
             Field::Trace => Found::text(envelope.trace.as_ref()),
@@ -157,6 +160,12 @@ impl<'a> Subject<'a> {
             Field::Signature => self.on_file(|l| Found::Signature(l.file.leaf, &l.signature)),
             Field::Group => self.on_file(|l| Found::Leaf(l.group)),
             Field::Redrives => self.on_file(|l| Found::Number(i64::from(l.file.redrives))),
+            Field::Owner => self.on_file(|l| Found::text(l.file.owner.as_ref())),
+            Field::Held => self.on_file(|l| Found::Name(yes_or_no(l.file.held))),
+            Field::Snoozed => {
+                let asleep = |l: &DeadLetter| l.file.snoozed_until.is_some_and(|until| until > self.now);
+                self.on_file(|l| Found::Name(yes_or_no(asleep(l))))
+            }
             Field::Died => self.on_file(|l| Found::time(Some(l.file.dead_at))),
         }
     }
@@ -178,6 +187,11 @@ impl<'a> Subject<'a> {
             None => self.message.failures.last().map(|failure| &failure.error),
         }
     }
+}
+
+/// How a filter names what is or is not so.
+const fn yes_or_no(is_so: bool) -> &'static str {
+    if is_so { "yes" } else { "no" }
 }
 
 impl Reach {

@@ -47,6 +47,12 @@ pub enum Field {
     Failures,
     /// `age`: how long a letter is dead, how long ago a message was enqueued.
     Age,
+    /// `owner`: whose the letter is.
+    Owner,
+    /// `held`: whether somebody keeps the letter from expiring, `yes` or `no`.
+    Held,
+    /// `snoozed`: whether the letter is hidden from consumers now, `yes` or `no`.
+    Snoozed,
     /// `died`: when the letter died.
     Died,
     /// `failed`: when it last failed.
@@ -59,7 +65,7 @@ pub enum Field {
     Host,
     /// `version`: the worker's version at a kept failure.
     Version,
-    /// `tag`: any of the tags.
+    /// `tag`: any of the tags, and of a letter's labels.
     Tag,
     /// `key`: the idempotency key.
     Key,
@@ -84,7 +90,7 @@ pub enum Field {
 }
 
 /// Every field that is named by one word.
-pub(super) const NAMED: [Field; 32] = [
+pub(super) const NAMED: [Field; 35] = [
     Field::Id,
     Field::Queue,
     Field::Dlq,
@@ -104,6 +110,9 @@ pub(super) const NAMED: [Field; 32] = [
     Field::Redrives,
     Field::Failures,
     Field::Age,
+    Field::Owner,
+    Field::Held,
+    Field::Snoozed,
     Field::Died,
     Field::Failed,
     Field::Enqueued,
@@ -184,6 +193,9 @@ impl Field {
             Self::Redrives => "redrives",
             Self::Failures => "failures",
             Self::Age => "age",
+            Self::Owner => "owner",
+            Self::Held => "held",
+            Self::Snoozed => "snoozed",
             Self::Died => "died",
             Self::Failed => "failed",
             Self::Enqueued => "enqueued",
@@ -216,6 +228,7 @@ impl Field {
             Self::Category => Shape::OneOf(Category::ALL.iter().map(|v| v.name()).collect()),
             Self::Severity => Shape::OneOf(Severity::ALL.iter().map(|v| v.name()).collect()),
             Self::Priority => Shape::OneOf(Priority::ALL.iter().map(|v| v.name()).collect()),
+            Self::Held | Self::Snoozed => Shape::OneOf(vec!["yes", "no"]),
             Self::Signature => Shape::Signature,
             Self::Attempts | Self::Deliveries | Self::Generation | Self::Redrives | Self::Failures => {
                 Shape::Number
@@ -224,6 +237,7 @@ impl Field {
             Self::Died | Self::Failed | Self::Enqueued => Shape::Time,
             Self::Error | Self::PayloadText => Shape::Inside,
             Self::Kind
+            | Self::Owner
             | Self::Worker
             | Self::Host
             | Self::Version
@@ -251,6 +265,9 @@ impl Field {
                 | Self::Signature
                 | Self::Group
                 | Self::Redrives
+                | Self::Owner
+                | Self::Held
+                | Self::Snoozed
                 | Self::Died
         )
     }

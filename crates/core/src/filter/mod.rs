@@ -37,7 +37,7 @@ pub use field::Field;
 pub use item::ItemFilter;
 pub use wording::{Wording, document, unreadable};
 
-use crate::dead_letter::DeadLetter;
+use crate::dead_letter::{DeadLetter, Status};
 use crate::ids::{GroupId, serde_as_text};
 use crate::limits;
 use crate::message::Message;
@@ -111,9 +111,29 @@ impl Filter {
         filter
     }
 
-    /// Whether this letter is meant, at this instant.
+    /// Whether it asks for purged letters. They are left out of everything that does not.
+    #[must_use]
+    pub fn names_purged(&self) -> bool {
+        let purged = |term: &&Term| match &term.test {
+            parser::Test::Names(names) => {
+                term.field == Field::Status && names.contains(&Status::Purged.name())
+            }
+            parser::Test::Ids(_)
+            | parser::Test::Leaves(_)
+            | parser::Test::Signature(..)
+            | parser::Test::Texts(_)
+            | parser::Test::Reaches(_)
+            | parser::Test::Json(_) => false,
+        };
+        self.terms().iter().any(purged)
+    }
+
+    /// Whether this letter is meant, at this instant. A purged one only when the filter asks for such.
     #[must_use]
     pub fn matches_letter(&self, letter: &DeadLetter, now: Time) -> bool {
+        if letter.file.status == Status::Purged && !self.names_purged() {
+            return false;
+        }
         self.expr.as_ref().is_none_or(|expr| eval::Subject::letter(letter, now).satisfies(expr))
     }
 

@@ -8,7 +8,7 @@ use redrive_core::dead_letter::{File, Status};
 use redrive_core::error::{StoreError, StoreErrorKind};
 use redrive_core::failure::Failure;
 use redrive_core::filter::Filter;
-use redrive_core::group::{Leaf, LeafCount, LeafKey};
+use redrive_core::group::{Facts, GroupRow, Leaf, LeafCount, LeafKey, Marker};
 use redrive_core::ids::{GroupId, LeafId, MessageId, OperationId, QueueName, Secret};
 use redrive_core::invariants::{Counts, Verification};
 use redrive_core::lifecycle::{Life, State};
@@ -237,6 +237,20 @@ pub(crate) trait Reads {
     fn leaves(&self) -> Kept<Vec<Leaf>>;
     fn leaf_count(&self, key: &LeafKey) -> Kept<LeafCount>;
     fn leaf_counts(&self) -> Kept<Vec<(LeafKey, LeafCount)>>;
+    /// Where the counters of one leaf are.
+    fn counts_of(&self, leaf: LeafId) -> Kept<Vec<(LeafKey, LeafCount)>>;
+    /// The leaves of a group.
+    fn leaves_of(&self, group: GroupId) -> Kept<Vec<LeafId>>;
+    /// The latest deaths filed under a leaf, latest first.
+    fn deaths_of(&self, leaf: LeafId, limit: usize) -> Kept<Vec<u64>>;
+    fn group_row(&self, id: GroupId) -> Kept<Option<GroupRow>>;
+    /// Every group, in no order that means anything.
+    fn group_rows(&self) -> Kept<Vec<(GroupId, GroupRow)>>;
+    /// Every group that has a row, whether it can be read or not.
+    fn group_ids(&self) -> Kept<Vec<GroupId>>;
+    fn group_facts(&self, id: GroupId) -> Kept<Facts>;
+    /// Markers with a number below this one, latest first.
+    fn markers_before(&self, n: u64, limit: usize) -> Kept<Vec<Marker>>;
     /// What is known of a group; nothing much when it has no row.
     fn standing(&self, group: GroupId) -> Kept<Standing>;
     /// Every breaker that has something to remember.
@@ -323,6 +337,10 @@ pub(crate) trait Tables: Reads {
 
     fn put_leaf(&mut self, leaf: &Leaf) -> Kept<()>;
     fn put_leaf_count(&mut self, key: &LeafKey, count: &LeafCount) -> Kept<()>;
+    fn put_group_row(&mut self, id: GroupId, row: Option<&GroupRow>) -> Kept<()>;
+    fn put_group_facts(&mut self, id: GroupId, facts: Option<&Facts>) -> Kept<()>;
+    /// Adds a marker; the oldest beyond [`redrive_core::limits::MARKERS_MAX`] go.
+    fn add_marker(&mut self, marker: &Marker) -> Kept<()>;
     fn put_standing(&mut self, group: GroupId, standing: Option<&Standing>) -> Kept<()>;
     fn put_breaker(&mut self, at: &BreakerAt, breaker: Option<&Breaker>) -> Kept<()>;
 

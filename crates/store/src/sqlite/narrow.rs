@@ -48,6 +48,8 @@ impl Columns for LetterColumns {
             Field::Category => Some("letters.category"),
             Field::Severity => Some("letters.severity"),
             Field::Redrives => Some("letters.redrives"),
+            Field::Owner => Some("letters.owner"),
+            Field::Held => Some("CASE letters.held WHEN 0 THEN 'no' ELSE 'yes' END"),
             Field::Died | Field::Age => Some("letters.dead_at"),
             Field::Failed => Some("letters.last_failed_at"),
             Field::Key => Some("letters.key"),
@@ -60,9 +62,10 @@ impl Columns for LetterColumns {
             Field::Generation => Some(present!("generation")),
             Field::Failures => Some(present!("failed")),
             Field::Enqueued => Some(ENQUEUED),
-            // The state of a retried message is by the clock, and the rest lies in bodies and failures: the
+            // The state of a retried message and a snooze are by the clock, and the rest lies in bodies and failures: the
             // evaluator looks at those.
             Field::State
+            | Field::Snoozed
             | Field::Worker
             | Field::Host
             | Field::Version
@@ -153,6 +156,10 @@ impl SqlTables {
             sql: format!("({})", compiled.sql),
             params: compiled.params.into_iter().map(value).collect(),
         };
+        // Purged letters are left out of everything that does not ask for them, as the evaluator does.
+        if !ask.filter.names_purged() {
+            condition.sql = format!("letters.status <> 'purged' AND {}", condition.sql);
+        }
         if let Some(statuses) = ask.statuses {
             let marks = vec!["?"; statuses.len()].join(", ");
             condition.sql = format!("letters.status IN ({marks}) AND {}", condition.sql);

@@ -242,7 +242,7 @@ async fn groups(store: &dyn Store, args: &BenchArgs) -> Result<Line, CliError> {
     let (mut watch, began) = (Stopwatch::new(), Instant::now());
     for _ in 0..rounds(args) {
         let asked = Instant::now();
-        store.groups(PageRequest::first(200)).await?;
+        store.groups(PageRequest::first(200).into()).await?;
         watch.lap(asked);
     }
     Ok(line("groups, a page of 200", rounds(args), began.elapsed(), &watch.into_calls()))
@@ -250,8 +250,13 @@ async fn groups(store: &dyn Store, args: &BenchArgs) -> Result<Line, CliError> {
 
 /// A page of 50, at the latest death and in the depth; the filter is another one each time.
 async fn pages(store: &dyn Store, args: &BenchArgs) -> Result<Vec<Line>, CliError> {
-    let ids: Vec<String> =
-        store.groups(PageRequest::first(1_000)).await?.items.iter().map(|g| g.id.to_string()).collect();
+    let ids: Vec<String> = store
+        .groups(PageRequest::first(1_000).into())
+        .await?
+        .items
+        .iter()
+        .map(|g| g.id.to_string())
+        .collect();
     let group =
         |n: u64| ids.get(usize::try_from(n).unwrap_or(0) % ids.len().max(1)).cloned().unwrap_or_default();
     let filters: [(&str, Box<dyn Fn(u64) -> String>); 5] = [
