@@ -278,6 +278,8 @@ pub enum Op {
     Export(usize),
     /// Import a kept copy, under a new id or its own.
     Import(usize, bool),
+    /// Say that somebody is shown a letter, nothing at all, or all that match a filter.
+    Disclose(usize, usize),
     /// Read in small pages with a filter.
     Walk(usize, usize),
     /// Feed the text index, if there is one.
@@ -490,6 +492,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (0_usize..4, proptest::bool::ANY).prop_map(|(n, fresh)| Op::Import(n, fresh)),
         2 => (1_usize..4, 0..FILTERS.len()).prop_map(|(limit, f)| Op::Walk(limit, f)),
         1 => (1_usize..9).prop_map(Op::Index),
+        1 => (0_usize..4, 0..FILTERS.len()).prop_map(|(n, what)| Op::Disclose(n, what)),
         1 => (0_usize..3, 0_usize..3).prop_map(|(q, k)| Op::KeyState(q, k)),
         1 => (0_usize..2, of(0_u8..9), proptest::bool::weighted(0.2)).prop_map(|(k, v, w)| Op::Kv(k, v, w)),
     ]
