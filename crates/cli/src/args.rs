@@ -107,6 +107,8 @@ pub(crate) enum Command {
     /// Circuit breakers: what is taken for down, and what waits
     #[command(subcommand)]
     Breaker(breaker::BreakerCommand),
+    /// Watch groups, letters and timelines as they change, and act on them if allowed
+    Top(crate::top::TopArgs),
     /// Who did what
     #[command(subcommand)]
     Audit(audit::AuditCommand),

@@ -160,9 +160,14 @@ impl App {
         drain.as_ref().map(|notify| notify.notify_one()).is_some()
     }
 
+    /// What there is to say to whoever leaves while something goes on.
+    pub(crate) fn farewell(&self) -> Option<String> {
+        self.farewell.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
     /// The error of a command that Ctrl-C ended.
     pub(crate) fn interrupted(&self) -> CliError {
-        let say = self.farewell.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let say = self.farewell();
         let error = CliError::new(ExitCode::Interrupted, "interrupted");
         match say {
             Some(say) => error.hint(say),

@@ -12,6 +12,7 @@ mod output;
 mod policy_change;
 mod progress;
 mod target_change;
+mod top;
 
 use exit_code::{CliError, Done};
 

@@ -59,6 +59,7 @@ pub(crate) fn surroundings(global: Global, command: &Command) -> Result<App, Cli
         | Command::Doctor(_)
         | Command::Signature(_)
         | Command::Classify(_)
+        | Command::Top(_)
         | Command::Bench(_) => App::load(global),
     }
 }
@@ -85,6 +86,7 @@ pub(crate) async fn run(app: &App, command: Command) -> Done {
         Command::Doctor(args) => doctor::run(app, args).await,
         Command::Classify(args) => classify::run(app, args).await,
         Command::Bench(args) => bench::run(app, args).await,
+        Command::Top(args) => crate::top::run(app, args).await,
         Command::Signature(args) => signature::run(app, &args),
         Command::Init => init::run(app),
         Command::Completions(args) => completions::run(app, &args),
@@ -151,7 +153,7 @@ fn only<T>(results: Vec<Result<T, Refusal>>) -> Result<T, CliError> {
 }
 
 /// Reads a filter from the command line.
-fn filter(text: &str) -> Result<Filter, CliError> {
+pub(crate) fn filter(text: &str) -> Result<Filter, CliError> {
     Filter::parse(text).map_err(|error| CliError::usage(format!("filter: {error}")))
 }
 
@@ -170,7 +172,7 @@ fn with_term(filter: &Filter, term: &str) -> Result<Filter, CliError> {
 }
 
 /// What went wrong, in one piece.
-fn error_text(error: &ErrorInfo) -> String {
+pub(crate) fn error_text(error: &ErrorInfo) -> String {
     format!("{}: {}", error.error_type, error.message)
 }
 

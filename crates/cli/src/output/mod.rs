@@ -65,7 +65,7 @@ impl Look {
 }
 
 /// A span in its largest unit, which is enough for a glance.
-fn rough(span: Span) -> String {
+pub(crate) fn rough(span: Span) -> String {
     let ms = span.as_millis();
     let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
     let unit = units.iter().find(|(_, unit)| ms >= *unit);
@@ -96,7 +96,8 @@ pub(crate) struct Output {
     pub quiet: bool,
     /// Whether stdout is a terminal.
     pub terminal: bool,
-    color: bool,
+    /// Whether stdout is coloured.
+    pub color: bool,
     look: Look,
 }
 
