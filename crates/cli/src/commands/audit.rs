@@ -25,6 +25,13 @@ pub(crate) enum AuditCommand {
     },
 }
 
+impl AuditCommand {
+    /// Whether it only looks.
+    pub(crate) const fn looks(&self) -> bool {
+        matches!(self, Self::List { .. })
+    }
+}
+
 fn head(text: &str) -> Result<String, String> {
     if text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit()) {
         return Ok(text.to_ascii_lowercase());

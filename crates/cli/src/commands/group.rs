@@ -55,6 +55,13 @@ pub(crate) enum GroupCommand {
     },
 }
 
+impl GroupCommand {
+    /// Whether it only looks.
+    pub(crate) const fn looks(&self) -> bool {
+        matches!(self, Self::List { .. } | Self::Show { .. })
+    }
+}
+
 /// Dead letters that are looked at for the values of a group's variables.
 const SAMPLE: usize = 1_000;
 
@@ -122,6 +129,14 @@ impl Show for Group {
             self.error_type.clone(),
             self.template.clone(),
         ]
+    }
+
+    const MORE: &'static [Column] =
+        &[Column::whole("first_seen"), Column::text("kinds"), Column::text("owner")];
+
+    fn more(&self, look: &Look) -> Vec<String> {
+        let kinds: Vec<&str> = self.kinds.iter().map(String::as_str).collect();
+        vec![look.time(self.first_seen), kinds.join(", "), self.owner.clone().unwrap_or_default()]
     }
 
     fn sheet(&self, look: &Look) -> Sheet {

@@ -160,9 +160,11 @@ pub(super) async fn run(app: &App, args: &ReportArgs) -> Done {
     let store = app.open(Access::Existing, Hold::Moment).await?;
     let found = report(&store.stats().await?);
     match app.out.format {
-        Format::Json | Format::Ndjson | Format::Yaml => app.out.document(&found)?,
+        Format::Json | Format::Ndjson | Format::Yaml | Format::Template | Format::None => {
+            app.out.document(&found)?;
+        }
         Format::Csv => app.out.all(&found.queues)?,
-        Format::Table => {
+        Format::Table | Format::Wide => {
             app.out.all(&found.queues)?;
             app.out.raw(b"\n")?;
             app.out.one(&Totals(&found.summary))?;

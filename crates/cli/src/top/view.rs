@@ -169,7 +169,7 @@ fn pulse(canvas: &mut Canvas<'_>, state: &State) {
         items.push((format!("oldest {}", rough(now.since(oldest))), Tone::Plain));
     }
     items.push((format!("running {}", short(pulse.leased)), Tone::Plain));
-    let mut x = 1;
+    let mut x: u16 = 1;
     for (text, tone) in items {
         let width = u16::try_from(table::width_of(&text)).unwrap_or(u16::MAX);
         if x.saturating_add(width) < state.width {
