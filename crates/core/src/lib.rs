@@ -50,6 +50,7 @@ pub mod review;
 pub mod scheduler;
 pub mod signature;
 pub mod store;
+pub mod survey;
 mod sync;
 pub mod target;
 pub mod template;

@@ -2,6 +2,7 @@
 //! (invariant I49). Nothing in this file decides anything: it only says how much is too much.
 
 use crate::time::Span;
+use std::time::Duration;
 
 /// Payload bytes of one message. Larger work belongs in object storage with a reference here; SQLite rows
 /// stay cheap to copy and a full batch stays below the frame limit of the socket.
@@ -151,6 +152,8 @@ pub const PAGE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 pub const PAGE_ITEMS_DEFAULT: usize = 50;
 /// Candidates one filtered page looks at before it stops and says so.
 pub const PAGE_SCAN_MAX: usize = 100_000;
+/// Time one filtered page takes before it stops and says so.
+pub const PAGE_TIME_MAX: Duration = Duration::from_millis(200);
 /// Bytes of a filter text.
 pub const FILTER_BYTES_MAX: usize = 4 * 1024;
 /// Nesting of parentheses and `not` in a filter.

@@ -6,7 +6,7 @@ use crate::engine::lease::{check_wait, deliver};
 use crate::engine::letters::check_import;
 use crate::engine::settle::Said;
 use crate::engine::tables::{Incoming, Reads, Tables, unless_damaged};
-use crate::engine::{Engine, reads, replies};
+use crate::engine::{Engine, reads, replies, survey};
 use async_trait::async_trait;
 use redrive_core::audit::{AuditKey, AuditReport, AuditRow, AuditTrimmed};
 use redrive_core::breaker::BreakerView;
@@ -217,7 +217,7 @@ impl<A: Access> Work for EngineStore<A> {
 #[async_trait]
 impl<A: Access> Letters for EngineStore<A> {
     async fn letters(&self, query: Query) -> Outcome<Page<DeadLetter>> {
-        self.0.read(move |tables, now| reads::letters(tables, &query, now)).await
+        self.0.read(move |tables, now| survey::letters(tables, &query, now)).await
     }
 
     async fn letter(&self, id: MessageId) -> Outcome<DeadLetter> {

@@ -126,7 +126,9 @@ impl ActOp {
     #[must_use]
     pub fn at(&self, now: Time) -> Act {
         match self {
-            Self::Retry(delay) => Act::Retry(Retry { at: delay.map(|s| now.plus(Span::from_secs(s))) }),
+            Self::Retry(delay) => {
+                Act::Retry(Retry { at: delay.map(|s| now.plus(Span::from_secs(s))), ..Retry::default() })
+            }
             Self::Review => Act::Review,
             Self::Quarantine(s) => Act::Quarantine { until: now.plus(Span::from_secs(*s)) },
             Self::Release => Act::Release,

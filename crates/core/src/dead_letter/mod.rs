@@ -7,7 +7,7 @@ use crate::failure::{Analysed, Category, ErrorInfo, Failure, Reason, Recoverabil
 use crate::ids::{GroupId, LeafId, LeaseToken, MessageId, QueueName};
 use crate::lifecycle::Life;
 use crate::limits;
-use crate::message::{Message, Slip};
+use crate::message::{Message, Priority, Slip};
 use crate::poison::Release;
 use crate::policy::{OnDead, QueuePolicy};
 use crate::time::{Span, Time};
@@ -23,8 +23,20 @@ pub use status::{Move, Place, Status, next_status};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retry {
     /// Not before then; at once when not said.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Time>,
+    /// To this queue; to its own when not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<QueueName>,
+    /// This urgent from now on; as before when not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<Priority>,
+    /// So many executions from now on; as before when not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<u32>,
+    /// Also when work with its key is done already, or it came back too often.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub force: bool,
 }
 
 /// What an operator, a policy or a consumer does to one letter.
@@ -64,7 +76,7 @@ impl Act {
     /// Back to work, not before then.
     #[must_use]
     pub fn retry_at(at: Time) -> Self {
-        Self::Retry(Retry { at: Some(at) })
+        Self::Retry(Retry { at: Some(at), ..Retry::default() })
     }
 
     /// The move this act makes, if it makes one.

@@ -18,6 +18,7 @@
 //! guess what was meant, run code from a filter, or know how a store lays out its data: [`sql`] only narrows
 //! what a store reads, and [`Filter::matches_letter`] and [`Filter::matches_message`] decide.
 
+mod anchor;
 mod eval;
 mod field;
 mod item;
@@ -29,6 +30,7 @@ pub mod sql;
 #[cfg(test)]
 mod tests;
 
+pub use anchor::{Anchor, Needs};
 pub use field::Field;
 pub use item::ItemFilter;
 

@@ -1,7 +1,7 @@
 //! What the filter language promises: tables of filters that are right and what they match, of filters that
 //! are wrong and where, and properties that hold for every text.
 
-use super::sql::{Columns, Narrowed, Param, narrow};
+use super::sql::{Columns, Compiled, Param, narrow};
 use super::*;
 use crate::dead_letter::File;
 use crate::failure::{Analysed, Category, ErrorInfo, Failure, Reason, Recoverability, Route, Severity};
@@ -433,7 +433,7 @@ impl Columns for Letters {
     }
 }
 
-fn narrowed(text: &str) -> Narrowed {
+fn narrowed(text: &str) -> Compiled {
     narrow(&Filter::parse(text).unwrap(), &Letters, NOW)
 }
 
@@ -472,6 +472,22 @@ fn narrowing_is_sql_without_any_text_of_the_filter() {
         let plain = |sql: &str| sql.replace(['(', ')'], "");
         assert_eq!((plain(&got.sql), &got.params), (plain(sql), &params), "{filter}");
         assert_eq!(got.sql.matches('?').count(), got.params.len(), "{filter}");
+    }
+    // Exact is what needs no second look: everything in columns, nothing cut short.
+    for (filter, exact) in [
+        ("", true),
+        ("queue:a,b status:pending or not (attempts>3 key!=x)", true),
+        ("queue:pa* key:*", true),
+        ("queue:pa*ts", false),
+        ("queue:a word", false),
+        ("queue:a or not word", false),
+        ("signature:ffffffffffffffff", true),
+        ("signature:text", false),
+        ("group:ffffffffffffffff", false),
+        ("age>2h died:2h age<0s", true),
+        ("tag:x", false),
+    ] {
+        assert_eq!(narrowed(filter).exact, exact, "{filter}");
     }
     let by_id = narrowed("id:01981c3e-7d5a-7cc0-8b1f-3a52c0ffee00");
     assert_eq!(by_id.params, [Param::Blob(id().to_bytes().to_vec())]);

@@ -18,6 +18,7 @@ mod operations;
 pub(crate) mod reads;
 pub(crate) mod replies;
 pub(crate) mod settle;
+pub(crate) mod survey;
 pub(crate) mod trim;
 
 use crate::entropy::Entropy;

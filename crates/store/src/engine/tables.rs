@@ -18,8 +18,10 @@ use redrive_core::operation::{Member, MemberOutcome, Operation};
 use redrive_core::poison::Standing;
 use redrive_core::policy::QueuePolicy;
 use redrive_core::store::KvEntry;
+use redrive_core::survey::Survey;
 use redrive_core::time::{Span, Time};
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 /// What a table access gives.
 pub(crate) type Kept<T> = Result<T, StoreError>;
@@ -82,6 +84,54 @@ pub(crate) struct Heads {
     pub(crate) audit_seal: String,
 }
 
+/// Which letters are looked for, and how much may be looked at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask<'a> {
+    /// The filter, with groups called by their present names.
+    pub(crate) filter: &'a Filter,
+    /// Only these statuses; any when not said.
+    pub(crate) statuses: Option<&'a [Status]>,
+    /// Deaths after this one.
+    pub(crate) after: u64,
+    /// Deaths up to this one.
+    pub(crate) up_to: u64,
+    /// The latest death first, or the oldest.
+    pub(crate) latest_first: bool,
+    /// Candidates wanted at most.
+    pub(crate) hits: usize,
+    /// Rows to look at, at most; a few more when they come in batches.
+    pub(crate) rows: usize,
+    /// No further batch after this instant.
+    pub(crate) until: Option<Instant>,
+    pub(crate) now: Time,
+}
+
+/// What a look for candidates came to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Candidates {
+    /// Their deaths, in the order asked for.
+    pub(crate) deaths: Vec<u64>,
+    /// Rows looked at.
+    pub(crate) looked_at: usize,
+    /// Everything up to this death, in the order asked for, was looked at.
+    pub(crate) reached: u64,
+    /// Whether there is nothing beyond.
+    pub(crate) ended: bool,
+    /// Whether every candidate is a match, without a look by the evaluator.
+    pub(crate) exact: bool,
+}
+
+/// Members written down in one go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Frozen {
+    /// How many.
+    pub(crate) members: u64,
+    /// Every death up to this one was looked at.
+    pub(crate) frozen_to: u64,
+    /// Whether none is left up to the bound.
+    pub(crate) exhausted: bool,
+}
+
 /// Where a breaker belongs: its queue and the value of its key.
 pub(crate) type BreakerAt = (QueueName, String);
 
@@ -139,8 +189,14 @@ pub(crate) trait Reads {
     fn key(&self, queue: &QueueName, key: &str) -> Kept<Option<KeyRow>>;
 
     fn letter(&self, id: MessageId) -> Kept<Option<Letter>>;
-    /// Letters with a death before this one, latest first; a store may leave out what the filter cannot match.
-    fn letters_before(&self, death: u64, limit: usize, filter: &Filter, now: Time) -> Kept<Vec<Letter>>;
+    /// The deaths of letters that a filter may match, in the order asked for. Bounded by what it looks at, so it
+    /// may find nothing and still not be at the end.
+    fn candidates(&self, ask: &Ask<'_>) -> Kept<Candidates>;
+    /// The letters of these deaths, in their order; one that is gone is left out.
+    fn letters_at(&self, deaths: &[u64]) -> Kept<Vec<Letter>>;
+    /// Counts the letters that are asked for, if the tables can tell them exactly without opening any; the bounds
+    /// on how much is looked at do not hold here. Nothing when every letter must be looked at.
+    fn survey(&self, ask: &Ask<'_>) -> Kept<Option<Survey>>;
     /// Letters with a death after this one and up to the bound, oldest first.
     fn letters_after(&self, death: u64, bound: u64, limit: usize) -> Kept<Vec<Letter>>;
     fn leasable_letters(&self, dlq: &QueueName, limit: usize, now: Time) -> Kept<Vec<Letter>>;
@@ -237,6 +293,9 @@ pub(crate) trait Tables: Reads {
     fn add_operation(&mut self, operation: &Operation) -> Kept<()>;
     fn put_operation(&mut self, operation: &Operation) -> Kept<()>;
     fn add_member(&mut self, id: OperationId, position: u64, member: &Member) -> Kept<()>;
+    /// Writes down the letters that are asked for as waiting members, oldest first, if the tables can tell them
+    /// exactly without opening any. Nothing when every letter must be looked at.
+    fn freeze(&mut self, id: OperationId, ask: &Ask<'_>) -> Kept<Option<Frozen>>;
     fn put_member(&mut self, id: OperationId, position: u64, outcome: MemberOutcome) -> Kept<()>;
 
     fn add_audit(&mut self, row: &AuditRow) -> Kept<()>;

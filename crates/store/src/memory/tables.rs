@@ -1,14 +1,14 @@
 //! Tables as ordered maps.
 
 use crate::engine::tables::{
-    BreakerAt, DrawerCounts, Heads, Kept, KeyRow, Letter, Live, QueueRow, Reads, Stored, Tables,
+    Ask, BreakerAt, Candidates, DrawerCounts, Frozen, Heads, Kept, KeyRow, Letter, Live, QueueRow, Reads,
+    Stored, Tables,
 };
 use redrive_core::audit::{AuditRow, ORIGIN};
 use redrive_core::breaker::Breaker;
 use redrive_core::dead_letter::Status;
 use redrive_core::error::{StoreError, StoreErrorKind};
 use redrive_core::failure::Failure;
-use redrive_core::filter::Filter;
 use redrive_core::group::{Leaf, LeafCount, LeafKey};
 use redrive_core::ids::{GroupId, LeafId, MessageId, OperationId, QueueName};
 use redrive_core::invariants::Verification;
@@ -18,6 +18,7 @@ use redrive_core::metrics::{Tally, TallyKey};
 use redrive_core::operation::{Member, MemberOutcome, Operation};
 use redrive_core::poison::Standing;
 use redrive_core::store::KvEntry;
+use redrive_core::survey::Survey;
 use redrive_core::time::{Span, Time};
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -136,8 +137,34 @@ impl Reads for Maps {
         Ok(self.deaths.get(&id).and_then(|death| self.letters.get(death)).cloned())
     }
 
-    fn letters_before(&self, death: u64, limit: usize, _: &Filter, _: Time) -> Kept<Vec<Letter>> {
-        Ok(self.letters.range(..death).rev().take(limit).map(|(_, l)| l.clone()).collect())
+    fn candidates(&self, ask: &Ask<'_>) -> Kept<Candidates> {
+        let start = if ask.latest_first { ask.up_to.saturating_add(1) } else { ask.after };
+        let mut found = Candidates { reached: start, ..Candidates::default() };
+        if ask.after >= ask.up_to {
+            return Ok(Candidates { ended: true, ..found });
+        }
+        let range = self.letters.range((Bound::Excluded(ask.after), Bound::Included(ask.up_to)));
+        let mut letters: Box<dyn Iterator<Item = (&u64, &Letter)>> =
+            if ask.latest_first { Box::new(range.rev()) } else { Box::new(range) };
+        while found.looked_at < ask.rows && found.deaths.len() < ask.hits {
+            let Some((death, letter)) = letters.next() else {
+                return Ok(Candidates { ended: true, ..found });
+            };
+            found.looked_at += 1;
+            found.reached = *death;
+            if ask.statuses.is_none_or(|statuses| statuses.contains(&letter.file.status)) {
+                found.deaths.push(*death);
+            }
+        }
+        Ok(found)
+    }
+
+    fn letters_at(&self, deaths: &[u64]) -> Kept<Vec<Letter>> {
+        Ok(deaths.iter().filter_map(|death| self.letters.get(death)).cloned().collect())
+    }
+
+    fn survey(&self, _: &Ask<'_>) -> Kept<Option<Survey>> {
+        Ok(None)
     }
 
     fn letters_after(&self, death: u64, bound: u64, limit: usize) -> Kept<Vec<Letter>> {
@@ -416,6 +443,10 @@ impl Tables for Maps {
     fn add_member(&mut self, id: OperationId, position: u64, member: &Member) -> Kept<()> {
         self.members.insert((id, position), member.clone());
         Ok(())
+    }
+
+    fn freeze(&mut self, _: OperationId, _: &Ask<'_>) -> Kept<Option<Frozen>> {
+        Ok(None)
     }
 
     fn put_member(&mut self, id: OperationId, position: u64, outcome: MemberOutcome) -> Kept<()> {

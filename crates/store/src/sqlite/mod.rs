@@ -11,6 +11,7 @@ mod reads;
 mod reserve;
 mod rows;
 mod schema;
+mod search;
 mod tables;
 mod writer;
 

@@ -1,15 +1,14 @@
 //! Reading the tables, on the writer's connection inside a commit or on a reader's own.
 
+use super::body;
 use super::errors::{damaged, kept};
 use super::rows::{self, Cell, LIFE, SLIP, int, json};
-use super::{body, narrow};
 use crate::engine::tables::{
-    BreakerAt, DrawerCounts, Heads, Kept, KeyRow, Letter, Live, QueueRow, Reads, Stored,
+    Ask, BreakerAt, Candidates, DrawerCounts, Heads, Kept, KeyRow, Letter, Live, QueueRow, Reads, Stored,
 };
 use redrive_core::audit::AuditRow;
 use redrive_core::breaker::Breaker;
 use redrive_core::failure::Failure;
-use redrive_core::filter::Filter;
 use redrive_core::group::{Leaf, LeafCount, LeafKey};
 use redrive_core::ids::{GroupId, LeafId, MessageId, OperationId, QueueName};
 use redrive_core::invariants::{Counts, Verification};
@@ -19,6 +18,7 @@ use redrive_core::operation::{Member, Operation};
 use redrive_core::poison::Standing;
 use redrive_core::policy::QueuePolicy;
 use redrive_core::store::KvEntry;
+use redrive_core::survey::Survey;
 use redrive_core::time::{Span, Time};
 use rusqlite::types::ToSql;
 use rusqlite::{Connection, OptionalExtension as _, Row};
@@ -63,7 +63,7 @@ impl SqlTables {
         kept(rows.collect())
     }
 
-    fn all_letters(&self, rest: &str, params: &[&dyn ToSql]) -> Kept<Vec<Letter>> {
+    pub(super) fn all_letters(&self, rest: &str, params: &[&dyn ToSql]) -> Kept<Vec<Letter>> {
         let sql = format!("SELECT {SLIP}, {LIFE}, death, file, secret FROM letters {rest}");
         self.all(&sql, params, rows::letter)?.into_iter().map(rows::SealedLetter::open).collect()
     }
@@ -221,15 +221,16 @@ impl Reads for SqlTables {
         Ok(self.all_letters("WHERE id = ?1", &[&id.to_bytes()])?.pop())
     }
 
-    fn letters_before(&self, death: u64, limit: usize, filter: &Filter, now: Time) -> Kept<Vec<Letter>> {
-        let narrowed = narrow::narrow(filter, now);
-        let rest = format!("WHERE death < ? AND ({}) ORDER BY death DESC LIMIT ?", narrowed.sql);
-        let death = int(death);
-        let limit = int(limit as u64);
-        let mut params: Vec<&dyn ToSql> = vec![&death];
-        params.extend(narrowed.params.iter().map(|p| p as &dyn ToSql));
-        params.push(&limit);
-        self.all_letters(&rest, &params)
+    fn candidates(&self, ask: &Ask<'_>) -> Kept<Candidates> {
+        self.find(ask)
+    }
+
+    fn letters_at(&self, deaths: &[u64]) -> Kept<Vec<Letter>> {
+        self.letters_of(deaths)
+    }
+
+    fn survey(&self, ask: &Ask<'_>) -> Kept<Option<Survey>> {
+        self.count(ask)
     }
 
     fn letters_after(&self, death: u64, bound: u64, limit: usize) -> Kept<Vec<Letter>> {

@@ -127,6 +127,8 @@ CREATE TABLE tallies(
 const VERSION_4: &str = "
 ALTER TABLE letters ADD COLUMN version INTEGER NOT NULL DEFAULT 0;
 UPDATE letters SET version = coalesce(json_extract(file, '$.version'), 0) WHERE json_valid(file);
+CREATE INDEX letters_key ON letters(key, death) WHERE key IS NOT NULL;
+CREATE INDEX letters_rare ON letters(status, death) WHERE status IN ('review', 'quarantined');
 ";
 
 /// The version this program writes.

@@ -4,7 +4,7 @@ use super::body::{self, Packed};
 use super::errors::{damaged, kept};
 use super::reads::SqlTables;
 use super::rows::{self, int, ms, text};
-use crate::engine::tables::{BreakerAt, Heads, Kept, KeyRow, Letter, Live, QueueRow, Tables};
+use crate::engine::tables::{Ask, BreakerAt, Frozen, Heads, Kept, KeyRow, Letter, Live, QueueRow, Tables};
 use redrive_core::audit::AuditRow;
 use redrive_core::breaker::Breaker;
 use redrive_core::dead_letter::Status;
@@ -450,6 +450,10 @@ impl Tables for SqlTables {
             &member.outcome.name(),
         ];
         self.run_one("a member of an operation", sql, params)
+    }
+
+    fn freeze(&mut self, id: OperationId, ask: &Ask<'_>) -> Kept<Option<Frozen>> {
+        self.copy_members(id, ask)
     }
 
     fn put_member(&mut self, id: OperationId, position: u64, outcome: MemberOutcome) -> Kept<()> {

@@ -140,7 +140,10 @@ pub(crate) async fn retry(app: &App, args: RetryArgs) -> Done {
     {
         return Err(CliError::usage(format!("--delay: {delay} is more than {}", limits::SPAN_MAX)));
     }
-    run(app, which, |now| Act::Retry(Retry { at: at.or(delay.map(|delay| now.plus(delay))) })).await
+    run(app, which, |now| {
+        Act::Retry(Retry { at: at.or(delay.map(|delay| now.plus(delay))), ..Retry::default() })
+    })
+    .await
 }
 
 /// Runs a verb; `act` is told the store's time.
