@@ -21,15 +21,7 @@ pub(super) struct Screen;
 impl Screen {
     /// Takes the terminal.
     pub(super) fn borrow() -> Result<Self, CliError> {
-        static HOOK: Once = Once::new();
-        HOOK.call_once(|| {
-            let before = std::panic::take_hook();
-            // What a panic says must not be written to the screen that is about to go away.
-            std::panic::set_hook(Box::new(move |info| {
-                give_back();
-                before(info);
-            }));
-        });
+        before_panics();
         let failed = |error: std::io::Error| CliError::io("take the terminal", &error);
         BORROWED.store(true, Ordering::SeqCst);
         // From here on everything is undone again, however far it came.
@@ -58,6 +50,18 @@ impl Drop for Screen {
     }
 }
 
+/// Gives the terminal back before a panic says what it has to say, which would be lost with the other screen.
+fn before_panics() {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            give_back();
+            before(info);
+        }));
+    });
+}
+
 /// Whether the terminal is ours: nothing may be drawn after it was given back.
 pub(super) fn borrowed() -> bool {
     BORROWED.load(Ordering::SeqCst)
@@ -69,5 +73,18 @@ pub(super) fn give_back() {
         // Whatever fails, the rest is tried.
         let _ = execute!(stdout(), DisableBracketedPaste, cursor::Show, LeaveAlternateScreen);
         let _ = disable_raw_mode();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_gives_the_terminal_back_first() {
+        before_panics();
+        BORROWED.store(true, Ordering::SeqCst);
+        let ended = std::thread::spawn(|| panic!("as a bug would")).join();
+        assert!(ended.is_err() && !borrowed());
     }
 }

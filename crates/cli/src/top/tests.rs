@@ -122,7 +122,9 @@ fn heard(state: &mut State, page: PageNews) {
     let at =
         state.health.heard.map_or(now().minus(Span::from_secs(9)), |(_, at)| at.plus(Span::from_secs(1)));
     let n = at.since(now().minus(Span::from_secs(9))).as_millis() / 1_000;
-    let sample = Sample { at, dead: 100 * n + n * n, done: 3_000 * n };
+    let burst = [0, 30, 5, 12, 80, 200, 140, 60, 25, 9];
+    let dead = burst.iter().take(usize::try_from(n).unwrap() + 1).sum();
+    let sample = Sample { at, dead, done: 3_000 * n };
     let operations = Vec::new();
     let answer = Heard { now: at, pulse, sample, operations, page };
     update(state, Event::News(News::Heard(Box::new(answer))));

@@ -159,7 +159,7 @@ fn pulse(canvas: &mut Canvas<'_>, state: &State) {
         items.push((format!("done {}/s", tenths(done)), Tone::Plain));
     }
     if pulse.breakers_open > 0 {
-        items.push((format!("breakers {}", pulse.breakers_open), Tone::Warn));
+        items.push((format!("breakers open {}", pulse.breakers_open), Tone::Warn));
     }
     if pulse.paused > 0 {
         items.push((format!("paused {}", pulse.paused), Tone::Warn));

@@ -19,6 +19,8 @@ mod run;
 mod signature;
 mod story;
 mod support;
+mod terminal;
 mod together;
+mod top;
 mod transfer;
 mod work;
