@@ -2,8 +2,8 @@
 //! command's own flags stand with the command.
 
 use crate::commands::{
-    audit, backup, bench, breaker, classify, completions, dlq, doctor, enqueue, group, lease, message, queue,
-    run, settle, signature, work,
+    audit, backup, bench, breaker, classify, completions, dlq, doctor, enqueue, group, lease, marker,
+    message, queue, run, settle, signature, work,
 };
 use crate::output::choice::{self, Template};
 use crate::output::{ColorWhen, Format, TimeStyle, complain, escape};
@@ -130,6 +130,8 @@ pub(crate) enum Command {
     /// Groups of failures with one cause
     #[command(subcommand)]
     Group(group::GroupCommand),
+    /// Note a moment, such as a deploy, to ask later what is new since
+    Marker(marker::MarkerArgs),
     /// Circuit breakers: what is taken for down, and what waits
     #[command(subcommand)]
     Breaker(breaker::BreakerCommand),
@@ -180,6 +182,7 @@ impl Command {
             | Self::Work(_)
             | Self::Run(_)
             | Self::Top(_)
+            | Self::Marker(_)
             | Self::Backup(_)
             | Self::Restore(_)
             | Self::Doctor(_)

@@ -1,7 +1,7 @@
 //! What lies over a page: the keys, a line to type, a question, the confirmation of something big. Drawn like the
 //! rest: pure, and through the same [`Canvas::put`].
 
-use super::state::{Dialog, Intent, Previewed, Purpose, State, Target};
+use super::state::{Dialog, GroupWord, Intent, Previewed, Purpose, State, Target};
 use super::view::{Canvas, Tone, wrapped};
 use ratatui::layout::Rect;
 use ratatui::widgets::{Block, Clear, Widget as _};
@@ -20,6 +20,7 @@ const ACT_KEYS: &[&str] = &[
     "x   A           select a letter; all that match",
     "r               retry what is selected, or the letter here",
     "n   D   B       note, resolve, abandon; they ask for a reason",
+    "a   n   D       on a group: acknowledge, note, resolve",
     "R               redrive everything in the group or list",
     "One letter is acted on at once, and only if nobody changed it",
     "since it was drawn. More than one letter is always asked about.",
@@ -86,6 +87,16 @@ fn input(
         Purpose::Reason(intent) => {
             wrapped(lines, "", &format!("{}: why?", what(intent)), room, Tone::Plain);
             "reason"
+        }
+        Purpose::Group(_, word) => {
+            let text = match word {
+                GroupWord::Note => "what is known about this group?",
+                GroupWord::Resolve | GroupWord::Acknowledge => {
+                    "resolve this group: why? Its letters stay; the next death brings it back"
+                }
+            };
+            wrapped(lines, "", text, room, Tone::Plain);
+            "group"
         }
     };
     wrapped(lines, "> ", &format!("{text}_"), room, Tone::Strong);

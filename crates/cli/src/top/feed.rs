@@ -1,6 +1,6 @@
 //! The part that talks to the store, apart from the part that draws: it asks again and again for what is on the
 //! screen, and does what it is told to. However long the store takes, keys are answered; and however fast it is, no
-//! more than a fifth of its time goes into this.
+//! more than a fifth of its time goes into this while nobody touches a key.
 
 use super::state::{Intent, Previewed, Said, Target, Want};
 use super::story;
@@ -11,7 +11,8 @@ use crate::exit_code::CliError;
 use redrive::core::dead_letter::{Act, ActRequest, Status, next_status};
 use redrive::core::error::{Error, Refusal, StoreErrorKind};
 use redrive::core::filter::Filter;
-use redrive::core::ids::OperationId;
+use redrive::core::group::GroupAct;
+use redrive::core::ids::{GroupId, OperationId};
 use redrive::core::operation::{Operation, OperationSpec};
 use redrive::core::query::{PageRequest, Query};
 use redrive::core::store::Store;
@@ -28,6 +29,8 @@ const OPERATIONS: usize = 5;
 const REST: u32 = 4;
 /// But not longer than this.
 const REST_MAX: Duration = Duration::from_secs(30);
+/// When something else is wanted, rest as long as the last question took, but not longer than this.
+const HURRY_MAX: Duration = Duration::from_millis(250);
 /// Letters acted on in one commit.
 const LETTERS_PER_COMMIT: usize = 500;
 /// Letters of a sample that are shown before something big.
@@ -38,6 +41,8 @@ const SAMPLE: usize = 3;
 pub(super) enum Deed {
     /// Act on letters.
     Act(Intent),
+    /// Say something about a group.
+    OnGroup(GroupId, GroupAct, Option<String>),
     /// Count what an act would touch.
     Preview(Intent),
     /// Start an operation and see it through.
@@ -87,10 +92,15 @@ impl<'a> Feed<'a> {
                 return;
             }
             let rest = every.max((began.elapsed() * REST).min(REST_MAX));
+            let took = began.elapsed();
             tokio::select! {
                 () = tokio::time::sleep(rest) => {}
                 () = self.again.notified() => {}
-                changed = want.changed() => if changed.is_err() { return },
+                // Somebody who holds a key down may take half of the time, not all of it.
+                changed = want.changed() => match changed {
+                    Ok(()) => tokio::time::sleep(took.min(HURRY_MAX)).await,
+                    Err(_) => return,
+                },
             }
         }
     }
@@ -115,9 +125,18 @@ impl<'a> Feed<'a> {
         let degraded = store.info().await?.degraded;
         let operations = store.operations(PageRequest::first(OPERATIONS)).await?.items;
         let page = match want {
-            Want::Groups => {
-                let groups = store.groups(PageRequest::first(GROUPS_MAX)).await?.items;
-                PageNews::Groups(groups.iter().map(story::group_row).collect())
+            Want::Groups(current) => {
+                let groups = store.groups(PageRequest::first(GROUPS_MAX).into()).await?.items;
+                let facts = match current {
+                    Some(id) => match store.group_detail(*id).await {
+                        Ok(detail) => Some(story::facts(&detail, stats.now)),
+                        // It was merged into another, or its last letter is gone; the list says so.
+                        Err(Error::Refused(_)) => None,
+                        Err(error) => return Err(error.into()),
+                    },
+                    None => None,
+                };
+                PageNews::Groups(groups.iter().map(story::group_row).collect(), facts)
             }
             Want::Letters { scope, start } => {
                 let cursor = start.as_ref().map(|start| start.cursor.clone());
@@ -156,6 +175,7 @@ impl<'a> Feed<'a> {
             };
             match deed {
                 Some(Deed::Act(intent)) => self.act(intent).await,
+                Some(Deed::OnGroup(id, act, reason)) => self.on_group(id, act, reason).await,
                 Some(Deed::Preview(intent)) => self.preview(intent).await,
                 Some(Deed::Start(preview)) => running.extend(self.start(*preview).await),
                 None => {
@@ -200,6 +220,15 @@ impl<'a> Feed<'a> {
             (_, Some(why)) => format!("{name}: {done} done, {} refused, the first: {why}", refused.len()),
         };
         self.say(text, !refused.is_empty()).await;
+    }
+
+    async fn on_group(&self, id: GroupId, act: GroupAct, reason: Option<String>) {
+        let name = act.name();
+        match self.store().act_on_group(id, act, self.app.actor(reason)).await {
+            Ok(group) => self.say(format!("group {}: {name}, now {}", group.id, group.status), false).await,
+            Err(error) => self.say(format!("{name}: {error}"), true).await,
+        }
+        self.again.notify_one();
     }
 
     async fn preview(&self, intent: Intent) {

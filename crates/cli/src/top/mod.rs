@@ -22,9 +22,10 @@ use feed::{Deed, Feed};
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::event::{self, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use redrive::core::group::GroupAct;
 use redrive::core::time::Span;
 use screen::Screen;
-use state::{Said, Scope, State, Want};
+use state::{GroupWord, Said, Scope, State, Want};
 use std::io::{Stdout, stdout};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
@@ -177,6 +178,14 @@ impl Desk {
                 return Ok(true);
             }
             Effect::Act(intent) => Deed::Act(intent),
+            Effect::OnGroup(id, word, text) => {
+                let act = match word {
+                    GroupWord::Acknowledge => GroupAct::Acknowledge,
+                    GroupWord::Resolve => GroupAct::Resolve,
+                    GroupWord::Note => GroupAct::Note { text: text.clone() },
+                };
+                Deed::OnGroup(id, act, text.filter(|_| word == GroupWord::Resolve))
+            }
             Effect::Preview(intent) => Deed::Preview(intent),
             Effect::Start(preview) => Deed::Start(Box::new(preview)),
         };

@@ -46,6 +46,16 @@ pub(super) struct GroupRow {
     pub(super) error: String,
 }
 
+/// More about the group under the cursor.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct GroupFacts {
+    pub(super) id: GroupId,
+    /// Deaths in each of the last hours, oldest first.
+    pub(super) hours: Vec<u64>,
+    /// What became of redrives, and who failed most.
+    pub(super) words: String,
+}
+
 impl Row for GroupRow {
     type Key = GroupId;
 
@@ -61,6 +71,7 @@ pub(super) struct LetterRow {
     pub(super) death: u64,
     pub(super) version: u64,
     pub(super) queue: String,
+    pub(super) dlq: String,
     pub(super) status: Status,
     pub(super) reason: String,
     pub(super) attempts: u32,
@@ -177,8 +188,8 @@ pub(super) struct PageStart {
 /// What the feed is to ask for beside the counters.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Want {
-    /// The groups.
-    Groups,
+    /// The groups, and more about one.
+    Groups(Option<GroupId>),
     /// A page of letters.
     Letters {
         /// Of these.
@@ -313,6 +324,16 @@ pub(super) enum Purpose {
     Filter,
     /// The reason of an act, which must be given.
     Reason(Box<Intent>),
+    /// What an operator says about a group: a note, or why it is resolved.
+    Group(GroupId, GroupWord),
+}
+
+/// What can be said about a group here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum GroupWord {
+    Acknowledge,
+    Resolve,
+    Note,
 }
 
 /// What lies over the page.
@@ -364,6 +385,8 @@ pub(super) struct State {
     samples: VecDeque<Sample>,
     pub(super) page: Page,
     pub(super) groups: Rows<GroupRow>,
+    /// What is known about the group that was under the cursor last.
+    pub(super) facts: Option<GroupFacts>,
     pub(super) scope: Scope,
     pub(super) letters: Letters,
     /// Letters that were selected, with the version they had then.
@@ -384,8 +407,8 @@ pub(super) struct State {
     pub(super) height: u16,
 }
 
-/// Lines that are not rows of a list: title, pulse, place and heading above; detail, message and keys below.
-pub(super) const FRAME_LINES: u16 = 7;
+/// Lines that are not rows of a list: title, pulse, place and heading above; two of detail, message and keys below.
+pub(super) const FRAME_LINES: u16 = 8;
 
 impl State {
     /// Before anything is known.
@@ -399,6 +422,7 @@ impl State {
             samples: VecDeque::new(),
             page: Page::Groups,
             groups: Rows::default(),
+            facts: None,
             scope: Scope::default(),
             letters: Letters::default(),
             marked: BTreeMap::new(),
@@ -439,7 +463,7 @@ impl State {
             (Page::Letters, _) | (Page::Letter, None) => {
                 Want::Letters { scope: self.scope.clone(), start: self.letters.start() }
             }
-            (Page::Groups, _) => Want::Groups,
+            (Page::Groups, _) => Want::Groups(self.groups.current().map(Row::key)),
         }
     }
 

@@ -1,16 +1,16 @@
 //! From what the store says to what a person is shown: rows, the sheet of one letter with its timeline, operations.
 //! Pure. It leaves out what has no place on a screen; it decides nothing.
 
-use super::state::{GroupRow, LetterRow, Moment, OperationRow, Pulse, Sample, Sheet};
+use super::state::{GroupFacts, GroupRow, LetterRow, Moment, OperationRow, Pulse, Sample, Sheet};
 use crate::commands::error_text;
 use redrive::core::breaker::BreakerView;
-use redrive::core::dead_letter::DeadLetter;
-use redrive::core::failure::Failure;
-use redrive::core::group::Group;
+use redrive::core::dead_letter::{self, DeadLetter};
+use redrive::core::group::{Group, GroupDetail};
 use redrive::core::ids::QueueName;
 use redrive::core::metrics::Stats;
 use redrive::core::operation::Operation;
 use redrive::core::store::Queue;
+use redrive::core::time::{Span, Time};
 
 /// Most characters of an error that a row keeps; a screen is not wider.
 const ROW_CHARS: usize = 300;
@@ -44,6 +44,7 @@ pub(super) fn letter_row(letter: &DeadLetter) -> LetterRow {
         death: letter.death,
         version: letter.file.version,
         queue: letter.message.envelope.queue.to_string(),
+        dlq: letter.file.dlq.to_string(),
         status: letter.file.status,
         reason: letter.file.reason.to_string(),
         attempts: letter.message.attempts,
@@ -72,6 +73,9 @@ pub(super) fn sheet(letter: &DeadLetter) -> Sheet {
     more("kind", Some(envelope.kind.clone()));
     more("key", envelope.key.clone());
     more("tags", Some(envelope.tags.iter().cloned().collect::<Vec<_>>().join(", ")));
+    more("owner", file.owner.clone());
+    more("labels", Some(file.labels.iter().cloned().collect::<Vec<_>>().join(", ")));
+    more("held", file.held.then(|| "yes, it never expires".to_owned()));
     more("code", letter.error.code.clone());
     more("cause", letter.error.cause.clone());
     Sheet {
@@ -79,60 +83,53 @@ pub(super) fn sheet(letter: &DeadLetter) -> Sheet {
         version: file.version,
         status: file.status,
         fields,
-        timeline: timeline(letter),
+        timeline: letter.timeline().into_iter().map(moment).collect(),
         payload: String::new(),
         stack: cut(letter.error.stack.as_deref().unwrap_or_default(), TEXT_CHARS),
     }
 }
 
-/// What happened to a letter, in order, and what is to come.
-fn timeline(letter: &DeadLetter) -> Vec<Moment> {
-    let (envelope, file) = (&letter.message.envelope, &letter.file);
-    let moment = |at, what: String, more: String| Moment { at, what, more };
-    let by = |who: &Option<String>| who.as_ref().map(|who| format!(" by {who}")).unwrap_or_default();
-    let none = String::new;
-    let mut all =
-        vec![moment(envelope.enqueued_at, format!("enqueued{}", by(&envelope.enqueued_by)), none())];
-    all.extend(
-        letter.message.first_received_at.map(|at| moment(at, "first taken by a worker".into(), none())),
-    );
-    all.extend(letter.message.failures.iter().map(failed));
-    all.push(moment(file.dead_at, format!("DEAD: {}", file.reason), none()));
-    all.extend(
-        file.review_requested_at
-            .map(|at| moment(at, format!("review asked for{}", by(&file.review_requested_by)), none())),
-    );
-    all.extend(file.reviewed_at.map(|at| moment(at, format!("reviewed{}", by(&file.reviewed_by)), none())));
-    all.extend(
-        file.notes
-            .iter()
-            .map(|note| moment(note.at, format!("{} said", note.by), cut(&note.text, TEXT_CHARS))),
-    );
-    all.extend(file.closed_at.map(|at| {
-        let how = file.resolution.clone().unwrap_or_default();
-        moment(at, format!("{}{}", file.status, by(&file.closed_by)), how)
-    }));
-    all.extend(file.quarantined_until.map(|at| moment(at, "quarantine ends".into(), none())));
-    all.extend(file.expires_at.map(|at| moment(at, "removed by retention".into(), none())));
-    all.sort_by_key(|moment| moment.at);
-    all
-}
-
-fn failed(failure: &Failure) -> Moment {
-    let Failure { generation, attempt, .. } = failure;
-    let mut what = format!("attempt {generation}.{attempt} failed");
-    if let Some(took) = failure.duration {
+/// A moment of a letter's life in words.
+fn moment(moment: dead_letter::Moment) -> Moment {
+    let mut what = moment.what.to_string().replace('_', " ");
+    if let (Some(generation), Some(attempt)) = (moment.generation, moment.attempt) {
+        what.push_str(&format!(" attempt {generation}.{attempt}"));
+    }
+    if let Some(took) = moment.took {
         what.push_str(&format!(" after {took}"));
     }
-    if let Some(worker) = &failure.worker {
-        what.push_str(&format!(", worker {worker}"));
+    if let Some(by) = moment.by {
+        what.push_str(&format!(" by {by}"));
     }
-    for (name, value) in [("host", &failure.host), ("version", &failure.version), ("step", &failure.step)] {
-        if let Some(value) = value {
-            what.push_str(&format!(", {name} {value}"));
+    Moment { at: moment.at, what, more: cut(&moment.detail, TEXT_CHARS) }
+}
+
+/// Hours of a group that are drawn.
+const HOURS: u64 = 48;
+
+/// What is known about the group under the cursor beside its row.
+pub(super) fn facts(detail: &GroupDetail, now: Time) -> GroupFacts {
+    let ago = |at: Time| now.since(at).as_millis() / Span::from_hours(1).as_millis();
+    let deaths = |hour: u64| detail.hours.iter().filter(|h| ago(h.at) == hour).map(|h| h.deaths).sum();
+    let mut words = Vec::new();
+    let outcomes = &detail.outcomes;
+    let sent = u64::from(outcomes.redriven_ok) + u64::from(outcomes.redriven_failed);
+    if sent > 0 {
+        words.push(format!(
+            "sent back {sent}: {} ok, {} back",
+            outcomes.redriven_ok, outcomes.redriven_failed
+        ));
+    }
+    for (name, seen) in [("version", &detail.versions), ("worker", &detail.workers)] {
+        if let Some(most) = seen.first() {
+            words.push(format!("{name} {} ({})", most.name, most.count));
         }
     }
-    Moment { at: failure.at, what, more: cut(&error_text(&failure.error), TEXT_CHARS) }
+    GroupFacts {
+        id: detail.group.id,
+        hours: (0..HOURS).rev().map(deaths).collect(),
+        words: cut(&words.join(", "), ROW_CHARS),
+    }
 }
 
 /// An operation as a line.

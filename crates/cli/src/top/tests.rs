@@ -2,8 +2,8 @@
 //! of docs/top.md, so that the page shows what is drawn.
 
 use super::state::{
-    Dialog, GroupRow, LetterRow, Moment, OperationRow, Page, Pulse, Said, Sample, Scope, Sheet, State,
-    Target, Want,
+    Dialog, GroupFacts, GroupRow, GroupWord, LetterRow, Moment, OperationRow, Page, Pulse, Said, Sample,
+    Scope, Sheet, State, Target, Want,
 };
 use super::update::{Effect, Event, Heard, Key, News, PageNews, update};
 use super::view::{render, short, spark};
@@ -52,12 +52,19 @@ fn four_groups() -> Vec<GroupRow> {
     ]
 }
 
+fn facts() -> GroupFacts {
+    let hours = (0..48).map(|hour: u64| if hour < 20 { 0 } else { (hour * hour) % 37 * hour }).collect();
+    let words = "sent back 400: 396 ok, 4 back, version 1.4.2 (3811)".into();
+    GroupFacts { id: LeafId::new(0x5a00_0000_0000_0001), hours, words }
+}
+
 fn letter(n: u8, death: u64, status: Status) -> LetterRow {
     LetterRow {
         id: id(n),
         death,
         version: 3,
         queue: "payments".into(),
+        dlq: "payments-dlq".into(),
         status,
         reason: "attempts_exhausted".into(),
         attempts: 5,
@@ -135,7 +142,7 @@ fn watching(width: u16, height: u16, may_act: bool) -> State {
     let mut state = State::new("/var/lib/redrive".into(), may_act, width, height);
     for second in 0..10 {
         update(&mut state, Event::Tick(Duration::from_secs(second)));
-        heard(&mut state, PageNews::Groups(four_groups()));
+        heard(&mut state, PageNews::Groups(four_groups(), Some(facts())));
     }
     state
 }
@@ -237,7 +244,7 @@ fn a_slow_store_is_said_to_be_slow_and_keys_go_on() {
     assert!(screen(&state).contains("SLOW: DATA 5s OLD"), "{}", screen(&state));
     press(&mut state, "j");
     assert!(screen(&state).contains("bank-2"));
-    heard(&mut state, PageNews::Groups(four_groups()));
+    heard(&mut state, PageNews::Groups(four_groups(), Some(facts())));
     assert!(screen(&state).contains("live"));
 }
 
@@ -337,6 +344,25 @@ fn closing_asks_for_a_reason_first() {
     update(&mut state, Event::Paste("seen\u{1b}[2J\r\n".into()));
     assert_eq!(press(&mut state, "\n"), None);
     assert!(screen(&state).contains("note 2 letters?"), "{}", screen(&state));
+}
+
+#[test]
+fn groups_are_acknowledged_noted_and_resolved() {
+    let mut state = watching(80, 24, true);
+    let group = LeafId::new(0x5a00_0000_0000_0002);
+    assert_eq!(press(&mut state, "ja"), Some(Effect::OnGroup(group, GroupWord::Acknowledge, None)));
+    let said = Some("fixed in 1.4.3".to_owned());
+    assert_eq!(
+        press(&mut state, "Dfixed in 1.4.3\n"),
+        Some(Effect::OnGroup(group, GroupWord::Resolve, said))
+    );
+    assert_eq!(press(&mut state, "n\n"), None);
+    assert!(screen(&state).contains("what is known about this group?"));
+    for keys in ["a", "D", "n"] {
+        let mut state = watching(80, 24, false);
+        assert_eq!(press(&mut state, keys), None);
+        assert!(state.dialog.is_none() && screen(&state).contains("read-only: start it as"));
+    }
 }
 
 #[test]
@@ -468,7 +494,7 @@ fn nothing_that_was_handed_in_acts_on_the_terminal() {
     const HOSTILE: &str = "\u{1b}[2J\u{1b}]52;c;aGk=\u{7}\u{9b}31m\u{202e}\r\n\t\u{200b}日本";
     let mut state = State::new(HOSTILE.into(), true, 80, 24);
     let groups = vec![group(1, 1, HOSTILE, HOSTILE, HOSTILE)];
-    heard(&mut state, PageNews::Groups(groups));
+    heard(&mut state, PageNews::Groups(groups, None));
     let mut screens = vec![screen(&state)];
     press(&mut state, "\n");
     let row = LetterRow {

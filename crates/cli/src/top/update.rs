@@ -4,11 +4,11 @@
 
 use super::rows::Row as _;
 use super::state::{
-    Dialog, GroupRow, Intent, LetterRow, OperationRow, Page, PageStart, Previewed, Pulse, Purpose, Said,
-    Sample, Scope, Sheet, State, Target, Want,
+    Dialog, GroupFacts, GroupRow, GroupWord, Intent, LetterRow, OperationRow, Page, PageStart, Previewed,
+    Pulse, Purpose, Said, Sample, Scope, Sheet, State, Target, Want,
 };
 use redrive::core::dead_letter::Act;
-use redrive::core::ids::MessageId;
+use redrive::core::ids::{GroupId, MessageId};
 use redrive::core::limits;
 use redrive::core::query::Cursor;
 use redrive::core::time::Time;
@@ -73,7 +73,7 @@ pub(super) struct Heard {
 /// What was asked for beside the counters.
 #[derive(Debug)]
 pub(super) enum PageNews {
-    Groups(Vec<GroupRow>),
+    Groups(Vec<GroupRow>, Option<GroupFacts>),
     Letters { scope: Scope, start: Option<PageStart>, rows: Vec<LetterRow>, next: Option<Cursor> },
     Letter(MessageId, Option<Box<Sheet>>),
 }
@@ -84,6 +84,8 @@ pub(super) enum Effect {
     Quit,
     /// Act on these letters now.
     Act(Intent),
+    /// Say this about a group.
+    OnGroup(GroupId, GroupWord, Option<String>),
     /// Count what this would touch.
     Preview(Intent),
     /// Start an operation.
@@ -125,7 +127,7 @@ fn paste(state: &mut State, text: &str) {
 fn push(text: &mut String, c: char, purpose: &Purpose) {
     let max = match purpose {
         Purpose::Filter => limits::FILTER_BYTES_MAX,
-        Purpose::Reason(_) => limits::NOTE_BYTES_MAX,
+        Purpose::Reason(_) | Purpose::Group(..) => limits::NOTE_BYTES_MAX,
     };
     if text.len() + c.len_utf8() <= max {
         text.push(c);
@@ -221,7 +223,10 @@ fn typed(state: &mut State, purpose: &Purpose, text: &str) -> Result<Option<Effe
             state.list(scope);
             Ok(None)
         }
-        Purpose::Reason(_) if text.trim().is_empty() => Err("say something, or leave with Esc".into()),
+        Purpose::Reason(_) | Purpose::Group(..) if text.trim().is_empty() => {
+            Err("say something, or leave with Esc".into())
+        }
+        Purpose::Group(id, word) => Ok(Some(Effect::OnGroup(*id, *word, Some(text.trim().to_owned())))),
         Purpose::Reason(intent) => {
             let intent = Intent { reason: Some(text.trim().to_owned()), ..*intent.clone() };
             Ok(check(state, intent))
@@ -258,6 +263,9 @@ fn command(state: &mut State, key: Key) -> Option<Effect> {
             state.all = all;
         }
         Key::Char('y') => return copy(state),
+        Key::Char('a') if state.page == Page::Groups => return on_group(state, GroupWord::Acknowledge),
+        Key::Char('D') if state.page == Page::Groups => return on_group(state, GroupWord::Resolve),
+        Key::Char('n') if state.page == Page::Groups => return on_group(state, GroupWord::Note),
         Key::Char('r') => return act_on_selected(state, Act::retry(), false),
         Key::Char('n') => return act_on_selected(state, Act::Note, true),
         Key::Char('D') => return act_on_selected(state, Act::Resolve, true),
@@ -395,6 +403,24 @@ fn act_on_selected(state: &mut State, act: Act, wants_reason: bool) -> Option<Ef
     check(state, intent)
 }
 
+/// Says something about the group under the cursor; its letters stay as they are.
+fn on_group(state: &mut State, word: GroupWord) -> Option<Effect> {
+    if !state.may_act {
+        return say(state, READ_ONLY, true);
+    }
+    let Some(id) = state.groups.present().map(|group| group.id) else {
+        return say(state, "there is no group under the cursor", true);
+    };
+    match word {
+        GroupWord::Acknowledge => Some(Effect::OnGroup(id, word, None)),
+        GroupWord::Resolve | GroupWord::Note => {
+            let purpose = Purpose::Group(id, word);
+            state.dialog = Some(Dialog::Input { purpose, text: String::new(), wrong: None });
+            None
+        }
+    }
+}
+
 /// `R`: everything in the list, or in the group under the cursor, goes back to work.
 fn redrive(state: &mut State) -> Option<Effect> {
     if !state.may_act {
@@ -469,7 +495,12 @@ fn answered(state: &mut State, heard: Heard) {
     state.sampled(heard.sample);
     state.operations = heard.operations;
     match heard.page {
-        PageNews::Groups(groups) => state.groups.replace(groups),
+        PageNews::Groups(groups, facts) => {
+            state.groups.replace(groups);
+            if facts.is_some() {
+                state.facts = facts;
+            }
+        }
         // An answer to a question that nobody asks any more.
         PageNews::Letters { scope, .. } if scope != state.scope => {}
         PageNews::Letters { start, rows, next, .. } => {

@@ -244,9 +244,18 @@ fn groups(canvas: &mut Canvas<'_>, state: &State) {
         canvas.put(2, 5, state.width - 2, "no failures: nothing has died or failed here", Tone::Good);
     }
     if let Some(group) = state.groups.current() {
-        let text = format!("{}  {}", group.id, group.error);
-        canvas.put(1, state.height - 3, state.width - 1, &text, Tone::Dim);
+        detail(canvas, state, 4, &format!("{}  {}", group.id, group.error));
+        if let Some(facts) = state.facts.as_ref().filter(|facts| facts.id == group.id) {
+            let hours = if wide { facts.hours.as_slice() } else { facts.hours.get(24..).unwrap_or_default() };
+            let line = format!("{}h {} {}", hours.len(), spark(hours), facts.words);
+            detail(canvas, state, 3, &line);
+        }
     }
+}
+
+/// A line about the row under the cursor, so many lines above the end of the screen.
+fn detail(canvas: &mut Canvas<'_>, state: &State, up: u16, text: &str) {
+    canvas.put(1, state.height - up, state.width - 1, text, Tone::Dim);
 }
 
 fn above<T: super::rows::Row>(rows: &super::rows::Rows<T>) -> String {
@@ -337,8 +346,9 @@ fn letters(canvas: &mut Canvas<'_>, state: &State) {
     }
     if let Some(letter) = list.current() {
         let gone = if list.gone() { "not in this list any more: " } else { "" };
-        let text = format!("{gone}{}  {}", letter.id, letter.error);
-        canvas.put(1, state.height - 3, state.width - 1, &text, Tone::Dim);
+        detail(canvas, state, 4, &format!("{gone}{}  {}", letter.id, letter.error));
+        let LetterRow { reason, version, dlq, .. } = letter;
+        detail(canvas, state, 3, &format!("died of {reason}, lies in {dlq}, version {version}"));
     }
 }
 
@@ -477,7 +487,9 @@ fn operation_line(operation: &OperationRow) -> String {
 fn keys(state: &State) -> &'static str {
     match (state.page, state.may_act) {
         (Page::Groups, false) => "Enter letters  / filter letters  j k move  y copy id  ? help  q quit",
-        (Page::Groups, true) => "Enter letters  R redrive group  / filter letters  y copy id  ? help  q quit",
+        (Page::Groups, true) => {
+            "Enter letters  R redrive  a ack  D resolve  n note  / filter  ? help  q quit"
+        }
         (Page::Letters, false) => "Enter open  / filter  o closed too  y copy id  Esc back  ? help  q quit",
         (Page::Letters, true) => "Enter open  x select  A all  r retry  R redrive  n note  / filter  ? help",
         (Page::Letter, false) => "j k scroll  y copy id  Esc back  ? help  q quit",

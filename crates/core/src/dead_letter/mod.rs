@@ -1,23 +1,28 @@
 //! A dead letter: a message that will not be delivered again by itself, with everything a person needs to
-//! decide. [`next_status`] is the only place where a status changes; [`File::act`] is what an operator's act
-//! does to the rest of the file.
+//! decide. [`next_status`] is the only place where a status changes; [`File::act`], in `acting`, is what an
+//! operator's act does to the rest of the file.
 
 use crate::error::Refusal;
 use crate::failure::{Analysed, Category, ErrorInfo, Failure, Reason, Recoverability, Route, Severity};
 use crate::ids::{GroupId, LeafId, LeaseToken, MessageId, QueueName};
-use crate::lifecycle::Life;
+use crate::lifecycle::{Life, State};
 use crate::limits;
 use crate::message::{Message, Priority, Slip};
 use crate::poison::Release;
 use crate::policy::{OnDead, QueuePolicy};
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
+mod acting;
 mod capture;
 mod status;
+mod timeline;
 
+pub use acting::ALREADY_DONE;
 pub use capture::Captured;
-pub use status::{Move, Place, Status, next_status};
+pub use status::{Move, Status, next_status};
+pub use timeline::{Happening, Moment};
 
 /// How a letter is sent back.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,8 +67,42 @@ pub enum Act {
     Reopen,
     /// Say something.
     Note,
-    /// Remove.
+    /// Remove. It can be taken back for [`limits::PURGE_UNDO`].
     Purge,
+    /// Take back what was removed.
+    Unpurge,
+    /// Take a redrive back, if nobody has leased the message yet.
+    PullBack,
+    /// Put it into another drawer.
+    Move {
+        /// Which.
+        dlq: QueueName,
+    },
+    /// Keep it, or let go of it: while it is held it never expires and cannot be purged.
+    Hold {
+        /// Keep it.
+        on: bool,
+    },
+    /// Hide it from dead-letter consumers and from redrives that nobody asked for. Every other decision wakes it.
+    Snooze {
+        /// Until then; a time that is over wakes it.
+        until: Time,
+    },
+    /// Say whose it is.
+    Assign {
+        /// Whose; nobody's when not said.
+        #[serde(default)]
+        to: Option<String>,
+    },
+    /// Put labels on it and take labels off.
+    Label {
+        /// On.
+        #[serde(default)]
+        add: BTreeSet<String>,
+        /// Off.
+        #[serde(default)]
+        remove: BTreeSet<String>,
+    },
 }
 
 impl Act {
@@ -90,17 +129,30 @@ impl Act {
             Self::Resolve => Some(Move::Resolve),
             Self::Abandon => Some(Move::Abandon),
             Self::Reopen => Some(Move::Reopen),
-            Self::Note => None,
             Self::Purge => Some(Move::Purge),
+            Self::Unpurge => Some(Move::Unpurge),
+            Self::PullBack => Some(Move::Undo),
+            Self::Note
+            | Self::Move { .. }
+            | Self::Hold { .. }
+            | Self::Snooze { .. }
+            | Self::Assign { .. }
+            | Self::Label { .. } => None,
         }
     }
 
     /// The verb in audit, CLI and API.
     #[must_use]
     pub const fn name(&self) -> &'static str {
-        match self.as_move() {
-            Some(by) => by.name(),
-            None => "note",
+        match (self.as_move(), self) {
+            (Some(by), _) => by.name(),
+            (None, Self::Move { .. }) => "move",
+            (None, Self::Hold { on: true }) => "hold",
+            (None, Self::Hold { on: false }) => "unhold",
+            (None, Self::Snooze { .. }) => "snooze",
+            (None, Self::Assign { .. }) => "assign",
+            (None, Self::Label { .. }) => "label",
+            (None, _) => "note",
         }
     }
 }
@@ -154,6 +206,18 @@ pub struct Note {
     pub text: String,
 }
 
+/// A redrive of one letter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Redriven {
+    /// When.
+    pub at: Time,
+    /// By whom.
+    pub by: String,
+    /// To which queue, when that was another than its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<QueueName>,
+}
+
 /// What is written on the outside of a letter: everything but the message and its failures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct File {
@@ -178,6 +242,9 @@ pub struct File {
     pub leaf: LeafId,
     /// How often it was sent back.
     pub redrives: u32,
+    /// The last time it was, if that was not taken back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub redriven: Option<Redriven>,
     /// Who asked for review.
     #[serde(default)]
     pub review_requested_by: Option<String>,
@@ -213,6 +280,21 @@ pub struct File {
     /// When retention removes it.
     #[serde(default)]
     pub expires_at: Option<Time>,
+    /// Somebody wants it kept: it does not expire.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub held: bool,
+    /// Neither consumers nor automatic redrives are given it before then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snoozed_until: Option<Time>,
+    /// Whose it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// What people put on it; the message's own tags are the message's.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub labels: BTreeSet<String>,
+    /// How it was closed before it was purged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub purged_from: Option<Status>,
     /// What people said.
     #[serde(default)]
     pub notes: Vec<Note>,
@@ -247,9 +329,17 @@ impl File {
         let slip = slip.into();
         let quarantine = policy.quarantine(failure.route);
         let alert = policy.alerts(failure.category, failure.route);
+        let redrives = previous.map_or(0, |before| before.redrives);
+        // Whoever comes back that often is for a person.
+        let too_often = quarantine.is_none() && redrives >= policy.max_redrives;
+        let held = previous.is_some_and(|before| before.held);
         let mut file = Self {
             dlq: policy.drawer(&slip.queue, failure.route),
-            status: if quarantine.is_some() { Status::Quarantined } else { Status::Pending },
+            status: match quarantine {
+                Some(_) => Status::Quarantined,
+                None if too_often => Status::Review,
+                None => Status::Pending,
+            },
             reason,
             route: failure.route,
             category: failure.category,
@@ -257,9 +347,10 @@ impl File {
             recoverability: failure.recoverability,
             alert,
             leaf: failure.signature.leaf,
-            redrives: 0,
-            review_requested_by: None,
-            review_requested_at: None,
+            redrives,
+            redriven: None,
+            review_requested_by: too_often.then(|| "system".to_owned()),
+            review_requested_at: too_often.then_some(now),
             reviewed_by: None,
             reviewed_at: None,
             quarantined_until: quarantine.map(|span| now.plus(span)),
@@ -269,7 +360,12 @@ impl File {
             dead_at: now,
             closed_at: None,
             closed_by: None,
-            expires_at: policy.open_ttl.map(|ttl| now.plus(ttl)),
+            expires_at: policy.open_ttl.filter(|_| !held).map(|ttl| now.plus(ttl)),
+            held,
+            snoozed_until: None,
+            owner: None,
+            labels: BTreeSet::new(),
+            purged_from: None,
             notes: Vec::new(),
             version: 1,
             holds_key: slip.ordering_key.is_some() && policy.on_dead == OnDead::Hold,
@@ -278,80 +374,14 @@ impl File {
             consumer_until: None,
         };
         if let Some(before) = previous {
-            file.redrives = before.redrives;
+            file.redriven.clone_from(&before.redriven);
+            file.owner.clone_from(&before.owner);
+            file.labels.clone_from(&before.labels);
             file.first_failed_at = before.first_failed_at;
             file.notes.clone_from(&before.notes);
             file.version = before.version + 1;
         }
         file
-    }
-
-    /// The file after the operator's act; pure. The message's own part of a retry is `transition`'s.
-    ///
-    /// # Errors
-    /// A refusal when the status does not allow it, a consumer holds the letter, or the version moved on.
-    pub fn act(
-        &self,
-        id: MessageId,
-        request: &ActRequest,
-        policy: &QueuePolicy,
-        now: Time,
-    ) -> Result<Acted, Refusal> {
-        if let Some(expected) = request.expected_version
-            && expected != self.version
-        {
-            return Err(Refusal::VersionConflict { id, expected, actual: self.version });
-        }
-        request.actor.check()?;
-        let Some(by) = request.act.as_move() else {
-            return Ok(Acted::Changed(Box::new(self.noted(&request.actor, now))));
-        };
-        if let (Some(worker), Some(until)) = (&self.consumer, self.consumer_until)
-            && until > now
-        {
-            return Err(Refusal::LetterLeased { id, worker: worker.clone(), until });
-        }
-        let Place::Stays(status) = next_status(id, self.status, by)? else { return Ok(Acted::Purged) };
-        let mut next = self.moved(status, policy, &request.actor.name, now);
-        match &request.act {
-            Act::Retry { .. } => next.redrives = self.redrives.saturating_add(1),
-            Act::Review => {
-                next.review_requested_by = Some(request.actor.name.clone());
-                next.review_requested_at = Some(now);
-            }
-            Act::Quarantine { until } => next.quarantined_until = Some(*until),
-            Act::Resolve | Act::Abandon => next.resolution.clone_from(&request.actor.reason),
-            Act::Release | Act::Reopen | Act::Note | Act::Purge => {}
-        }
-        if self.status == Status::Review && status != Status::Review {
-            next.reviewed_by = Some(request.actor.name.clone());
-            next.reviewed_at = Some(now);
-        }
-        if request.actor.reason.is_some() {
-            next = Self { version: next.version, ..next.noted(&request.actor, now) };
-        }
-        Ok(Acted::Changed(Box::new(next)))
-    }
-
-    /// The file with a new status and everything that follows from the status alone.
-    #[must_use]
-    pub fn moved(&self, status: Status, policy: &QueuePolicy, by: &str, now: Time) -> Self {
-        let closed = status.is_closed();
-        let open_until = policy.open_ttl.map(|ttl| self.dead_at.plus(ttl));
-        Self {
-            status,
-            quarantined_until: None,
-            resolution: None,
-            closed_at: closed.then_some(now),
-            closed_by: closed.then(|| by.to_owned()),
-            expires_at: if closed { Some(now.plus(policy.retention)) } else { open_until },
-            version: self.version + 1,
-            holds_key: self.holds_key && !closed,
-            available_at: now,
-            consumer: None,
-            consumer_until: None,
-            ..self.clone()
-        }
     }
 
     /// Where it goes when its quarantine ends. Only poison goes back to work by itself, where its queue says
@@ -362,32 +392,6 @@ impl File {
             (Release::Queue, Reason::Poison) if self.redrives < limits::AUTO_RELEASES_MAX => Release::Queue,
             (Release::Queue | Release::Review, _) => Release::Review,
         }
-    }
-
-    /// The file after the redriven message was acknowledged.
-    ///
-    /// # Errors
-    /// A refusal when the letter is not being retried.
-    pub fn succeeded(
-        &self,
-        id: MessageId,
-        policy: &QueuePolicy,
-        by: &str,
-        now: Time,
-    ) -> Result<Self, Refusal> {
-        next_status(id, self.status, Move::Succeeded)?;
-        Ok(Self { resolution: Some("retried".into()), ..self.moved(Status::Resolved, policy, by, now) })
-    }
-
-    fn noted(&self, actor: &Actor, now: Time) -> Self {
-        let mut next = self.clone();
-        let text = actor.reason.clone().unwrap_or_default();
-        next.notes.push(Note { at: now, by: actor.name.clone(), text });
-        if next.notes.len() > limits::NOTES_MAX {
-            next.notes.remove(0);
-        }
-        next.version += 1;
-        next
     }
 
     /// Whether the letter may go to another store: nobody works on it and nothing here waits for it.
@@ -414,9 +418,24 @@ impl File {
             Status::Pending | Status::Review | Status::Quarantined if self.holds_key => {
                 stays("its ordering key is held here until it is closed")
             }
+            Status::Purged => stays(status::UNPURGE_FIRST),
             Status::Pending | Status::Review | Status::Quarantined | Status::Resolved | Status::Abandoned => {
                 Ok(())
             }
+        }
+    }
+
+    /// Where its message is, as long as it is not being retried.
+    #[must_use]
+    pub const fn state(&self) -> State {
+        match self.status {
+            Status::Purged => State::Purged,
+            Status::Pending
+            | Status::Retrying
+            | Status::Review
+            | Status::Quarantined
+            | Status::Resolved
+            | Status::Abandoned => State::Dead,
         }
     }
 
@@ -429,9 +448,11 @@ impl File {
             | Status::Review
             | Status::Quarantined
             | Status::Resolved
-            | Status::Abandoned => false,
+            | Status::Abandoned
+            | Status::Purged => false,
         };
-        open && self.available_at <= now && self.consumer_until.is_none_or(|until| until <= now)
+        let awake = self.available_at <= now && self.snoozed_until.is_none_or(|until| until <= now);
+        open && awake && self.consumer_until.is_none_or(|until| until <= now)
     }
 
     /// Whether the letter may be sent back as it stands.
@@ -443,18 +464,10 @@ impl File {
             | Status::Review
             | Status::Quarantined
             | Status::Resolved
-            | Status::Abandoned => false,
+            | Status::Abandoned
+            | Status::Purged => false,
         }
     }
-}
-
-/// What an act did.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Acted {
-    /// The file changed.
-    Changed(Box<File>),
-    /// The letter is to be removed.
-    Purged,
 }
 
 /// One act on one letter.

@@ -93,15 +93,25 @@ const fn parts_of(field: &Field) -> (bool, bool) {
         | Field::Age
         | Field::Died
         | Field::Failed
+        | Field::Owner
+        | Field::Held
+        | Field::Snoozed
         | Field::Key
         | Field::OrderingKey => (false, false),
         Field::Enqueued
         | Field::Tag
         | Field::Trace
         | Field::Header(_)
+        | Field::PayloadText
         | Field::Payload(_)
         | Field::Context(_) => (true, false),
-        Field::Signature | Field::Worker | Field::Type | Field::Code | Field::Error => (false, true),
+        Field::Signature
+        | Field::Worker
+        | Field::Host
+        | Field::Version
+        | Field::Type
+        | Field::Code
+        | Field::Error => (false, true),
     }
 }
 

@@ -16,7 +16,7 @@ pub trait Columns {
     /// times integers of milliseconds since the epoch, ids blobs of 16 bytes, leaves and groups the
     /// unsigned number's bits as a signed integer. [`Field::Age`] asks for the time that age counts from:
     /// when a letter died, when a message was enqueued. [`Field::Signature`] asks for the leaf. Text must
-    /// compare byte by byte. Worker, tag, error text, headers, payload and context are never asked for.
+    /// compare byte by byte. Worker, tag, error text, headers, payload and context are never asked for, nor hosts and versions.
     fn column(&self, field: &Field) -> Option<&str>;
 }
 
@@ -150,7 +150,15 @@ fn piece(term: &Term, columns: &dyn Columns, now: Time) -> Option<Compiled> {
 const fn is_one_value(field: &Field) -> bool {
     !matches!(
         field,
-        Field::Worker | Field::Tag | Field::Error | Field::Header(_) | Field::Payload(_) | Field::Context(_)
+        Field::Worker
+            | Field::Host
+            | Field::Version
+            | Field::Tag
+            | Field::Error
+            | Field::Header(_)
+            | Field::PayloadText
+            | Field::Payload(_)
+            | Field::Context(_)
     )
 }
 

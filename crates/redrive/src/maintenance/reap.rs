@@ -37,7 +37,7 @@ impl Chore for Reap {
 
     async fn pass(&self, store: &dyn Store) -> Result<Done, Error> {
         let reaped = ask(store.reap(self.page)).await?;
-        let Reaped { leases_lost, timed_out, released, letters_expired, keys_forgotten } = reaped;
+        let Reaped { leases_lost, timed_out, released, letters_expired, keys_forgotten, letters_gone: _ } = reaped;
         if leases_lost + timed_out + released + letters_expired > 0 {
             // Never silent: what retention removes is said.
             tracing::info!(leases_lost, timed_out, released, letters_expired, keys_forgotten, "reaped");

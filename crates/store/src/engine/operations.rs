@@ -3,7 +3,7 @@
 use super::Engine;
 use super::tables::Tables;
 use redrive_core::audit::AuditEntry;
-use redrive_core::dead_letter::{Act, ActRequest, Actor, Status, next_status};
+use redrive_core::dead_letter::{Act, ActRequest, Actor, Status};
 use redrive_core::error::{Error, Outcome, Refusal};
 use redrive_core::ids::{MessageId, OperationId};
 use redrive_core::limits;
@@ -47,10 +47,8 @@ impl<T: Tables> Engine<T> {
     }
 
     fn freeze(&mut self, operation: &mut Operation, now: Time) -> Outcome<()> {
-        let by = operation.act.as_move();
-        let legal = |status: &Status| {
-            by.is_some_and(|by| next_status(MessageId::from_bytes([0; 16]), *status, by).is_ok())
-        };
+        let anybody = MessageId::from_bytes([0; 16]);
+        let legal = |status: &Status| operation.act.next_status(anybody, *status).is_ok();
         let statuses: Vec<Status> = Status::ALL.iter().copied().filter(legal).collect();
         let range = (operation.frozen_to, operation.bound);
         let (id, filter) = (operation.id, operation.filter.clone());
@@ -69,7 +67,10 @@ impl<T: Tables> Engine<T> {
                 expected_version: Some(member.version),
             };
             let acted = match self.tables.letter(member.id)? {
-                Some(letter) => self.act_on(&letter, &request, now).map(|_| ()),
+                Some(letter) => match self.act_on(&letter, &request, now) {
+                    Ok(_) => Ok(self.group_operated(&letter, operation.id, now)?),
+                    Err(refused) => Err(refused),
+                },
                 None => Err(Refusal::NoSuchLetter { id: member.id }.into()),
             };
             let outcome = match acted {

@@ -7,7 +7,6 @@ use redrive_core::audit::{AuditCheck, AuditKey, AuditReport, AuditRow, ORIGIN};
 use redrive_core::dead_letter::{DeadLetter, Status};
 use redrive_core::error::{Outcome, Refusal};
 use redrive_core::filter::{Filter, Needs};
-use redrive_core::group::{self, Group};
 use redrive_core::ids::{GroupId, MessageId, OperationId, QueueName};
 use redrive_core::invariants::Census;
 use redrive_core::lifecycle::State;
@@ -84,9 +83,13 @@ pub(crate) fn key_state(tables: &dyn Reads, row: &KeyRow, now: Time) -> Kept<Sta
     if let Some(live) = tables.live(row.id)? {
         return Ok(live.life.state(now));
     }
-    // A letter that was reopened is dead again, whatever became of it before.
-    let open = tables.letter(row.id)?.is_some_and(|letter| !letter.file.status.is_closed());
-    Ok(row.ended.filter(|_| !open).unwrap_or(State::Dead))
+    // A letter that was reopened is dead again, whatever became of it before, and a purged one is gone until it
+    // is taken back.
+    Ok(match tables.letter(row.id)?.map(|letter| letter.file.status) {
+        Some(Status::Purged) => State::Purged,
+        Some(Status::Resolved | Status::Abandoned) | None => row.ended.unwrap_or(State::Dead),
+        Some(Status::Pending | Status::Retrying | Status::Review | Status::Quarantined) => State::Dead,
+    })
 }
 
 /// Where the message of a key is, if the key is still remembered.
@@ -156,6 +159,7 @@ fn bare(slip: &Slip) -> Envelope {
         id: slip.id,
         seq: slip.seq,
         queue: slip.queue.clone(),
+        origin: slip.origin.clone(),
         kind: slip.kind.clone(),
         priority: slip.priority,
         payload: Payload::default(),
@@ -236,26 +240,6 @@ pub(crate) fn drawers(tables: &dyn Reads) -> Outcome<Vec<Drawer>> {
     Ok(all.into_values().collect())
 }
 
-fn all_groups(tables: &dyn Reads) -> Kept<Vec<Group>> {
-    Ok(group::sum(&tables.leaves()?, &tables.leaf_counts()?))
-}
-
-/// Groups, most open letters first.
-pub(crate) fn groups(tables: &dyn Reads, page: &PageRequest) -> Outcome<Page<Group>> {
-    let start = usize::try_from(page.position("g")?.unwrap_or(0)).unwrap_or(usize::MAX);
-    let all = all_groups(tables)?;
-    let end = start.saturating_add(page.limit());
-    let next = (end < all.len()).then(|| Cursor::after("g", end as u64));
-    Ok(Page { items: all.into_iter().skip(start).take(page.limit()).collect(), next })
-}
-
-/// One group; a merged group's old id still finds it.
-pub(crate) fn group(tables: &dyn Reads, id: GroupId) -> Outcome<Group> {
-    let now_named = tables.leaf(id)?.map_or(id, |leaf| leaf.group);
-    let found = all_groups(tables)?.into_iter().find(|g| g.id == now_named);
-    found.ok_or_else(|| Refusal::NoSuchGroup { group: id }.into())
-}
-
 /// Takes one more row than the page has, to know whether there is a next one.
 fn page_of<R>(mut rows: Vec<(u64, R)>, list: &str, limit: usize) -> Page<R> {
     let more = rows.len() > limit;
@@ -333,6 +317,7 @@ pub(crate) fn verify(tables: &dyn Reads, key: &AuditKey, deep: bool) -> Outcome<
     }
     let shown = tables.queues()?.into_iter().map(|(name, row)| (name, row.counts)).collect();
     census.compare(&shown, &tables.leaf_counts()?);
+    super::group_reads::check(tables, &mut census)?;
     let audit = audit_verify(tables, key, None)?;
     census.verification.audit_rows = audit.rows;
     if let Some(broken) = audit.broken {

@@ -8,7 +8,7 @@ use redrive_core::dead_letter::{File, Status};
 use redrive_core::error::{StoreError, StoreErrorKind};
 use redrive_core::failure::Failure;
 use redrive_core::filter::Filter;
-use redrive_core::group::{Leaf, LeafCount, LeafKey};
+use redrive_core::group::{Facts, GroupRow, Leaf, LeafCount, LeafKey, Marker};
 use redrive_core::ids::{GroupId, LeafId, MessageId, OperationId, QueueName, Secret};
 use redrive_core::invariants::{Counts, Verification};
 use redrive_core::lifecycle::{Life, State};
@@ -121,6 +121,29 @@ pub(crate) struct Candidates {
     pub(crate) exact: bool,
 }
 
+/// How far a text index is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TextState {
+    /// Every letter that died up to here has been put in.
+    pub(crate) indexed_to: u64,
+    /// Deaths whose entry is not what the letter says now, or whose letter is gone, each with the number of the
+    /// change.
+    pub(crate) stale: Vec<(u64, u64)>,
+}
+
+/// What is to be put into a text index, made from one consistent view.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TextBatch {
+    /// How far the index was.
+    pub(crate) state: TextState,
+    /// How far it is with this.
+    pub(crate) up_to: u64,
+    /// The letters in between, by death.
+    pub(crate) fresh: Vec<(u64, String)>,
+    /// What letters of [`TextState::stale`] say now; none for those that are gone.
+    pub(crate) changed: Vec<((u64, u64), Option<String>)>,
+}
+
 /// Members written down in one go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Frozen {
@@ -199,6 +222,11 @@ pub(crate) trait Reads {
     fn survey(&self, ask: &Ask<'_>) -> Kept<Option<Survey>>;
     /// Letters with a death after this one and up to the bound, oldest first.
     fn letters_after(&self, death: u64, bound: u64, limit: usize) -> Kept<Vec<Letter>>;
+    /// How far the text index is; nothing where there is none. Lists up to so many letters whose text changed.
+    fn text_state(&self, limit: usize) -> Kept<Option<TextState>> {
+        let _ = limit;
+        Ok(None)
+    }
     fn leasable_letters(&self, dlq: &QueueName, limit: usize, now: Time) -> Kept<Vec<Letter>>;
     fn quarantine_ended(&self, limit: usize, now: Time) -> Kept<Vec<Letter>>;
     fn retention_ended(&self, limit: usize, now: Time) -> Kept<Vec<Letter>>;
@@ -209,6 +237,20 @@ pub(crate) trait Reads {
     fn leaves(&self) -> Kept<Vec<Leaf>>;
     fn leaf_count(&self, key: &LeafKey) -> Kept<LeafCount>;
     fn leaf_counts(&self) -> Kept<Vec<(LeafKey, LeafCount)>>;
+    /// Where the counters of one leaf are.
+    fn counts_of(&self, leaf: LeafId) -> Kept<Vec<(LeafKey, LeafCount)>>;
+    /// The leaves of a group.
+    fn leaves_of(&self, group: GroupId) -> Kept<Vec<LeafId>>;
+    /// The latest deaths filed under a leaf, latest first.
+    fn deaths_of(&self, leaf: LeafId, limit: usize) -> Kept<Vec<u64>>;
+    fn group_row(&self, id: GroupId) -> Kept<Option<GroupRow>>;
+    /// Every group, in no order that means anything.
+    fn group_rows(&self) -> Kept<Vec<(GroupId, GroupRow)>>;
+    /// Every group that has a row, whether it can be read or not.
+    fn group_ids(&self) -> Kept<Vec<GroupId>>;
+    fn group_facts(&self, id: GroupId) -> Kept<Facts>;
+    /// Markers with a number below this one, latest first.
+    fn markers_before(&self, n: u64, limit: usize) -> Kept<Vec<Marker>>;
     /// What is known of a group; nothing much when it has no row.
     fn standing(&self, group: GroupId) -> Kept<Standing>;
     /// Every breaker that has something to remember.
@@ -281,10 +323,24 @@ pub(crate) trait Tables: Reads {
     fn add_letter(&mut self, letter: &Letter) -> Kept<()>;
     fn put_letter(&mut self, letter: &Letter) -> Kept<()>;
     fn drop_letter(&mut self, letter: &Letter) -> Kept<()>;
+    /// Notes that the text of a letter is not what it was. Nothing where there is no index.
+    fn text_changed(&mut self, id: MessageId) -> Kept<()> {
+        let _ = id;
+        Ok(())
+    }
+    /// Puts a batch into the text index, unless another has moved it on meanwhile; says how many entries it made.
+    fn put_text(&mut self, batch: &TextBatch) -> Kept<u64> {
+        let _ = batch;
+        Ok(0)
+    }
     fn put_drawer(&mut self, dlq: &QueueName, status: Status, count: i64) -> Kept<()>;
 
     fn put_leaf(&mut self, leaf: &Leaf) -> Kept<()>;
     fn put_leaf_count(&mut self, key: &LeafKey, count: &LeafCount) -> Kept<()>;
+    fn put_group_row(&mut self, id: GroupId, row: Option<&GroupRow>) -> Kept<()>;
+    fn put_group_facts(&mut self, id: GroupId, facts: Option<&Facts>) -> Kept<()>;
+    /// Adds a marker; the oldest beyond [`redrive_core::limits::MARKERS_MAX`] go.
+    fn add_marker(&mut self, marker: &Marker) -> Kept<()>;
     fn put_standing(&mut self, group: GroupId, standing: Option<&Standing>) -> Kept<()>;
     fn put_breaker(&mut self, at: &BreakerAt, breaker: Option<&Breaker>) -> Kept<()>;
 

@@ -9,10 +9,11 @@ use redrive_core::breaker::Breaker;
 use redrive_core::dead_letter::Status;
 use redrive_core::error::{StoreError, StoreErrorKind};
 use redrive_core::failure::Failure;
-use redrive_core::group::{Leaf, LeafCount, LeafKey};
+use redrive_core::group::{Facts, GroupRow, Leaf, LeafCount, LeafKey, Marker};
 use redrive_core::ids::{GroupId, LeafId, MessageId, OperationId, QueueName};
 use redrive_core::invariants::Verification;
 use redrive_core::lifecycle::{Life, Phase};
+use redrive_core::limits;
 use redrive_core::message::{Envelope, NewMessage, Payload, Slip};
 use redrive_core::metrics::{Tally, TallyKey};
 use redrive_core::operation::{Member, MemberOutcome, Operation};
@@ -46,6 +47,9 @@ pub(crate) struct Maps {
     leaves: BTreeMap<LeafId, Leaf>,
     leaf_counts: BTreeMap<LeafKey, LeafCount>,
     standings: BTreeMap<GroupId, Standing>,
+    group_rows: BTreeMap<GroupId, GroupRow>,
+    group_facts: BTreeMap<GroupId, Facts>,
+    markers: BTreeMap<u64, Marker>,
     breakers: BTreeMap<BreakerAt, Breaker>,
     tallies: BTreeMap<TallyKey, Tally>,
     operations: BTreeMap<u64, Operation>,
@@ -102,6 +106,7 @@ impl Reads for Maps {
             id: slip.id,
             seq: slip.seq,
             queue: slip.queue.clone(),
+            origin: slip.origin.clone(),
             kind: slip.kind.clone(),
             priority: slip.priority,
             payload: rest.payload,
@@ -220,6 +225,40 @@ impl Reads for Maps {
 
     fn standing(&self, group: GroupId) -> Kept<Standing> {
         Ok(self.standings.get(&group).cloned().unwrap_or_default())
+    }
+
+    fn counts_of(&self, leaf: LeafId) -> Kept<Vec<(LeafKey, LeafCount)>> {
+        let of_leaf = self.leaf_counts.iter().filter(|(key, _)| key.leaf == leaf);
+        Ok(of_leaf.map(|(key, count)| (key.clone(), *count)).collect())
+    }
+
+    fn leaves_of(&self, group: GroupId) -> Kept<Vec<LeafId>> {
+        Ok(self.leaves.values().filter(|leaf| leaf.group == group).map(|leaf| leaf.id).collect())
+    }
+
+    fn deaths_of(&self, leaf: LeafId, limit: usize) -> Kept<Vec<u64>> {
+        let of_leaf = self.letters.iter().rev().filter(|(_, letter)| letter.file.leaf == leaf);
+        Ok(of_leaf.take(limit).map(|(death, _)| *death).collect())
+    }
+
+    fn group_row(&self, id: GroupId) -> Kept<Option<GroupRow>> {
+        Ok(self.group_rows.get(&id).cloned())
+    }
+
+    fn group_rows(&self) -> Kept<Vec<(GroupId, GroupRow)>> {
+        Ok(self.group_rows.iter().map(|(id, row)| (*id, row.clone())).collect())
+    }
+
+    fn group_ids(&self) -> Kept<Vec<GroupId>> {
+        Ok(self.group_rows.keys().copied().collect())
+    }
+
+    fn group_facts(&self, id: GroupId) -> Kept<Facts> {
+        Ok(self.group_facts.get(&id).cloned().unwrap_or_default())
+    }
+
+    fn markers_before(&self, n: u64, limit: usize) -> Kept<Vec<Marker>> {
+        Ok(self.markers.range(..n).rev().take(limit).map(|(_, marker)| marker.clone()).collect())
     }
 
     fn leaf_count(&self, key: &LeafKey) -> Kept<LeafCount> {
@@ -407,6 +446,30 @@ impl Tables for Maps {
             Some(standing) => self.standings.insert(group, standing.clone()),
             None => self.standings.remove(&group),
         };
+        Ok(())
+    }
+
+    fn put_group_row(&mut self, id: GroupId, row: Option<&GroupRow>) -> Kept<()> {
+        match row {
+            Some(row) => self.group_rows.insert(id, row.clone()),
+            None => self.group_rows.remove(&id),
+        };
+        Ok(())
+    }
+
+    fn put_group_facts(&mut self, id: GroupId, facts: Option<&Facts>) -> Kept<()> {
+        match facts {
+            Some(facts) => self.group_facts.insert(id, facts.clone()),
+            None => self.group_facts.remove(&id),
+        };
+        Ok(())
+    }
+
+    fn add_marker(&mut self, marker: &Marker) -> Kept<()> {
+        self.markers.insert(marker.n, marker.clone());
+        while self.markers.len() > limits::MARKERS_MAX {
+            self.markers.pop_first();
+        }
         Ok(())
     }
 

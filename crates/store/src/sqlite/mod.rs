@@ -13,6 +13,7 @@ mod rows;
 mod schema;
 mod search;
 mod tables;
+mod text;
 mod writer;
 
 use crate::clock::Slewing;

@@ -2,7 +2,7 @@
 //! Where the condition is not exact this only narrows, and the filter's own evaluator decides.
 
 use super::reads::SqlTables;
-use super::rows;
+use super::{rows, text};
 use crate::engine::tables::{Ask, Kept};
 use redrive_core::dead_letter::Status;
 use redrive_core::filter::sql::{Columns, Param, narrow};
@@ -48,6 +48,8 @@ impl Columns for LetterColumns {
             Field::Category => Some("letters.category"),
             Field::Severity => Some("letters.severity"),
             Field::Redrives => Some("letters.redrives"),
+            Field::Owner => Some("letters.owner"),
+            Field::Held => Some("CASE letters.held WHEN 0 THEN 'no' ELSE 'yes' END"),
             Field::Died | Field::Age => Some("letters.dead_at"),
             Field::Failed => Some("letters.last_failed_at"),
             Field::Key => Some("letters.key"),
@@ -60,16 +62,20 @@ impl Columns for LetterColumns {
             Field::Generation => Some(present!("generation")),
             Field::Failures => Some(present!("failed")),
             Field::Enqueued => Some(ENQUEUED),
-            // The state of a retried message is by the clock, and the rest lies in bodies and failures: the
+            // The state of a retried message and a snooze are by the clock, and the rest lies in bodies and failures: the
             // evaluator looks at those.
             Field::State
+            | Field::Snoozed
             | Field::Worker
+            | Field::Host
+            | Field::Version
             | Field::Tag
             | Field::Trace
             | Field::Type
             | Field::Code
             | Field::Error
             | Field::Header(_)
+            | Field::PayloadText
             | Field::Payload(_)
             | Field::Context(_) => None,
         }
@@ -97,23 +103,47 @@ pub(super) struct Source {
     /// The column that holds the death.
     pub(super) death: &'static str,
     pub(super) condition: Condition,
+    /// Deaths asked for at once, where the time to find one is not bounded by how many are found.
+    pub(super) window: Option<u64>,
 }
 
 impl Source {
     fn letters(sql: &str, params: Vec<Value>) -> Self {
-        Self { from: "letters", death: "letters.death", condition: Condition::new(sql, params) }
+        Self { from: "letters", death: "letters.death", condition: Condition::new(sql, params), window: None }
+    }
+
+    /// Every letter.
+    fn rows() -> Self {
+        Self::letters("1", Vec::new())
     }
 }
 
-/// How the letters of one question are found: sources without a letter in common, which together have every match,
-/// and the condition that a candidate must meet.
+/// A stretch of deaths and where its letters are found: sources that together have every match.
+#[derive(Clone, Debug)]
+pub(super) struct Stretch {
+    pub(super) after: u64,
+    pub(super) up_to: u64,
+    pub(super) sources: Vec<Source>,
+}
+
+/// How the letters of one question are found: stretches in the order asked for, and the condition that a candidate
+/// must meet. An exact plan has one stretch, and its sources have no letter in common.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
-    pub(super) sources: Vec<Source>,
+    pub(super) stretches: Vec<Stretch>,
     pub(super) condition: Condition,
     pub(super) exact: bool,
 }
 
+impl Plan {
+    /// Where letters are found, all stretches together.
+    pub(super) fn sources(&self) -> impl Iterator<Item = &Source> {
+        self.stretches.iter().flat_map(|stretch| &stretch.sources)
+    }
+}
+
+/// Deaths that the text index is asked about at once: a question that finds nothing takes some milliseconds.
+const WINDOW: u64 = 100_000;
 /// Sources that are merged; beyond it the letters themselves are walked.
 const SOURCES_MAX: usize = 200;
 /// The index of pending letters is used when at most one letter in so many is pending.
@@ -126,17 +156,28 @@ impl SqlTables {
             sql: format!("({})", compiled.sql),
             params: compiled.params.into_iter().map(value).collect(),
         };
+        // Purged letters are left out of everything that does not ask for them, as the evaluator does.
+        if !ask.filter.names_purged() {
+            condition.sql = format!("letters.status <> 'purged' AND {}", condition.sql);
+        }
         if let Some(statuses) = ask.statuses {
             let marks = vec!["?"; statuses.len()].join(", ");
             condition.sql = format!("letters.status IN ({marks}) AND {}", condition.sql);
             let names = statuses.iter().map(|status| Value::Text(status.name().into()));
             condition.params = names.chain(condition.params).collect();
         }
-        let sources = self.sources(ask)?.unwrap_or_else(|| vec![Source::letters("1", Vec::new())]);
-        Ok(Plan { sources, condition, exact: compiled.exact })
+        let whole = |sources| Stretch { after: ask.after, up_to: ask.up_to, sources };
+        let stretches = match self.sources(ask)? {
+            Some(sources) => vec![whole(sources)],
+            None => match self.by_text(ask, compiled.exact)? {
+                Some(stretches) => stretches,
+                None => vec![whole(self.by_status(ask)?.unwrap_or_else(|| vec![Source::rows()]))],
+            },
+        };
+        Ok(Plan { stretches, condition, exact: compiled.exact })
     }
 
-    /// The index that leads to the fewest rows; nothing when all letters have to be walked.
+    /// The index of a value that every match has; nothing when there is none, or it leads to too many letters.
     fn sources(&self, ask: &Ask<'_>) -> Kept<Option<Vec<Source>>> {
         let mut anchors = ask.filter.anchors();
         anchors.sort_by_key(rank);
@@ -148,7 +189,7 @@ impl SqlTables {
                 Anchor::Keys(keys) => {
                     Some(vec![one_of("letters.key", keys.iter().map(|key| Value::Text(key.clone())))])
                 }
-                Anchor::Leaves(leaves) => self.by_leaf(leaves.clone()),
+                Anchor::Leaves(leaves) => Self::by_leaf(leaves.clone()),
                 Anchor::Groups(groups) => {
                     let mut leaves = groups.clone();
                     for group in groups {
@@ -157,9 +198,9 @@ impl SqlTables {
                             self.all(sql, &[&rows::leaf(*group)], |row| row.get::<_, rows::Cell<LeafId>>(0))?;
                         leaves.extend(of_group.into_iter().map(|cell| cell.0));
                     }
-                    self.by_leaf(leaves)
+                    Self::by_leaf(leaves)
                 }
-                Anchor::Statuses(names) => self.by_status(names)?,
+                Anchor::Statuses(_) => None,
             };
             if sources.is_some() {
                 return Ok(sources);
@@ -168,8 +209,34 @@ impl SqlTables {
         Ok(None)
     }
 
+    /// The text index for what it has, and the letters themselves for what it has not.
+    fn by_text(&self, ask: &Ask<'_>, exact: bool) -> Kept<Option<Vec<Stretch>>> {
+        if exact {
+            return Ok(None);
+        }
+        let Some(wording) = ask.filter.wording(self.payloads_indexed()?) else { return Ok(None) };
+        let indexed_to = self.indexed_to()?;
+        let found = Source {
+            from: "letters_text CROSS JOIN letters ON letters.death = letters_text.rowid",
+            death: "letters_text.rowid",
+            condition: Condition::new("letters_text MATCH ?", vec![Value::Text(text::question(&wording))]),
+            window: Some(WINDOW),
+        };
+        let stale = Source {
+            from: "text_stale CROSS JOIN letters ON letters.death = text_stale.death",
+            death: "text_stale.death",
+            ..Source::rows()
+        };
+        let old = Stretch { after: ask.after, up_to: ask.up_to.min(indexed_to), sources: vec![found, stale] };
+        let new =
+            Stretch { after: ask.after.max(indexed_to), up_to: ask.up_to, sources: vec![Source::rows()] };
+        let mut both = if ask.latest_first { vec![new, old] } else { vec![old, new] };
+        both.retain(|stretch| stretch.after < stretch.up_to);
+        Ok(Some(both))
+    }
+
     /// One source per leaf: each is in the order of deaths.
-    fn by_leaf(&self, mut leaves: Vec<LeafId>) -> Option<Vec<Source>> {
+    fn by_leaf(mut leaves: Vec<LeafId>) -> Option<Vec<Source>> {
         leaves.sort_unstable();
         leaves.dedup();
         let source =
@@ -177,9 +244,14 @@ impl SqlTables {
         (leaves.len() <= SOURCES_MAX).then(|| leaves.iter().map(source).collect())
     }
 
-    fn by_status(&self, names: &[&'static str]) -> Kept<Option<Vec<Source>>> {
+    /// The index of a status that few letters have.
+    fn by_status(&self, ask: &Ask<'_>) -> Kept<Option<Vec<Source>>> {
+        let anchors = ask.filter.anchors();
+        let statuses = anchors
+            .iter()
+            .find_map(|anchor| if let Anchor::Statuses(names) = anchor { Some(names.clone()) } else { None });
+        let Some(mut names) = statuses else { return Ok(None) };
         let rare = [Status::Review.name(), Status::Quarantined.name()];
-        let mut names = names.to_vec();
         names.sort_unstable();
         names.dedup();
         if names.iter().all(|name| rare.contains(name)) {

@@ -3,7 +3,7 @@
 //! where it stopped.
 
 use super::errors::{damaged, kept};
-use super::narrow::{Condition, Plan, Source};
+use super::narrow::{Condition, Plan, Source, Stretch};
 use super::reads::SqlTables;
 use super::rows::{self, int};
 use crate::engine::tables::{Ask, Candidates, Frozen, Kept, Letter};
@@ -24,14 +24,13 @@ struct Stream<'p> {
     sql: String,
     /// Deaths, and whether each meets the condition.
     ahead: VecDeque<(u64, bool)>,
-    /// The last death that was read.
-    read_to: Option<u64>,
-    dry: bool,
+    /// Deaths after this one, and up to that one, are still to be read.
+    left: (u64, u64),
 }
 
 impl<'p> Stream<'p> {
-    fn new(source: &'p Source, plan: &Plan, ask: &Ask<'_>) -> Self {
-        let Source { from, death, condition } = source;
+    fn new(source: &'p Source, stretch: &Stretch, plan: &Plan, ask: &Ask<'_>) -> Self {
+        let Source { from, death, condition, .. } = source;
         let order = if ask.latest_first { "DESC" } else { "ASC" };
         let sql = format!(
             "SELECT {death}, ({wanted}) FROM {from} WHERE {found} AND {death} > ? AND {death} <= ? \
@@ -39,68 +38,107 @@ impl<'p> Stream<'p> {
             wanted = plan.condition.sql,
             found = condition.sql,
         );
-        Self { source, sql, ahead: VecDeque::new(), read_to: None, dry: false }
+        Self { source, sql, ahead: VecDeque::new(), left: (stretch.after, stretch.up_to) }
     }
 
-    /// Reads the next batch if nothing is ahead.
+    const fn is_dry(&self) -> bool {
+        self.left.0 >= self.left.1
+    }
+
+    /// Reads the next batch if nothing is ahead; says how many rows that were. A source with a window may come back
+    /// with nothing when time is up.
     fn fill(&mut self, tables: &SqlTables, plan: &Plan, ask: &Ask<'_>, batch: usize) -> Kept<usize> {
-        if self.dry || !self.ahead.is_empty() {
-            return Ok(0);
+        while self.ahead.is_empty() && !self.is_dry() {
+            let (mut after, mut up_to) = self.left;
+            match self.source.window {
+                Some(width) if ask.latest_first => after = after.max(up_to.saturating_sub(width)),
+                Some(width) => up_to = up_to.min(after.saturating_add(width)),
+                None => {}
+            }
+            let range = [int(after), int(up_to), int(batch as u64)].map(Value::Integer);
+            let bound = plan.condition.params.iter().chain(&self.source.condition.params).chain(&range);
+            let params: Vec<&dyn ToSql> = bound.map(|p| p as &dyn ToSql).collect();
+            let read = tables.all(&self.sql, &params, |row| {
+                Ok((row.get::<_, u64>(0)?, row.get::<_, Option<bool>>(1)?.unwrap_or(false)))
+            })?;
+            let last = read.last().map(|(death, _)| *death).filter(|_| read.len() >= batch);
+            match (last, ask.latest_first) {
+                (Some(death), true) => self.left.1 = death.saturating_sub(1),
+                (Some(death), false) => self.left.0 = death,
+                (None, true) => self.left.1 = after,
+                (None, false) => self.left.0 = up_to,
+            }
+            self.ahead = read.into();
+            if is_late(ask) {
+                break;
+            }
         }
-        let (mut after, mut up_to) = (ask.after, ask.up_to);
-        match self.read_to {
-            Some(death) if ask.latest_first => up_to = death.saturating_sub(1),
-            Some(death) => after = death,
-            None => {}
-        }
-        let range =
-            [Value::Integer(int(after)), Value::Integer(int(up_to)), Value::Integer(int(batch as u64))];
-        let bound = plan.condition.params.iter().chain(&self.source.condition.params).chain(&range);
-        let params: Vec<&dyn ToSql> = bound.map(|p| p as &dyn ToSql).collect();
-        let read = tables.all(&self.sql, &params, |row| {
-            Ok((row.get::<_, u64>(0)?, row.get::<_, Option<bool>>(1)?.unwrap_or(false)))
-        })?;
-        self.dry = read.len() < batch;
-        self.read_to = read.last().map(|(death, _)| *death).or(self.read_to);
-        self.ahead = read.into();
         Ok(self.ahead.len())
     }
+
+    /// The next death it may still have: one that was read, or one beyond everything that was.
+    fn next(&self, ask: &Ask<'_>) -> Option<(u64, bool)> {
+        match self.ahead.front() {
+            Some((death, _)) => Some((*death, true)),
+            None if self.is_dry() => None,
+            None if ask.latest_first => Some((self.left.1, false)),
+            None => Some((self.left.0.saturating_add(1), false)),
+        }
+    }
+}
+
+fn is_late(ask: &Ask<'_>) -> bool {
+    ask.until.is_some_and(|until| Instant::now() >= until)
 }
 
 impl SqlTables {
     /// The deaths of letters that may match; see [`crate::engine::tables::Reads::candidates`].
     pub(super) fn find(&self, ask: &Ask<'_>) -> Kept<Candidates> {
         let plan = self.plan(ask)?;
-        let mut streams: Vec<Stream<'_>> =
-            plan.sources.iter().map(|source| Stream::new(source, &plan, ask)).collect();
-        let batch = (2 * BATCH / streams.len().max(1)).clamp(8, BATCH);
         let start = if ask.latest_first { ask.up_to.saturating_add(1) } else { ask.after };
         let mut found = Candidates { reached: start, exact: plan.exact, ..Candidates::default() };
+        for stretch in &plan.stretches {
+            if !self.find_in(stretch, &plan, ask, &mut found)? {
+                return Ok(found);
+            }
+        }
+        found.ended = true;
+        Ok(found)
+    }
+
+    /// Merges the sources of a stretch by death; says whether it came to the end of it.
+    fn find_in(&self, stretch: &Stretch, plan: &Plan, ask: &Ask<'_>, found: &mut Candidates) -> Kept<bool> {
+        let mut streams: Vec<Stream<'_>> =
+            stretch.sources.iter().map(|source| Stream::new(source, stretch, plan, ask)).collect();
+        let batch = (2 * BATCH / streams.len().max(1)).clamp(8, BATCH).min(ask.rows.max(1));
         loop {
-            for stream in &mut streams {
-                found.looked_at += stream.fill(self, &plan, ask, batch)?;
+            for stream in streams.iter_mut().filter(|stream| stream.ahead.is_empty()) {
+                found.looked_at += stream.fill(self, plan, ask, batch)?;
             }
             let heads =
-                streams.iter().enumerate().filter_map(|(n, s)| s.ahead.front().map(|(death, _)| (*death, n)));
-            let next = if ask.latest_first { heads.max() } else { heads.min() };
-            let Some((_, n)) = next else {
-                found.ended = true;
-                return Ok(found);
+                streams.iter().enumerate().filter_map(|(n, s)| s.next(ask).map(|(d, read)| (d, read, n)));
+            let next = if ask.latest_first {
+                heads.max_by_key(|(death, read, _)| (*death, !*read))
+            } else {
+                heads.min_by_key(|(death, read, _)| (*death, *read))
             };
-            let Some((death, meets)) = streams.get_mut(n).and_then(|stream| stream.ahead.pop_front()) else {
-                return Err(damaged("a source of letters ended while it was read"));
-            };
+            let Some((death, read, n)) = next else { return Ok(true) };
+            if !read {
+                // Time was up before this source came to its next letter: it begins there the next time.
+                found.reached =
+                    if ask.latest_first { death.saturating_add(1) } else { death.saturating_sub(1) };
+                return Ok(false);
+            }
+            let taken = streams.get_mut(n).and_then(|stream| stream.ahead.pop_front());
+            let new = found.reached != death;
             found.reached = death;
-            if meets {
+            if new && taken.is_some_and(|(_, meets)| meets) {
                 found.deaths.push(death);
             }
             let at_a_seam = streams.get(n).is_some_and(|stream| stream.ahead.is_empty());
-            let enough = found.deaths.len() >= ask.hits
-                || (at_a_seam
-                    && (found.looked_at >= ask.rows
-                        || ask.until.is_some_and(|until| Instant::now() >= until)));
-            if enough {
-                return Ok(found);
+            let looked_enough = at_a_seam && (found.looked_at >= ask.rows || is_late(ask));
+            if found.deaths.len() >= ask.hits || looked_enough {
+                return Ok(false);
             }
         }
     }
@@ -126,7 +164,7 @@ impl SqlTables {
         let groups: HashMap<LeafId, LeafId> = groups.into_iter().collect();
         let mut survey = Survey::default();
         let mut counter = Counter { groups: &groups, queues: HashMap::new(), now: ask.now };
-        for Source { from, death, condition } in &plan.sources {
+        for Source { from, death, condition, .. } in plan.sources() {
             let sql = format!(
                 "SELECT leaf, queue, status, reason, dead_at, redrives, size, key IS NOT NULL, ordering_key IS NOT NULL \
                  FROM {from} WHERE {} AND {death} > ? AND {death} <= ? AND {}",
@@ -145,9 +183,9 @@ impl SqlTables {
         if !plan.exact {
             return Ok(None);
         }
-        let each = (ask.rows / plan.sources.len().max(1)).max(1);
+        let each = (ask.rows / plan.sources().count().max(1)).max(1);
         let mut end = None;
-        for Source { from, death, condition } in &plan.sources {
+        for Source { from, death, condition, .. } in plan.sources() {
             let sql = format!(
                 "SELECT {death} FROM {from} WHERE {} AND {death} > ? AND {death} <= ? ORDER BY {death} LIMIT 1 OFFSET ?",
                 condition.sql
@@ -161,7 +199,7 @@ impl SqlTables {
         let frozen_to = end.unwrap_or(ask.up_to);
         let operation = Value::Blob(id.to_bytes().to_vec());
         let mut members = 0;
-        for Source { from, death, condition } in &plan.sources {
+        for Source { from, death, condition, .. } in plan.sources() {
             let sql = format!(
                 "INSERT INTO members(operation, position, id, version, outcome) \
                  SELECT ?, letters.death, letters.id, letters.version, 'waiting' FROM {from} \
