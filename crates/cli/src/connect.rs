@@ -102,6 +102,7 @@ impl App {
         let choice = Choice::made(global.columns.map(|named| named.0), global.template);
         let format = format.unwrap_or(Format::Table);
         let out = Output::new(format, global.time.or(config.time), color, global.quiet, choice);
+        crate::output::mask_with(config.known.masking.clone());
         let user = || std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).ok();
         let actor = global.actor.or_else(|| config.actor.clone()).or_else(user);
         Self {

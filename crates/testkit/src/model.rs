@@ -3,6 +3,7 @@
 //! share nothing with a store. `fate` is what follows from
 //! a change, `letters` the dead-letter verbs, `pages` what only reads and the traits themselves.
 
+mod export;
 mod fate;
 mod groups;
 mod house;

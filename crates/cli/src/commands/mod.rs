@@ -26,7 +26,7 @@ use crate::args::{Command, Global, ListArgs, Order, PageArgs, When};
 use crate::config::Config;
 use crate::connect::{App, Link};
 use crate::exit_code::{CliError, Done, ExitCode};
-use crate::output::{Show, choice, complain, value};
+use crate::output::{Show, choice, complain, rules, value};
 use redrive::core::error::{Outcome, Refusal};
 use redrive::core::failure::ErrorInfo;
 use redrive::core::filter::Filter;
@@ -145,7 +145,9 @@ async fn listed<T: Show>(
         let request = PageRequest { limit: Some(limits::PAGE_ITEMS_MAX), cursor };
         let page = store.ask(async |store| fetch(store, request.clone()).await).await?;
         for item in page.items {
-            kept.push((choice::at(&value(&item)?, &order.field).cloned(), item));
+            // An order tells of what is ordered: only by what is shown.
+            let shown = value(item.masked(rules()).as_ref().unwrap_or(&item))?;
+            kept.push((choice::at(&shown, &order.field).cloned(), item));
         }
         kept.sort_by(|(a, _), (b, _)| in_order(order, a.as_ref(), b.as_ref()));
         left_out += kept.len().saturating_sub(wanted);
@@ -264,7 +266,7 @@ pub(crate) fn error_text(error: &ErrorInfo) -> String {
 const PAYLOAD_SHOWN: usize = 2 * 1024;
 
 /// A payload for people: its text, or that it is none.
-fn payload_text(payload: &Payload) -> String {
+pub(crate) fn payload_text(payload: &Payload) -> String {
     let size = payload.bytes.len();
     match std::str::from_utf8(&payload.bytes) {
         Ok(text) if size <= PAYLOAD_SHOWN => text.to_owned(),

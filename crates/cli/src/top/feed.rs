@@ -8,6 +8,7 @@ use super::update::{Event, Heard, News, PageNews};
 use crate::commands::filter;
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::CliError;
+use crate::output::rules;
 use redrive::core::dead_letter::{Act, ActRequest, Status, next_status};
 use redrive::core::error::{Error, Refusal, StoreErrorKind};
 use redrive::core::filter::Filter;
@@ -136,18 +137,18 @@ impl<'a> Feed<'a> {
                     },
                     None => None,
                 };
-                PageNews::Groups(groups.iter().map(story::group_row).collect(), facts)
+                PageNews::Groups(groups.iter().map(|group| story::group_row(group, rules())).collect(), facts)
             }
             Want::Letters { scope, start } => {
                 let cursor = start.as_ref().map(|start| start.cursor.clone());
                 let page = PageRequest { limit: Some(super::state::LETTERS_PAGE), cursor };
                 let filter = scope.filter().map_err(CliError::usage)?;
                 let page = store.letters(Query { filter, page }).await?;
-                let rows = page.items.iter().map(story::letter_row).collect();
+                let rows = page.items.iter().map(|letter| story::letter_row(letter, rules())).collect();
                 PageNews::Letters { scope: scope.clone(), start: start.clone(), rows, next: page.next }
             }
             Want::Letter(id) => match store.letter(*id).await {
-                Ok(letter) => PageNews::Letter(*id, Some(Box::new(story::sheet(&letter)))),
+                Ok(letter) => PageNews::Letter(*id, Some(Box::new(story::sheet(&letter, rules())))),
                 Err(Error::Refused(Refusal::NoSuchLetter { .. })) => PageNews::Letter(*id, None),
                 Err(error) => return Err(error.into()),
             },
@@ -242,7 +243,7 @@ impl<'a> Feed<'a> {
         let filter = possible(intent)?;
         let preview = self.store().preview(filter, SAMPLE).await?;
         let latest = preview.sample.iter().map(|letter| {
-            let row = story::letter_row(letter);
+            let row = story::letter_row(letter, rules());
             format!("{} {} {}", row.queue, row.status, row.error)
         });
         let lines = latest.collect();

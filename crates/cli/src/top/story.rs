@@ -2,11 +2,12 @@
 //! Pure. It leaves out what has no place on a screen; it decides nothing.
 
 use super::state::{GroupFacts, GroupRow, LetterRow, Moment, OperationRow, Pulse, Sample, Sheet};
-use crate::commands::error_text;
+use crate::commands::{error_text, payload_text};
 use redrive::core::breaker::BreakerView;
 use redrive::core::dead_letter::{self, DeadLetter};
 use redrive::core::group::{Group, GroupDetail};
 use redrive::core::ids::QueueName;
+use redrive::core::masking::Rules;
 use redrive::core::metrics::Stats;
 use redrive::core::operation::Operation;
 use redrive::core::store::Queue;
@@ -22,7 +23,8 @@ fn cut(text: &str, most: usize) -> String {
 }
 
 /// A group as a row.
-pub(super) fn group_row(group: &Group) -> GroupRow {
+pub(super) fn group_row(group: &Group, rules: &Rules) -> GroupRow {
+    let group = rules.group(group);
     let queues: Vec<&str> = group.queues.iter().map(QueueName::as_str).collect();
     GroupRow {
         id: group.id,
@@ -38,7 +40,7 @@ pub(super) fn group_row(group: &Group) -> GroupRow {
 }
 
 /// A letter as a row.
-pub(super) fn letter_row(letter: &DeadLetter) -> LetterRow {
+pub(super) fn letter_row(letter: &DeadLetter, rules: &Rules) -> LetterRow {
     LetterRow {
         id: letter.id(),
         death: letter.death,
@@ -50,12 +52,14 @@ pub(super) fn letter_row(letter: &DeadLetter) -> LetterRow {
         attempts: letter.message.attempts,
         redrives: letter.file.redrives,
         dead_at: letter.file.dead_at,
-        error: cut(&error_text(&letter.error), ROW_CHARS),
+        error: rules.mask_text(&cut(&error_text(&letter.error), ROW_CHARS)).into_owned(),
     }
 }
 
-/// A letter whole, but for its payload: that is shown by `redrive dlq show`.
-pub(super) fn sheet(letter: &DeadLetter) -> Sheet {
+/// A letter whole, masked; `redrive dlq show --reveal` shows what is not shown here.
+pub(super) fn sheet(letter: &DeadLetter, rules: &Rules) -> Sheet {
+    let size = letter.message.envelope.payload.bytes.len();
+    let letter = rules.letter(letter);
     let (envelope, file) = (&letter.message.envelope, &letter.file);
     let payload = &envelope.payload;
     let mut fields = vec![
@@ -63,7 +67,7 @@ pub(super) fn sheet(letter: &DeadLetter) -> Sheet {
         ("queue", format!("{} -> {}", envelope.queue, file.dlq)),
         ("reason", format!("{}, {}, {}", file.reason, file.category, file.route)),
         ("group", format!("{}  {}", letter.group, letter.signature)),
-        ("payload", format!("{} bytes, {}", payload.bytes.len(), payload.content_type)),
+        ("payload", format!("{size} bytes, {}", payload.content_type)),
     ];
     let mut more = |name, value: Option<String>| {
         if let Some(value) = value.filter(|value| !value.is_empty()) {
@@ -84,7 +88,7 @@ pub(super) fn sheet(letter: &DeadLetter) -> Sheet {
         status: file.status,
         fields,
         timeline: letter.timeline().into_iter().map(moment).collect(),
-        payload: String::new(),
+        payload: payload_text(payload),
         stack: cut(letter.error.stack.as_deref().unwrap_or_default(), TEXT_CHARS),
     }
 }

@@ -111,7 +111,7 @@ fn sheet(n: u8) -> Sheet {
             ),
             moment(now().plus(Span::from_days(29)), "removed by retention", ""),
         ],
-        payload: String::new(),
+        payload: r#"{"order":4411,"amount":"12.50","card":"***"}"#.into(),
         stack: String::new(),
     }
 }

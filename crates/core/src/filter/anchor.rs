@@ -89,13 +89,13 @@ const fn parts_of(field: &Field) -> (bool, bool) {
         | Field::Deliveries
         | Field::Generation
         | Field::Redrives
+        | Field::Owner
+        | Field::Held
+        | Field::Snoozed
         | Field::Failures
         | Field::Age
         | Field::Died
         | Field::Failed
-        | Field::Owner
-        | Field::Held
-        | Field::Snoozed
         | Field::Key
         | Field::OrderingKey => (false, false),
         Field::Enqueued

@@ -22,6 +22,7 @@ use redrive_core::store::{
     check_snooze,
 };
 use redrive_core::time::Time;
+use redrive_core::transfer::{self, death_of_import};
 
 /// Turns per-entry outcomes into results; an error of the store ends the batch.
 pub(super) fn each<I, R>(batch: Vec<I>, mut one: impl FnMut(I) -> Outcome<R>) -> Outcome<Each<R>> {
@@ -316,7 +317,7 @@ impl<T: Tables> Engine<T> {
         self.ensure_queue(&letter.message.envelope.queue, &QueuePolicy::default())?;
         let heads = self.heads()?;
         heads.seq += 1;
-        heads.death += 1;
+        heads.death = death_of_import(letter.death, heads.death);
         let (seq, death) = (heads.seq, heads.death);
         let envelope = &letter.message.envelope;
         let rules = self.queue(&envelope.queue)?.policy.breaker.clone();
@@ -325,8 +326,10 @@ impl<T: Tables> Engine<T> {
         let ttl = letter.message.envelope.ttl;
         self.tables.put_body(seq, body, ttl, letter.message.envelope.enqueued_at)?;
         let template = letter.signature.clone();
+        self.expect_group(&letter)?;
         letter.file.leaf = self.adopt(letter.file.leaf, &template, &letter.error, now)?;
         self.import_history(&slip, &letter, now)?;
+        self.put_into_group(letter.file.leaf, letter.group, now)?;
         let row = imported(letter, slip, death);
         let open = i64::from(!row.file.status.is_closed());
         self.count_leaf(leaf_key(&row.slip, row.file.leaf), |c| c.add(open, 1, 0, now))?;
@@ -403,6 +406,7 @@ pub(crate) fn check_import(letter: &DeadLetter) -> Result<NewMessage, Refusal> {
         enqueued_by: e.enqueued_by.clone(),
         ..NewMessage::new(e.id, e.queue.clone(), e.payload.clone())
     };
+    transfer::check_import(letter)?;
     new.check()?;
     let kept = letter.message.failures.len();
     if kept > 2 * limits::HISTORY_EDGE as usize || kept > letter.message.failed as usize {

@@ -18,6 +18,7 @@ use redrive_core::store::{
     check_snooze,
 };
 use redrive_core::time::Time;
+use redrive_core::transfer::{check_import, death_of_import};
 use std::collections::BTreeSet;
 
 impl Books {
@@ -383,12 +384,14 @@ impl Books {
         now: Time,
     ) -> Result<MessageId, Refusal> {
         let id = letter.id();
+        check_import(&letter)?;
         if self.live_at(id).is_some() || self.letter_at(id).is_some() {
             return Err(Refusal::IdConflict { id });
         }
-        let DeadLetter { mut message, mut file, signature, error, .. } = letter;
+        self.check_new(&letter.message.envelope.queue)?;
+        self.expect_group(&letter);
+        let DeadLetter { mut message, mut file, signature, error, group, death, .. } = letter;
         let mut envelope = message.envelope;
-        self.check_new(&envelope.queue)?;
         let counts = &mut self.queues.entry(envelope.queue.clone()).or_default().counts;
         counts.enqueued += 1;
         *(if file.status == Status::Purged { &mut counts.purged } else { &mut counts.dead }) += 1;
@@ -405,6 +408,7 @@ impl Books {
         }
         let open = i64::from(!file.status.is_closed());
         file.leaf = self.adopt(file.leaf, &signature, &error, now);
+        self.join_group(file.leaf, group, now);
         self.tally(&envelope, file.leaf, [open, 1, 0], now);
         // The kept history is the first and the last ten of `failed`: number it so that it goes on right.
         let kept = u32::try_from(message.failures.len()).expect("bounded");
@@ -426,7 +430,7 @@ impl Books {
             file.status = Status::Pending;
         }
         (file.consumer, file.consumer_until) = (None, None);
-        self.deaths += 1;
+        self.deaths = death_of_import(death, self.deaths);
         self.drawers.insert(file.dlq.clone());
         self.letters.push(Letter {
             record: Record { envelope, life },
