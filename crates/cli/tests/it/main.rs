@@ -22,6 +22,8 @@ mod run;
 mod signature;
 mod story;
 mod support;
+mod terminal;
 mod together;
+mod top;
 mod transfer;
 mod work;
