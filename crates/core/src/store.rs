@@ -23,6 +23,7 @@ use crate::operation::{Control, Member, Operation, OperationSpec, Preview};
 use crate::policy::{Override, QueuePolicy};
 use crate::progress::Progress;
 use crate::query::{Page, PageRequest, Query};
+use crate::revision::Revision;
 use crate::time::{Span, Time};
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -440,6 +441,10 @@ pub trait Letters: Send + Sync {
 
     /// One letter with its kept history. **I33** payload bit-exact, every attempt.
     async fn letter(&self, id: MessageId) -> Outcome<DeadLetter>;
+
+    /// Every content one letter had, oldest first and the present one last, with who changed it and why; nothing
+    /// when it was erased. **I39** the original is always among them.
+    async fn revisions(&self, id: MessageId) -> Outcome<Vec<Revision>>;
 
     /// Every drawer that has or had letters, by name.
     async fn drawers(&self) -> Outcome<Vec<Drawer>>;

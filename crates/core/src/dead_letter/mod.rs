@@ -8,8 +8,10 @@ use crate::ids::{GroupId, LeafId, LeaseToken, MessageId, QueueName};
 use crate::lifecycle::Life;
 use crate::limits;
 use crate::message::{Message, Slip};
+use crate::patch::Patch;
 use crate::poison::Release;
 use crate::policy::{OnDead, QueuePolicy};
+use crate::revision::{Edit, EditMark, Erased, Revision};
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 
@@ -52,6 +54,17 @@ pub enum Act {
     Note,
     /// Remove.
     Purge,
+    /// Give it other content; what it said before is kept.
+    Edit(Box<Edit>),
+    /// Change its JSON payload; what the patch does not name keeps its bytes.
+    Patch(Box<Patch>),
+    /// Give it the content it had in an earlier revision.
+    Restore {
+        /// Which; 0 is the original.
+        n: u32,
+    },
+    /// Remove payload, headers, context and every earlier content for good, and keep the rest as a tombstone.
+    Erase,
 }
 
 impl Act {
@@ -78,17 +91,28 @@ impl Act {
             Self::Resolve => Some(Move::Resolve),
             Self::Abandon => Some(Move::Abandon),
             Self::Reopen => Some(Move::Reopen),
-            Self::Note => None,
             Self::Purge => Some(Move::Purge),
+            Self::Note | Self::Edit(_) | Self::Patch(_) | Self::Restore { .. } | Self::Erase => None,
         }
     }
 
     /// The verb in audit, CLI and API.
     #[must_use]
     pub const fn name(&self) -> &'static str {
-        match self.as_move() {
-            Some(by) => by.name(),
-            None => "note",
+        match self {
+            Self::Retry(_) => Move::Retry.name(),
+            Self::Review => Move::Review.name(),
+            Self::Quarantine { .. } => Move::Quarantine.name(),
+            Self::Release => Move::Release.name(),
+            Self::Resolve => Move::Resolve.name(),
+            Self::Abandon => Move::Abandon.name(),
+            Self::Reopen => Move::Reopen.name(),
+            Self::Note => "note",
+            Self::Purge => Move::Purge.name(),
+            Self::Edit(_) => "edit",
+            Self::Patch(_) => "patch",
+            Self::Restore { .. } => "restore",
+            Self::Erase => "erase",
         }
     }
 }
@@ -218,6 +242,16 @@ pub struct File {
     /// Until when.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub consumer_until: Option<Time>,
+    /// How its content was changed, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub edits: Vec<EditMark>,
+    /// That its content is gone for good.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub erased: Option<Erased>,
+    /// The hash of the body it was enqueued with, once that is not its body any more: whoever sends the message
+    /// again sends that one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body_hash: Option<String>,
 }
 
 impl File {
@@ -264,11 +298,16 @@ impl File {
             available_at: now,
             consumer: None,
             consumer_until: None,
+            edits: Vec::new(),
+            erased: None,
+            body_hash: None,
         };
         if let Some(before) = previous {
             file.redrives = before.redrives;
             file.first_failed_at = before.first_failed_at;
             file.notes.clone_from(&before.notes);
+            file.edits.clone_from(&before.edits);
+            file.body_hash.clone_from(&before.body_hash);
             file.version = before.version + 1;
         }
         file
@@ -285,19 +324,17 @@ impl File {
         policy: &QueuePolicy,
         now: Time,
     ) -> Result<Acted, Refusal> {
-        if let Some(expected) = request.expected_version
-            && expected != self.version
-        {
-            return Err(Refusal::VersionConflict { id, expected, actual: self.version });
-        }
-        request.actor.check()?;
-        let Some(by) = request.act.as_move() else {
+        if request.act == Act::Note {
+            self.may_write(id, request)?;
             return Ok(Acted::Changed(Box::new(self.noted(&request.actor, now))));
+        }
+        self.may_act(id, request, now)?;
+        let Some(by) = request.act.as_move() else {
+            let why = format!("{} changes the content, not the file", request.act.name());
+            return Err(Refusal::invalid("act", why));
         };
-        if let (Some(worker), Some(until)) = (&self.consumer, self.consumer_until)
-            && until > now
-        {
-            return Err(Refusal::LetterLeased { id, worker: worker.clone(), until });
+        if self.erased.is_some() && by == Move::Retry {
+            return Err(Refusal::Erased { id, act: by.name().into() });
         }
         let Place::Stays(status) = next_status(id, self.status, by)? else { return Ok(Acted::Purged) };
         let mut next = self.moved(status, policy, &request.actor.name, now);
@@ -310,6 +347,7 @@ impl File {
             Act::Quarantine { until } => next.quarantined_until = Some(*until),
             Act::Resolve | Act::Abandon => next.resolution.clone_from(&request.actor.reason),
             Act::Release | Act::Reopen | Act::Note | Act::Purge => {}
+            Act::Edit(_) | Act::Patch(_) | Act::Restore { .. } | Act::Erase => {}
         }
         if self.status == Status::Review && status != Status::Review {
             next.reviewed_by = Some(request.actor.name.clone());
@@ -319,6 +357,27 @@ impl File {
             next = Self { version: next.version, ..next.noted(&request.actor, now) };
         }
         Ok(Acted::Changed(Box::new(next)))
+    }
+
+    /// Whether the letter is as the actor saw it.
+    fn may_write(&self, id: MessageId, request: &ActRequest) -> Result<(), Refusal> {
+        if let Some(expected) = request.expected_version
+            && expected != self.version
+        {
+            return Err(Refusal::VersionConflict { id, expected, actual: self.version });
+        }
+        request.actor.check()
+    }
+
+    /// The same, and whether nobody else has it in hand.
+    pub(crate) fn may_act(&self, id: MessageId, request: &ActRequest, now: Time) -> Result<(), Refusal> {
+        self.may_write(id, request)?;
+        if let (Some(worker), Some(until)) = (&self.consumer, self.consumer_until)
+            && until > now
+        {
+            return Err(Refusal::LetterLeased { id, worker: worker.clone(), until });
+        }
+        Ok(())
     }
 
     /// The file with a new status and everything that follows from the status alone.
@@ -335,7 +394,7 @@ impl File {
             expires_at: if closed { Some(now.plus(policy.retention)) } else { open_until },
             version: self.version + 1,
             holds_key: self.holds_key && !closed,
-            available_at: now,
+            available_at: if self.erased.is_some() { Time::NEVER } else { now },
             consumer: None,
             consumer_until: None,
             ..self.clone()
@@ -346,8 +405,9 @@ impl File {
     /// so, and only a few times: who comes back again and again is for a person.
     #[must_use]
     pub fn released_to(&self, policy: &QueuePolicy) -> Release {
+        let again = self.redrives < limits::AUTO_RELEASES_MAX && self.erased.is_none();
         match (policy.poison.release, self.reason) {
-            (Release::Queue, Reason::Poison) if self.redrives < limits::AUTO_RELEASES_MAX => Release::Queue,
+            (Release::Queue, Reason::Poison) if again => Release::Queue,
             (Release::Queue | Release::Review, _) => Release::Review,
         }
     }
@@ -419,14 +479,18 @@ impl File {
             | Status::Resolved
             | Status::Abandoned => false,
         };
-        open && self.available_at <= now && self.consumer_until.is_none_or(|until| until <= now)
+        open && self.erased.is_none()
+            && self.available_at <= now
+            && self.consumer_until.is_none_or(|until| until <= now)
     }
 
     /// Whether the letter may be sent back as it stands.
     #[must_use]
     pub const fn eligible(&self) -> bool {
         match self.status {
-            Status::Pending => !matches!(self.reason, Reason::Permanent | Reason::Undecodable),
+            Status::Pending => {
+                self.erased.is_none() && !matches!(self.reason, Reason::Permanent | Reason::Undecodable)
+            }
             Status::Retrying
             | Status::Review
             | Status::Quarantined
@@ -491,6 +555,9 @@ pub struct DeadLetter {
     pub review_required: bool,
     /// The order of deaths; a later death has a higher number.
     pub death: u64,
+    /// Its earlier contents, oldest first; only where the whole lineage is asked for, as in a full export.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub revisions: Vec<Revision>,
 }
 
 impl DeadLetter {
@@ -514,6 +581,7 @@ impl DeadLetter {
             eligible: file.eligible(),
             review_required: file.status == Status::Review,
             death,
+            revisions: Vec::new(),
             message,
             file,
         }

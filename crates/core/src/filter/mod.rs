@@ -31,6 +31,7 @@ mod tests;
 
 pub use field::Field;
 pub use item::ItemFilter;
+pub(crate) use json::Decimal;
 
 use crate::dead_letter::DeadLetter;
 use crate::ids::{GroupId, serde_as_text};

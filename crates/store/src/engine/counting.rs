@@ -69,6 +69,7 @@ impl<T: Tables> Engine<T> {
             Act::Review => (Event::Reviewed, 0),
             Act::Quarantine { .. } => (Event::Quarantined, 0),
             Act::Release | Act::Reopen | Act::Note | Act::Purge => return Ok(()),
+            Act::Edit(_) | Act::Patch(_) | Act::Restore { .. } | Act::Erase => return Ok(()),
         };
         self.tally(event, &slip.queue, &[], amount, now)
     }

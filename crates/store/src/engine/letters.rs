@@ -16,6 +16,7 @@ use redrive_core::message::{NewMessage, Slip};
 use redrive_core::metrics::{self, Event, Timer};
 use redrive_core::policy::QueuePolicy;
 use redrive_core::progress::Progress;
+use redrive_core::revision::{Content, check_lineage};
 use redrive_core::store::{
     Each, LetterLeaseRequest, LetterSettle, LetterSettlement, LetterState, check_lease, check_snooze,
 };
@@ -57,6 +58,9 @@ impl<T: Tables> Engine<T> {
         request: &ActRequest,
         now: Time,
     ) -> Outcome<LetterState> {
+        if request.act.is_content() {
+            return self.change_content(letter, request, now);
+        }
         let id = letter.slip.id;
         let policy = self.queue(&letter.slip.queue)?.policy.clone();
         match letter.file.act(id, request, &policy, now)? {
@@ -77,7 +81,11 @@ impl<T: Tables> Engine<T> {
                     | Act::Release
                     | Act::Reopen
                     | Act::Note
-                    | Act::Purge => {}
+                    | Act::Purge
+                    | Act::Edit(_)
+                    | Act::Patch(_)
+                    | Act::Restore { .. }
+                    | Act::Erase => {}
                 }
                 self.count_act(&letter.slip, &letter.file, &request.act, now)?;
                 let letter = self.replace_letter(letter, *file, now)?;
@@ -121,6 +129,9 @@ impl<T: Tables> Engine<T> {
         self.move_count(slip, Some(&Phase::Dead), &Phase::Over(Final::Purged))?;
         self.tables.drop_letter(letter)?;
         self.tables.drop_failures(slip)?;
+        if letter.file.revision() > 0 {
+            self.tables.drop_revisions(slip)?;
+        }
         self.tables.drop_body(slip)?;
         Ok(())
     }
@@ -181,7 +192,8 @@ impl<T: Tables> Engine<T> {
         };
         let file = match settlement.what {
             LetterSettle::Do { act, actor } => {
-                let request = ActRequest { id, act, actor, expected_version: None };
+                // Nobody else changes what it says while the consumer has it.
+                let request = ActRequest { id, act, actor, expected_version: Some(free.version) };
                 let freed = Letter { file: free, ..letter };
                 let state = self.act_on(&freed, &request, now)?;
                 self.tally(Event::Processed, &freed.slip.queue, &["done"], 0, now)?;
@@ -258,6 +270,9 @@ impl<T: Tables> Engine<T> {
         let template = letter.signature.clone();
         letter.file.leaf = self.adopt(letter.file.leaf, &template, &letter.error)?;
         self.import_history(&slip, &letter, now)?;
+        for revision in std::mem::take(&mut letter.revisions) {
+            self.tables.add_revision(&slip, revision.n, &revision.content)?;
+        }
         let row = imported(letter, slip, death);
         let open = i64::from(!row.file.status.is_closed());
         self.count_leaf(leaf_key(&row.slip, row.file.leaf), |c| c.add(open, 1, 0, now))?;
@@ -311,24 +326,8 @@ fn imported(letter: DeadLetter, slip: Slip, death: u64) -> Letter {
 
 /// Refuses an imported letter that no enqueue would have let in, and takes it apart for packing.
 pub(crate) fn check_import(letter: &DeadLetter) -> Result<NewMessage, Refusal> {
-    let e = &letter.message.envelope;
-    let new = NewMessage {
-        priority: Some(e.priority),
-        kind: e.kind.clone(),
-        headers: e.headers.clone(),
-        tags: e.tags.clone(),
-        key: e.key.clone(),
-        ordering_key: e.ordering_key.clone(),
-        reply_to: e.reply_to.clone(),
-        trace: e.trace.clone(),
-        context: e.context.clone(),
-        delay: e.delay,
-        ttl: e.ttl,
-        deadline: e.deadline,
-        max_attempts: e.max_attempts,
-        enqueued_by: e.enqueued_by.clone(),
-        ..NewMessage::new(e.id, e.queue.clone(), e.payload.clone())
-    };
+    let new = super::edit::as_new(&letter.message.envelope);
+    check_lineage(&letter.file, &Content::of(&letter.message.envelope), &letter.revisions)?;
     new.check()?;
     let kept = letter.message.failures.len();
     if kept > 2 * limits::HISTORY_EDGE as usize || kept > letter.message.failed as usize {

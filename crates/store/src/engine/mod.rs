@@ -4,6 +4,7 @@
 
 mod breakers;
 mod counting;
+mod edit;
 mod groups;
 mod hand_over;
 pub(crate) mod hot;
