@@ -99,6 +99,9 @@ pub(crate) fn of_refusal(refusal: &Refusal) -> (ExitCode, Option<&'static str>) 
         | Refusal::WrongStatus { .. }
         | Refusal::LetterLeased { .. }
         | Refusal::VersionConflict { .. }
+        | Refusal::PatchFailed { .. }
+        | Refusal::NoChange { .. }
+        | Refusal::Erased { .. }
         | Refusal::KeyConflict { .. }
         | Refusal::IdConflict { .. }
         | Refusal::WrongStage { .. }
@@ -173,6 +176,9 @@ mod tests {
             (Refusal::WrongStatus { id, status: Status::Retrying, act: text(), hint: text() }, 6),
             (Refusal::LetterLeased { id, worker: text(), until: at }, 6),
             (Refusal::VersionConflict { id, expected: 1, actual: 2 }, 6),
+            (Refusal::PatchFailed { id, why: text() }, 6),
+            (Refusal::NoChange { id }, 6),
+            (Refusal::Erased { id, act: text() }, 6),
             (Refusal::KeyConflict { queue: queue.clone(), key: text(), id }, 6),
             (Refusal::IdConflict { id }, 6),
             (Refusal::QueueFull { queue: queue.clone(), limit: text(), allowed: 1, actual: 1 }, 5),

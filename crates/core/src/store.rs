@@ -446,6 +446,20 @@ pub trait Letters: Send + Sync {
     /// when it was erased. **I39** the original is always among them.
     async fn revisions(&self, id: MessageId) -> Outcome<Vec<Revision>>;
 
+    /// The letter with its earlier contents, as a full export and another store need it. A letter that is edited
+    /// meanwhile is read again.
+    async fn with_lineage(&self, mut letter: DeadLetter) -> Outcome<DeadLetter> {
+        while !letter.file.edits.is_empty() && letter.file.erased.is_none() {
+            let mut revisions = self.revisions(letter.id()).await?;
+            if revisions.pop().is_some_and(|last| last.n == letter.file.revision()) {
+                letter.revisions = revisions;
+                break;
+            }
+            letter = self.letter(letter.id()).await?;
+        }
+        Ok(letter)
+    }
+
     /// Every drawer that has or had letters, by name.
     async fn drawers(&self) -> Outcome<Vec<Drawer>>;
 

@@ -19,7 +19,7 @@ use redrive_core::time::Time;
 pub struct Seen {
     /// Live messages with their failures, in the order of enqueues.
     pub messages: Vec<Message>,
-    /// Letters, latest death first.
+    /// Letters with what they said before, latest death first.
     pub letters: Vec<DeadLetter>,
     /// Queues by name.
     pub queues: Vec<Queue>,
@@ -79,9 +79,13 @@ impl Seen {
             let members = walk(|page| store.members(operation.id, page)).await?;
             operations.push((operation, members));
         }
+        let mut letters = Vec::new();
+        for letter in walk(|page| store.letters(everything(page))).await? {
+            letters.push(store.with_lineage(letter).await?);
+        }
         Ok(Self {
             messages,
-            letters: walk(|page| store.letters(everything(page))).await?,
+            letters,
             queues: store.queues().await?,
             drawers: store.drawers().await?,
             groups: walk(|page| store.groups(page)).await?,

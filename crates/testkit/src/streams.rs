@@ -30,9 +30,12 @@ use redrive_core::backoff::{Backoff, Growth, Jitter};
 use redrive_core::breaker::{BreakerKey, BreakerPolicy};
 use redrive_core::dead_letter::{Act, Retry};
 use redrive_core::failure::Route;
+use redrive_core::message::Payload;
 use redrive_core::operation::Control;
+use redrive_core::patch::Patch;
 use redrive_core::poison::{PoisonPolicy, Release};
 use redrive_core::policy::{OnDead, OnExpire, Override, QueuePolicy};
+use redrive_core::revision::Edit;
 use redrive_core::time::{Span, Time};
 use std::fmt;
 
@@ -119,6 +122,34 @@ pub enum ActOp {
     Note,
     /// Remove.
     Purge,
+    /// Other content: a JSON document with so many members, or so many bytes that are none.
+    Edit(usize),
+    /// One of [`PATCHES`].
+    Patch(usize),
+    /// The content of an earlier revision.
+    Restore(u32),
+    /// No content.
+    Erase,
+}
+
+/// The patches of every stream: most fit some documents and not others, one changes nothing.
+pub const PATCHES: [&str; 4] = [
+    r#"[{"op":"add","path":"/n","value":12345678901234567890123}]"#,
+    r#"[{"op":"replace","path":"/m0","value":[1.50]},{"op":"copy","from":"/m0","path":"/c"}]"#,
+    r#"[{"op":"remove","path":"/n"}]"#,
+    r#"[{"op":"test","path":"","value":{}}]"#,
+];
+
+/// Other content: by its number a document or not, with headers or not.
+fn edit(n: usize) -> Edit {
+    let members: Vec<String> = (0..n % 4).map(|m| format!(r#""m{m}": {n}"#)).collect();
+    let (text, content_type) = match n % 3 {
+        0 => ("y".repeat(n), ""),
+        _ => (format!("{{ {} }}", members.join(", ")), "application/json"),
+    };
+    let payload = Payload { bytes: text.into_bytes(), content_type: content_type.into() };
+    let headers = (n % 2 == 0).then(|| [("n".to_owned(), n.to_string())].into());
+    Edit { payload: (n % 5 != 0).then_some(payload), headers }
 }
 
 impl ActOp {
@@ -135,6 +166,12 @@ impl ActOp {
             Self::Reopen => Act::Reopen,
             Self::Note => Act::Note,
             Self::Purge => Act::Purge,
+            Self::Edit(n) => Act::Edit(Box::new(edit(*n))),
+            Self::Patch(n) => {
+                Act::Patch(Box::new(Patch::parse(PATCHES[n % PATCHES.len()]).expect("a patch")))
+            }
+            Self::Restore(n) => Act::Restore { n: *n },
+            Self::Erase => Act::Erase,
         }
     }
 }
@@ -268,6 +305,10 @@ fn act() -> impl Strategy<Value = ActOp> {
         2 => Just(ActOp::Reopen),
         1 => Just(ActOp::Note),
         3 => Just(ActOp::Purge),
+        4 => (0_usize..12).prop_map(ActOp::Edit),
+        2 => (0..PATCHES.len()).prop_map(ActOp::Patch),
+        2 => (0_u32..3).prop_map(ActOp::Restore),
+        1 => Just(ActOp::Erase),
     ]
 }
 

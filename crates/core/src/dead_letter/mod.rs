@@ -11,7 +11,7 @@ use crate::message::{Message, Slip};
 use crate::patch::Patch;
 use crate::poison::Release;
 use crate::policy::{OnDead, QueuePolicy};
-use crate::revision::{Edit, EditMark, Erased, Revision};
+use crate::revision::{Edit, EditMark, Erased, Revision, may_change};
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 
@@ -93,6 +93,18 @@ impl Act {
             Self::Reopen => Some(Move::Reopen),
             Self::Purge => Some(Move::Purge),
             Self::Note | Self::Edit(_) | Self::Patch(_) | Self::Restore { .. } | Self::Erase => None,
+        }
+    }
+
+    /// The status of a letter after this act; the one it has, when the act moves it nowhere. Gone when it is removed.
+    ///
+    /// # Errors
+    /// [`Refusal::WrongStatus`] when the status does not allow it, with a hint at what would work.
+    pub fn next_status(&self, id: MessageId, from: Status) -> Result<Place, Refusal> {
+        match self.as_move() {
+            Some(by) => next_status(id, from, by),
+            None if self.is_content() => may_change(id, from, self).map(|()| Place::Stays(from)),
+            None => Ok(Place::Stays(from)),
         }
     }
 

@@ -3,7 +3,7 @@
 use super::Engine;
 use super::tables::{Tables, unless_damaged};
 use redrive_core::audit::AuditEntry;
-use redrive_core::dead_letter::{Act, ActRequest, Actor, next_status};
+use redrive_core::dead_letter::{Act, ActRequest, Actor};
 use redrive_core::error::{Error, Outcome, Refusal};
 use redrive_core::ids::OperationId;
 use redrive_core::limits;
@@ -18,7 +18,7 @@ impl<T: Tables> Engine<T> {
         if let Some(known) = self.tables.operation(spec.id)? {
             return Ok(known);
         }
-        if matches!(spec.act, Act::Note | Act::Quarantine { .. }) {
+        if matches!(spec.act, Act::Note | Act::Quarantine { .. } | Act::Edit(_)) {
             let why = format!("{} is not done in bulk; act on single letters", spec.act.name());
             return Err(Refusal::invalid("act", why).into());
         }
@@ -55,9 +55,7 @@ impl<T: Tables> Engine<T> {
         let filter = super::reads::with_present_groups(&self.tables, &operation.filter)?;
         for letter in letters {
             let id = letter.slip.id;
-            let legal =
-                operation.act.as_move().is_some_and(|by| next_status(id, letter.file.status, by).is_ok());
-            if !legal {
+            if operation.act.next_status(id, letter.file.status).is_err() {
                 continue;
             }
             // A letter that cannot be read cannot be judged by a filter: it is left for `doctor` to name.

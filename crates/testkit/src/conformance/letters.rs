@@ -63,7 +63,7 @@ fn leads_to(from: Status, act: &Act) -> Option<&'static str> {
         Act::Abandon => open.then_some("abandoned"),
         Act::Reopen => closed.then_some("pending"),
         Act::Purge => closed.then_some("gone"),
-        Act::Note => Some(from.name()),
+        Act::Note | Act::Edit(_) | Act::Patch(_) | Act::Restore { .. } | Act::Erase => Some(from.name()),
     }
 }
 

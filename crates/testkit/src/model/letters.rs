@@ -2,7 +2,7 @@
 
 use super::{Books, Letter};
 use redrive_core::dead_letter::{
-    Act, ActRequest, Acted, Actor, CONSUMER_BACKOFF, CONSUMER_LEASE, DeadLetter, File, Status, next_status,
+    Act, ActRequest, Acted, Actor, CONSUMER_BACKOFF, CONSUMER_LEASE, DeadLetter, File, Status,
 };
 use redrive_core::error::Refusal;
 use redrive_core::ids::{LeaseToken, MessageId, OperationId};
@@ -13,6 +13,7 @@ use redrive_core::metrics::Event;
 use redrive_core::operation::{Member, MemberOutcome, Operation, Stage};
 use redrive_core::poison::Release;
 use redrive_core::progress::Progress;
+use redrive_core::revision::{Content, check_lineage};
 use redrive_core::store::{
     HandOver, LetterLeaseRequest, LetterSettle, LetterSettlement, LetterState, Reaped, check_lease,
     check_snooze,
@@ -48,6 +49,7 @@ impl Books {
         counts.leave(&Phase::Dead, 0);
         counts.enter(&Phase::Over(Final::Purged), 0);
         self.histories.remove(&record.envelope.id);
+        self.contents.remove(&record.envelope.id);
         record.envelope
     }
 
@@ -55,6 +57,9 @@ impl Books {
     fn act_on(&mut self, file: &File, request: &ActRequest, now: Time) -> Result<LetterState, Refusal> {
         let id = request.id;
         let at = self.letter_at(id).ok_or(Refusal::NoSuchLetter { id })?;
+        if request.act.is_content() {
+            return self.change_content(at, file, request, now);
+        }
         let record = self.letters[at].record.clone();
         let next = match file.act(id, request, self.policy(&record.envelope.queue), now)? {
             Acted::Changed(next) => *next,
@@ -79,6 +84,7 @@ impl Books {
             Act::Abandon => self.teach(&letter, |l| l.abandoned += 1),
             Act::Retry { .. } | Act::Review | Act::Quarantine { .. } | Act::Release => {}
             Act::Reopen | Act::Note | Act::Purge => {}
+            Act::Edit(_) | Act::Patch(_) | Act::Restore { .. } | Act::Erase => {}
         }
         let state = LetterState { id, status: Some(next.status), version: next.version };
         self.refile(at, next, now);
@@ -94,6 +100,7 @@ impl Books {
             Act::Review => (Event::Reviewed, 0),
             Act::Quarantine { .. } => (Event::Quarantined, 0),
             Act::Release | Act::Reopen | Act::Note | Act::Purge => return,
+            Act::Edit(_) | Act::Patch(_) | Act::Restore { .. } | Act::Erase => return,
         };
         self.happened(event, &letter.record.envelope.queue, &[], amount, now);
     }
@@ -169,7 +176,7 @@ impl Books {
         let free = File { consumer: None, consumer_until: None, ..file.clone() };
         let next = match said.what {
             LetterSettle::Do { act, actor } => {
-                let request = ActRequest { id, act, actor, expected_version: None };
+                let request = ActRequest { id, act, actor, expected_version: Some(file.version) };
                 let state = self.act_on(&free, &request, now)?;
                 self.happened(Event::Processed, &record.envelope.queue, &["done"], 0, now);
                 self.log(now, &request.actor, request.act.name(), id, 1);
@@ -248,11 +255,10 @@ impl Books {
                 next.sort_by_key(|l| l.death);
                 next.truncate(OPERATION_CHUNK);
                 let before = members.len();
-                let by = op.act.as_move().expect("checked at the start");
                 for letter in &next {
                     let (id, version) = (letter.record.envelope.id, letter.file.version);
                     let wanted = self.present(&op.filter).matches_letter(&self.show_letter(letter, now), now);
-                    if wanted && next_status(id, letter.file.status, by).is_ok() {
+                    if wanted && op.act.next_status(id, letter.file.status).is_ok() {
                         members.push(Member { id, version, outcome: MemberOutcome::Waiting });
                     }
                 }
@@ -287,10 +293,11 @@ impl Books {
         now: Time,
     ) -> Result<MessageId, Refusal> {
         let id = letter.id();
+        check_lineage(&letter.file, &Content::of(&letter.message.envelope), &letter.revisions)?;
         if self.live_at(id).is_some() || self.letter_at(id).is_some() {
             return Err(Refusal::IdConflict { id });
         }
-        let DeadLetter { mut message, mut file, signature, error, .. } = letter;
+        let DeadLetter { mut message, mut file, signature, error, revisions, .. } = letter;
         let mut envelope = message.envelope;
         self.check_new(&envelope.queue)?;
         let counts = &mut self.queues.entry(envelope.queue.clone()).or_default().counts;
@@ -300,6 +307,9 @@ impl Books {
         self.happened(Event::Imported, &envelope.queue, &[], 0, now);
         self.seq += 1;
         envelope.seq = self.seq;
+        if !revisions.is_empty() {
+            self.contents.insert(id, revisions.into_iter().map(|r| r.content).collect());
+        }
         let rules = self.policy(&envelope.queue).breaker.as_ref();
         let breaker = rules.and_then(|rules| rules.key.read(&envelope.headers, &envelope.payload));
         self.breaker_values.extend(breaker.map(|value| (id, value)));
