@@ -101,6 +101,8 @@ pub(crate) enum Command {
     /// Dead letters: look, decide, send back
     #[command(subcommand)]
     Dlq(dlq::DlqCommand),
+    /// Remove what dead letters say, for good, and keep their tombstones
+    Erase(Box<dlq::erase::EraseArgs>),
     /// Groups of failures with one cause
     #[command(subcommand)]
     Group(group::GroupCommand),

@@ -51,6 +51,7 @@ pub(crate) fn surroundings(global: Global, command: &Command) -> Result<App, Cli
         | Command::Message(_)
         | Command::Queue(_)
         | Command::Dlq(_)
+        | Command::Erase(_)
         | Command::Group(_)
         | Command::Breaker(_)
         | Command::Audit(_)
@@ -77,6 +78,7 @@ pub(crate) async fn run(app: &App, command: Command) -> Done {
         Command::Message(command) => message::run(app, command).await,
         Command::Queue(command) => queue::run(app, command).await,
         Command::Dlq(command) => dlq::run(app, command).await,
+        Command::Erase(args) => dlq::erase::run(app, *args).await,
         Command::Group(command) => group::run(app, command).await,
         Command::Breaker(command) => breaker::run(app, command).await,
         Command::Audit(command) => audit::run(app, command).await,

@@ -13,6 +13,7 @@ mod bad_input;
 mod bulk;
 mod classify;
 mod config;
+mod edit;
 mod intelligence;
 mod outputs;
 mod run;

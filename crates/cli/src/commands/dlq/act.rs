@@ -9,7 +9,7 @@ use crate::exit_code::{CliError, Done, ExitCode};
 use crate::output::{Column, Look, Show, complain};
 use crate::progress::Progress;
 use clap::Args;
-use redrive::core::dead_letter::{Act, ActRequest, DeadLetter, Retry, Status, next_status};
+use redrive::core::dead_letter::{Act, ActRequest, DeadLetter, Retry, Status};
 use redrive::core::filter::Filter;
 use redrive::core::ids::{MessageId, OperationId, QueueName};
 use redrive::core::limits;
@@ -80,6 +80,64 @@ pub(crate) struct RetryArgs {
     which: Selection,
 }
 
+impl Selection {
+    /// Those that match, for a command that says itself which.
+    pub(super) fn of(filter: String, reason: Option<String>) -> Self {
+        Self {
+            ids: Vec::new(),
+            filter: Some(filter),
+            job: None,
+            all: false,
+            resume: None,
+            yes: true,
+            dry_run: false,
+            max: None,
+            reason,
+            fail_empty: false,
+        }
+    }
+
+    /// The letters that were named one by one.
+    pub(super) fn ids(&self) -> &[MessageId] {
+        &self.ids
+    }
+
+    /// Whether an operation is to go on that was begun before.
+    pub(super) fn goes_on(&self) -> bool {
+        self.resume.is_some()
+    }
+
+    /// Whether nothing is to be done.
+    pub(super) fn is_dry(&self) -> bool {
+        self.dry_run
+    }
+
+    /// The filter that was given; nothing when letters were named or all are meant.
+    pub(super) fn matching(&self) -> Result<Option<Filter>, CliError> {
+        let mut matching = self.filter.as_deref().map(filter).transpose()?;
+        if let Some(job) = &self.job {
+            let queue: QueueName = format!("run.{job}")
+                .parse()
+                .map_err(|_| CliError::usage(format!("--job: {job:?} is no job's name")))?;
+            matching = Some(with_term(&matching.unwrap_or_default(), &format!("queue:{queue}"))?);
+        }
+        if matching.as_ref().is_some_and(Filter::is_all) {
+            return Err(CliError::usage(
+                "the filter is empty and would match everything; say --all if that is meant",
+            ));
+        }
+        Ok(matching)
+    }
+}
+
+/// The filter, and only letters whose status allows the act: what is counted is what will be done.
+pub(super) fn possible(act: &Act, filter: &Filter) -> Result<Filter, CliError> {
+    let any = redrive::new_id();
+    let allows = |status: &&Status| act.next_status(any, **status).is_ok();
+    let allowed: Vec<&str> = Status::ALL.iter().filter(allows).map(|status| status.name()).collect();
+    with_term(filter, &format!("status:{}", allowed.join(",")))
+}
+
 impl Show for LetterState {
     const COLUMNS: &'static [Column] =
         &[Column::whole("id"), Column::whole("status"), Column::number("version")];
@@ -146,18 +204,7 @@ pub(crate) async fn retry(app: &App, args: RetryArgs) -> Done {
 /// Runs a verb; `act` is told the store's time.
 pub(crate) async fn run(app: &App, which: Selection, act: impl FnOnce(Time) -> Act) -> Done {
     // A filter that does not parse must not even open the store.
-    let mut matching = which.filter.as_deref().map(filter).transpose()?;
-    if let Some(job) = &which.job {
-        let queue: QueueName = format!("run.{job}")
-            .parse()
-            .map_err(|_| CliError::usage(format!("--job: {job:?} is no job's name")))?;
-        matching = Some(with_term(&matching.unwrap_or_default(), &format!("queue:{queue}"))?);
-    }
-    if matching.as_ref().is_some_and(Filter::is_all) {
-        return Err(CliError::usage(
-            "the filter is empty and would match everything; say --all if that is meant",
-        ));
-    }
+    let matching = which.matching()?;
     let hold = if which.ids.len() == 1 { Hold::Moment } else { Hold::Long };
     let store = app.open(Access::Existing, hold).await?;
     let act = act(store.info().await?.now);
@@ -187,9 +234,7 @@ impl Verb<'_> {
     async fn one(&mut self, id: MessageId) -> Done {
         if self.which.dry_run {
             let letter = self.store.letter(id).await?;
-            if let Some(by) = self.act.as_move() {
-                next_status(id, letter.file.status, by)?;
-            }
+            self.act.next_status(id, letter.file.status)?;
             return self.show_dry_run(1, &[letter]);
         }
         self.app.out.one(&only(self.store.act(vec![self.request(id)]).await?)?)?;
@@ -214,7 +259,7 @@ impl Verb<'_> {
     }
 
     async fn matching(&mut self, filter: &Filter) -> Done {
-        let filter = self.possible(filter)?;
+        let filter = possible(&self.act, filter)?;
         let preview = self.store.ask(async |store| store.preview(filter.clone(), SAMPLE).await).await?;
         if preview.count == 0 {
             self.app.out.note(&format!("there is nothing to {}", self.act.name()));
@@ -243,15 +288,6 @@ impl Verb<'_> {
         }
         let members = operation.members;
         self.carry_out(operation, members).await
-    }
-
-    /// The filter, and only letters whose status allows the act: what is counted is what will be done.
-    fn possible(&self, filter: &Filter) -> Result<Filter, CliError> {
-        let any = redrive::new_id();
-        let allows =
-            |status: &&Status| self.act.as_move().is_none_or(|by| next_status(any, **status, by).is_ok());
-        let allowed: Vec<&str> = Status::ALL.iter().filter(allows).map(|status| status.name()).collect();
-        with_term(filter, &format!("status:{}", allowed.join(",")))
     }
 
     /// Shows what is about to happen and asks. `Some` ends the command: it was a dry run.
