@@ -2,8 +2,8 @@
 //! command's own flags stand with the command.
 
 use crate::commands::{
-    audit, backup, bench, breaker, classify, completions, dlq, doctor, enqueue, group, lease, message, queue,
-    run, settle, signature, work,
+    audit, backup, bench, breaker, classify, completions, dlq, doctor, enqueue, group, lease, marker,
+    message, queue, run, settle, signature, work,
 };
 use crate::output::{Format, TimeStyle, complain, escape};
 use clap::builder::TypedValueParser as _;
@@ -106,6 +106,8 @@ pub(crate) enum Command {
     /// Groups of failures with one cause
     #[command(subcommand)]
     Group(group::GroupCommand),
+    /// Note a moment, such as a deploy, to ask later what is new since
+    Marker(marker::MarkerArgs),
     /// Circuit breakers: what is taken for down, and what waits
     #[command(subcommand)]
     Breaker(breaker::BreakerCommand),

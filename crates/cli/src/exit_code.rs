@@ -103,8 +103,11 @@ pub(crate) fn of_refusal(refusal: &Refusal) -> (ExitCode, Option<&'static str>) 
         | Refusal::NoChange { .. }
         | Refusal::Erased { .. }
         | Refusal::KeyConflict { .. }
+        | Refusal::KeyInUse { .. }
+        | Refusal::RedrivenTooOften { .. }
         | Refusal::IdConflict { .. }
         | Refusal::WrongStage { .. }
+        | Refusal::WrongGroupStatus { .. }
         | Refusal::KvConflict { .. } => (ExitCode::Conflict, None),
         Refusal::QueueFull { .. } | Refusal::IsDrawer { .. } => (ExitCode::Refused, None),
         Refusal::Invalid { .. } => (ExitCode::Usage, None),
@@ -153,6 +156,7 @@ impl From<Error> for CliError {
 mod tests {
     use super::*;
     use redrive::core::dead_letter::Status;
+    use redrive::core::group::GroupStatus;
     use redrive::core::ids::{LeafId, OperationId};
     use redrive::core::lifecycle::State;
     use redrive::core::time::Time;
@@ -180,12 +184,23 @@ mod tests {
             (Refusal::NoChange { id }, 6),
             (Refusal::Erased { id, act: text() }, 6),
             (Refusal::KeyConflict { queue: queue.clone(), key: text(), id }, 6),
+            (Refusal::KeyInUse { id, key: text(), by: id }, 6),
+            (Refusal::RedrivenTooOften { id, redrives: 10, allowed: 10 }, 6),
             (Refusal::IdConflict { id }, 6),
             (Refusal::QueueFull { queue: queue.clone(), limit: text(), allowed: 1, actual: 1 }, 5),
             (Refusal::IsDrawer { queue: queue.clone(), owner: queue }, 5),
             (Refusal::invalid("f", "w"), 2),
             (Refusal::WrongStage { id: OperationId::new(id), stage: text(), command: text() }, 6),
             (Refusal::KvConflict { namespace: text(), key: text() }, 6),
+            (
+                Refusal::WrongGroupStatus {
+                    group: LeafId::new(1),
+                    status: GroupStatus::New,
+                    act: text(),
+                    hint: text(),
+                },
+                6,
+            ),
         ] {
             let error = CliError::from(refusal.clone());
             assert_eq!(error.code as u8, code, "{refusal}");

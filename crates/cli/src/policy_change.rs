@@ -97,6 +97,9 @@ pub(crate) struct PolicyChange {
     /// The drawer dead letters lie in; `none` for QUEUE-dlq
     #[arg(long, value_name = "DRAWER")]
     dlq: Option<Maybe<QueueName>>,
+    /// Times a dead letter may be sent back; then it waits for review and goes back only by force
+    #[arg(long, value_name = "N")]
+    max_redrives: Option<u32>,
     /// How long closed dead letters are kept
     #[arg(long, value_name = "DURATION")]
     #[serde(alias = "retention_ms")]
@@ -350,6 +353,7 @@ impl PolicyChange {
         set(&mut policy.on_expire, self.on_expire.as_ref());
         set(&mut policy.on_dead, self.on_dead.as_ref());
         set(&mut policy.priority, self.priority.as_ref());
+        set(&mut policy.max_redrives, self.max_redrives.as_ref());
         set(&mut policy.retention, self.retention.as_ref());
         set(&mut policy.retry_for, self.retry_for.as_ref());
         set_maybe(&mut policy.ttl, self.ttl.as_ref());

@@ -6,7 +6,7 @@ use crate::dead_letter::Actor;
 use crate::time::Time;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde::{Deserialize, Serialize};
-use sha2::Sha256;
+use sha2::{Digest as _, Sha256};
 
 /// The key of the chain.
 #[derive(Clone)]
@@ -36,9 +36,23 @@ pub struct AuditEntry {
     /// Why, in their words.
     #[serde(default)]
     pub reason: Option<String>,
-    /// What else: a filter, a before and after.
+    /// What else.
     #[serde(default)]
     pub detail: Option<String>,
+    // The fields below came later. A row without them is written as it was before there were any, because its
+    // seal covers the text.
+    /// Which items were chosen, in the filter language.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filter: Option<String>,
+    /// What stood there before, as a [`fingerprint`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<String>,
+    /// What stands there now; nothing when it is gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
+    /// What came of it, when it is more than "done": how many were refused, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<String>,
 }
 
 impl AuditEntry {
@@ -54,6 +68,10 @@ impl AuditEntry {
             count,
             reason: actor.reason.clone(),
             detail: None,
+            filter: None,
+            before: None,
+            after: None,
+            result: None,
         }
     }
 
@@ -63,6 +81,36 @@ impl AuditEntry {
         self.detail = Some(detail.to_string());
         self
     }
+
+    /// The same entry with the filter that chose the items.
+    #[must_use]
+    pub fn with_filter(mut self, filter: impl std::fmt::Display) -> Self {
+        self.filter = Some(filter.to_string());
+        self
+    }
+
+    /// The same entry with the [`fingerprint`]s of what was and what is; nothing is there when it was made or
+    /// removed.
+    #[must_use]
+    pub fn with_change(mut self, before: Option<String>, after: Option<String>) -> Self {
+        (self.before, self.after) = (before, after);
+        self
+    }
+
+    /// The same entry with what came of it.
+    #[must_use]
+    pub fn with_result(mut self, result: impl std::fmt::Display) -> Self {
+        self.result = Some(result.to_string());
+        self
+    }
+}
+
+/// What tells one state of a thing from another without showing it: the first 16 hex digits of the SHA-256 of its
+/// JSON. Enough to see that something changed and whether it is as it was; not a proof against its owner.
+#[must_use]
+pub fn fingerprint<T: Serialize + ?Sized>(thing: &T) -> String {
+    let text = serde_json::to_vec(thing).unwrap_or_default();
+    Sha256::digest(text).iter().take(8).map(|b| format!("{b:02x}")).collect()
 }
 
 /// A sealed row.
@@ -254,6 +302,49 @@ mod tests {
         assert!(check(&key, &swapped, &head).is_some());
         assert!(check(&key, &rows[..4], &head).unwrap().contains("at the end"));
         assert!(check(&AuditKey([8; 32]), &rows, &head).unwrap().contains("another key"));
+    }
+
+    /// A row as it was written before entries had a filter, a change or a result, and the seal it had then.
+    const OLD_ROW: &str = r#"{"at":"1970-01-01T00:00:00.005Z","actor":"a","source":"cli","act":"resolve","target":"q","count":3,"reason":"done","detail":null}"#;
+    const OLD_SEAL: &str = "010ceaa93c1f3e211746b2a5796d66197db5123eaba35263da40264d2ec8813c";
+
+    #[test]
+    fn i48_rows_from_before_an_entry_had_more_to_say_are_still_proved() {
+        let key = AuditKey([7; 32]);
+        let entry: AuditEntry = serde_json::from_str(OLD_ROW).unwrap();
+        assert_eq!(serde_json::to_string(&entry).unwrap(), OLD_ROW);
+        let row = AuditRow { n: 1, entry, seal: OLD_SEAL.into() };
+        assert_eq!(check(&key, std::slice::from_ref(&row), OLD_SEAL), None);
+        let mut forged = row;
+        forged.entry.result = Some("0 refused".into());
+        assert!(check(&key, &[forged], OLD_SEAL).unwrap().contains("row 1"));
+    }
+
+    #[test]
+    fn i48_what_an_entry_says_more_is_sealed_with_it() {
+        let key = AuditKey([7; 32]);
+        let entry = AuditEntry::new(Time::from_millis(5), &Actor::new("a", "cli"), "purge", "q", 3)
+            .with_filter("queue:q")
+            .with_change(Some(fingerprint(&1)), None)
+            .with_result("2 refused");
+        let row = seal(&key, 1, ORIGIN, entry);
+        let text = serde_json::to_string(&row.entry).unwrap();
+        assert!(
+            text.ends_with(r#""filter":"queue:q","before":"6b86b273ff34fce1","result":"2 refused"}"#),
+            "{text}"
+        );
+        assert_eq!(serde_json::from_str::<AuditEntry>(&text).unwrap(), row.entry);
+        let changes: [fn(&mut AuditEntry); 4] = [
+            |e| e.filter = None,
+            |e| e.before = Some("6b86b273ff34fce2".into()),
+            |e| e.after = Some("6b86b273ff34fce1".into()),
+            |e| e.result = Some("1 refused".into()),
+        ];
+        for change in changes {
+            let mut forged = row.clone();
+            change(&mut forged.entry);
+            assert!(check(&key, &[forged], &row.seal).unwrap().contains("row 1"));
+        }
     }
 
     #[test]

@@ -24,11 +24,13 @@ impl AutoRedrive {
     pub const BACKOFF: Span = Span::from_hours(1);
 
     /// When this letter is to be sent back; nothing when it is not for this rule: closed, under way, set aside,
-    /// sent back often enough, or hopeless as it stands.
+    /// sent back often enough, or hopeless as it stands. Not before a snooze is over.
     #[must_use]
     pub fn due(&self, file: &File) -> Option<Time> {
         let wait = self.backoff.times(1 << file.redrives.min(limits::AUTO_REDRIVES_MAX));
-        (file.eligible() && file.redrives < self.limit).then(|| file.dead_at.plus(wait))
+        let due = file.dead_at.plus(wait);
+        let awake = file.snoozed_until.map_or(due, |until| due.max(until));
+        (file.eligible() && file.redrives < self.limit).then_some(awake)
     }
 
     /// Refuses what cannot be meant, naming the setting.
@@ -68,6 +70,14 @@ mod tests {
         let due: Vec<_> = (0..4).map(|redrives| rule.due(&File { redrives, ..file() })).collect();
         let at = |ms: i64| Some(Time::from_millis(1_000 + ms));
         assert_eq!(due, [at(10_000), at(20_000), at(40_000), None]);
+    }
+
+    #[test]
+    fn a_snoozed_letter_is_left_alone_until_then() {
+        let rule = AutoRedrive { limit: 3, backoff: Span::from_secs(10) };
+        let snoozed = |ms| File { snoozed_until: Some(Time::from_millis(ms)), ..file() };
+        assert_eq!(rule.due(&snoozed(50_000)), Some(Time::from_millis(50_000)));
+        assert_eq!(rule.due(&snoozed(5_000)), Some(Time::from_millis(11_000)));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! mapped exhaustively to exit codes and, later, to HTTP problems.
 
 use crate::dead_letter::Status;
+use crate::group::GroupStatus;
 use crate::ids::{LeafId, MessageId, OperationId, QueueName};
 use crate::lifecycle::State;
 use crate::time::Time;
@@ -78,6 +79,18 @@ pub enum Refusal {
         /// What would work.
         hint: String,
     },
+    /// The group is in a status that does not allow this.
+    #[error("cannot {act} group {group} while it is {status}; {hint}")]
+    WrongGroupStatus {
+        /// The group.
+        group: LeafId,
+        /// The status it is in.
+        status: GroupStatus,
+        /// What was asked.
+        act: String,
+        /// What would work.
+        hint: String,
+    },
     /// A dead-letter consumer is working on this letter.
     #[error("dead letter {id} is leased by {worker:?} until {until}; try again after that")]
     LetterLeased {
@@ -131,6 +144,32 @@ pub enum Refusal {
         key: String,
         /// The message that has it.
         id: MessageId,
+    },
+    /// Other work with the letter's idempotency key is on its way.
+    #[error(
+        "dead letter {id} was not sent back: message {by} has the same key {key:?} and is on its way; wait for it, \
+         or send it back with force"
+    )]
+    KeyInUse {
+        /// The letter.
+        id: MessageId,
+        /// The key.
+        key: String,
+        /// The message that is on its way.
+        by: MessageId,
+    },
+    /// The letter came back as often as its queue allows.
+    #[error(
+        "dead letter {id} was sent back {redrives} times already and its queue allows {allowed}; find out why it \
+         comes back, then send it back with force"
+    )]
+    RedrivenTooOften {
+        /// The letter.
+        id: MessageId,
+        /// How often it was sent back.
+        redrives: u32,
+        /// How often its queue allows it.
+        allowed: u32,
     },
     /// The same id was used for a different body.
     #[error("message {id} exists with other content; use a new id")]

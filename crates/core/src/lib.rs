@@ -52,6 +52,7 @@ pub mod revision;
 pub mod scheduler;
 pub mod signature;
 pub mod store;
+pub mod survey;
 mod sync;
 pub mod target;
 pub mod template;

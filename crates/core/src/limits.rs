@@ -2,6 +2,7 @@
 //! (invariant I49). Nothing in this file decides anything: it only says how much is too much.
 
 use crate::time::Span;
+use std::time::Duration;
 
 /// Payload bytes of one message. Larger work belongs in object storage with a reference here; SQLite rows
 /// stay cheap to copy and a full batch stays below the frame limit of the socket.
@@ -133,6 +134,30 @@ pub const INDICATORS_MAX: usize = 8;
 pub const WITNESSES_MAX: usize = 16;
 /// Times a letter goes from quarantine back to work by itself.
 pub const AUTO_RELEASES_MAX: u32 = 3;
+/// Hours a group remembers: two days, for a small chart.
+pub const GROUP_HOURS: u64 = 48;
+/// Workers, versions and hosts a group counts by name: its row is written with every failure.
+pub const GROUP_NAMES_MAX: usize = 16;
+/// Queues and kinds named in a group's row; the counts are of all.
+pub const GROUP_KEYS_MAX: usize = 100;
+/// Changes a group remembers for people.
+pub const GROUP_HISTORY_MAX: usize = 20;
+/// Operations a group remembers.
+pub const GROUP_OPERATIONS_MAX: usize = 10;
+/// Letters of a group whose errors are read for the values of its variables, when one group is shown.
+pub const GROUP_LETTERS_READ: usize = 200;
+/// Letters of a group that are shown with it.
+pub const GROUP_SAMPLES: usize = 5;
+/// Values shown of each place of a group's template that varies.
+pub const GROUP_VALUES_SHOWN: usize = 10;
+/// Queues and kinds shown with one group.
+pub const GROUP_SHARES_SHOWN: usize = 100;
+/// Similar groups shown with one group.
+pub const GROUP_SIMILAR_SHOWN: usize = 5;
+/// Bytes of a group's link.
+pub const LINK_BYTES_MAX: usize = 2 * 1024;
+/// Markers kept; the oldest make room.
+pub const MARKERS_MAX: usize = 1_000;
 /// Groups merged by one act.
 pub const MERGE_MAX: usize = 100;
 /// Patterns of the user's own for classifying errors: each is tried on every failure.
@@ -162,6 +187,18 @@ pub const PAGE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 pub const PAGE_ITEMS_DEFAULT: usize = 50;
 /// Candidates one filtered page looks at before it stops and says so.
 pub const PAGE_SCAN_MAX: usize = 100_000;
+/// Time one filtered page takes before it stops and says so.
+pub const PAGE_TIME_MAX: Duration = Duration::from_millis(200);
+/// Bytes of a payload that a search for text looks at.
+pub const SEARCH_PAYLOAD_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of the largest payload that is put into a text index; letters with a larger one are looked at themselves.
+pub const INDEX_PAYLOAD_BYTES_MAX: usize = 8 * 1024;
+/// Threes of letters that an index is asked for on behalf of one piece of text.
+pub const WORDING_THREES: usize = 10;
+/// Threes of letters that an index is asked for on behalf of one filter; one that needs more goes without.
+pub const WORDING_MAX: usize = 400;
+/// Letters put into the text index by one call.
+pub const INDEX_TEXT_MAX: usize = 1_000;
 /// Bytes of a filter text.
 pub const FILTER_BYTES_MAX: usize = 4 * 1024;
 /// Nesting of parentheses and `not` in a filter.
@@ -175,6 +212,14 @@ pub const OPERATION_CHUNK: usize = 2_000;
 pub const AUDIT_TRIM_CHUNK: usize = 10_000;
 /// Times a queue may send a dead letter back by itself: more is a retry loop with extra steps.
 pub const AUTO_REDRIVES_MAX: u32 = 10;
+/// Times a letter may be sent back before its queue asks for a person, when the queue does not say: whoever comes
+/// back that often will come back again.
+pub const REDRIVES_DEFAULT: u32 = 10;
+/// The highest such number a queue may ask for.
+pub const REDRIVES_MAX: u32 = 1_000;
+/// How long a purged letter can be taken back, and how long a letter is kept at least that somebody has just taken
+/// back or let go of: a working day and the night after it.
+pub const PURGE_UNDO: Span = Span::from_hours(24);
 /// Messages looked at by one maintenance pass (I23).
 pub const REAP_MAX: usize = 10_000;
 /// Commands one group commit takes before it answers.

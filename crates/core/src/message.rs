@@ -1,6 +1,7 @@
 //! A message: what was handed in ([`NewMessage`]), what never changes about it ([`Envelope`]), what a store
 //! keeps ([`Record`]) and what people see ([`Message`]). Payload bytes are opaque and never re-encoded.
 
+use crate::dead_letter::Retry;
 use crate::error::Refusal;
 use crate::failure::Failure;
 use crate::ids::{LeaseToken, MessageId, QueueName};
@@ -191,6 +192,7 @@ impl NewMessage {
                 id: self.id,
                 seq,
                 queue: self.queue,
+                origin: None,
                 kind: self.kind,
                 priority: self.priority.unwrap_or(policy.priority),
                 payload: self.payload,
@@ -234,7 +236,8 @@ fn body_hash(
     hash.finalize().into()
 }
 
-/// What never changes about a message, from enqueue to purge.
+/// What never changes about a message, from enqueue to purge; only a redrive may send it to another queue, with
+/// another priority or number of attempts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Envelope {
     /// The identity.
@@ -244,6 +247,9 @@ pub struct Envelope {
     pub seq: u64,
     /// The queue.
     pub queue: QueueName,
+    /// The queue it was first enqueued to, when it was sent back to another one since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<QueueName>,
     /// The operation type; may be empty.
     #[serde(default)]
     pub kind: String,
@@ -306,10 +312,16 @@ impl Envelope {
         Terms::from(self).max_attempts(policy)
     }
 
+    /// The queue it was first enqueued to; its idempotency key is looked up there.
+    #[must_use]
+    pub fn home(&self) -> &QueueName {
+        self.origin.as_ref().unwrap_or(&self.queue)
+    }
+
     /// The hash of the message it came from; see [`NewMessage::body_hash`].
     #[must_use]
     pub fn body_hash(&self) -> [u8; 32] {
-        body_hash(&self.queue, &self.kind, &self.payload, &self.headers, self.ordering_key.as_deref())
+        body_hash(self.home(), &self.kind, &self.payload, &self.headers, self.ordering_key.as_deref())
     }
 
     /// What the message counts against a queue's byte limit.
@@ -370,6 +382,8 @@ pub struct Slip {
     pub seq: u64,
     /// The queue.
     pub queue: QueueName,
+    /// The queue it was first enqueued to, when that is another one.
+    pub origin: Option<QueueName>,
     /// The operation type.
     pub kind: String,
     /// How urgent.
@@ -388,12 +402,35 @@ pub struct Slip {
     pub reply_to: Option<QueueName>,
 }
 
+impl Slip {
+    /// The queue it was first enqueued to; its idempotency key is looked up there.
+    #[must_use]
+    pub fn home(&self) -> &QueueName {
+        self.origin.as_ref().unwrap_or(&self.queue)
+    }
+
+    /// The slip of the live message when a letter is sent back like this. What its breaker goes by is the new
+    /// queue's business.
+    #[must_use]
+    pub fn sent_back(&self, retry: &Retry) -> Self {
+        let queue = retry.queue.clone().unwrap_or_else(|| self.queue.clone());
+        Self {
+            origin: Some(self.home()).filter(|home| **home != queue).cloned(),
+            queue,
+            priority: retry.priority.unwrap_or(self.priority),
+            terms: Terms { max_attempts: retry.max_attempts.or(self.terms.max_attempts), ..self.terms },
+            ..self.clone()
+        }
+    }
+}
+
 impl From<&Envelope> for Slip {
     fn from(e: &Envelope) -> Self {
         Self {
             id: e.id,
             seq: e.seq,
             queue: e.queue.clone(),
+            origin: e.origin.clone(),
             kind: e.kind.clone(),
             priority: e.priority,
             size: e.size(),

@@ -227,6 +227,29 @@ impl Patch {
         &self.text
     }
 
+    /// What it does where, without what it writes: for the audit trail.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let mut text = String::new();
+        for step in &self.steps {
+            let verb = match &step.verb {
+                Verb::Add(_) => "add",
+                Verb::Remove => "remove",
+                Verb::Replace(_) => "replace",
+                Verb::Move(_) => "move",
+                Verb::Copy(_) => "copy",
+                Verb::Test(_) => "test",
+            };
+            let said = format!("{}{verb} {}", if text.is_empty() { "" } else { ", " }, step.path.name());
+            if text.len() + said.len() > limits::LABEL_BYTES_MAX {
+                text.push_str(", …");
+                break;
+            }
+            text.push_str(&said);
+        }
+        text
+    }
+
     /// The document after all steps. What they do not touch keeps its bytes.
     ///
     /// # Errors

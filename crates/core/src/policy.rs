@@ -149,6 +149,9 @@ pub struct QueuePolicy {
     /// When dead letters are sent back by themselves; never when not said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_redrive: Option<AutoRedrive>,
+    /// Letters that were sent back this often, by anybody, are for a person: they wait for review, and are sent back
+    /// only by force.
+    pub max_redrives: u32,
     /// How long closed letters are kept, from closing.
     #[serde(rename = "retention_ms", alias = "retention")]
     pub retention: Span,
@@ -161,6 +164,9 @@ pub struct QueuePolicy {
     /// Payload bytes of live messages the queue holds at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_bytes: Option<u64>,
+    /// Whether the payloads of dead letters are in the text index; their errors always are.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub search_payload: bool,
     /// What delivers its messages, when no handler of the user's own does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<Target>,
@@ -186,10 +192,12 @@ impl Default for QueuePolicy {
             breaker: None,
             poison: PoisonPolicy::default(),
             auto_redrive: None,
+            max_redrives: limits::REDRIVES_DEFAULT,
             retention: Span::from_days(30),
             open_ttl: None,
             max_messages: None,
             max_bytes: None,
+            search_payload: false,
             target: None,
         }
     }
@@ -293,6 +301,10 @@ impl QueuePolicy {
         }
         if let Some(auto) = &self.auto_redrive {
             auto.check()?;
+        }
+        if self.max_redrives == 0 || self.max_redrives > limits::REDRIVES_MAX {
+            let why = format!("{} is outside 1 to {}", self.max_redrives, limits::REDRIVES_MAX);
+            return Err(Refusal::invalid("max_redrives", why));
         }
         sane("poison.quarantine", self.poison.quarantine, Span::from_millis(1), limits::SPAN_MAX)?;
         sane("lease", self.lease, limits::LEASE_MIN, limits::LEASE_MAX)?;

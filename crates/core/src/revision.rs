@@ -182,8 +182,9 @@ pub fn may_change(id: MessageId, status: Status, act: &Act) -> Result<(), Refusa
     match status {
         Status::Pending | Status::Review | Status::Quarantined => Ok(()),
         Status::Retrying => refuse("it was sent back to work; wait until the message is done or dies again"),
-        Status::Resolved | Status::Abandoned if matches!(act, Act::Erase) => Ok(()),
+        Status::Resolved | Status::Abandoned | Status::Purged if matches!(act, Act::Erase) => Ok(()),
         Status::Resolved | Status::Abandoned => refuse("reopen it first"),
+        Status::Purged => refuse("take it back with unpurge and reopen it first"),
     }
 }
 
@@ -333,7 +334,16 @@ fn next_content(
         | Act::Abandon
         | Act::Reopen
         | Act::Note
-        | Act::Purge => Err(Refusal::invalid("act", format!("{} changes no content", request.act.name()))),
+        | Act::Purge
+        | Act::Unpurge
+        | Act::PullBack
+        | Act::Move { .. }
+        | Act::Hold { .. }
+        | Act::Snooze { .. }
+        | Act::Assign { .. }
+        | Act::Label { .. } => {
+            Err(Refusal::invalid("act", format!("{} changes no content", request.act.name())))
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::dead_letter::{Act, ActRequest, Actor, DeadLetter, LetterDelivery, Sta
 use crate::error::{Outcome, Refusal};
 use crate::failure::{Analysed, Category, Reason};
 use crate::filter::Filter;
-use crate::group::Group;
+use crate::group::{Group, GroupAct, GroupDetail, GroupQuery, Marker};
 use crate::ids::{GroupId, LeaseToken, MessageId, OperationId, QueueName};
 use crate::invariants::{Counts, Verification};
 use crate::lifecycle::State;
@@ -217,6 +217,9 @@ pub struct Reaped {
     pub released: u64,
     /// Letters removed by retention.
     pub letters_expired: u64,
+    /// Purged letters whose time to be taken back was over; they are gone now.
+    #[serde(default)]
+    pub letters_gone: u64,
     /// Idempotency keys forgotten.
     pub keys_forgotten: u64,
 }
@@ -422,6 +425,15 @@ pub struct HandOver {
     pub version: u64,
 }
 
+/// What a pass of the text index did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Indexed {
+    /// Entries made.
+    pub indexed: u64,
+    /// Whether there is more to do.
+    pub more: bool,
+}
+
 /// Where a letter stands after an act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LetterState {
@@ -472,11 +484,26 @@ pub trait Letters: Send + Sync {
     /// Acts on single letters. **I12** the status table; **I48** one audit row each, in the same commit.
     async fn act(&self, batch: Vec<ActRequest>) -> Outcome<Each<LetterState>>;
 
-    /// Groups, most open letters first. Exact: **I15**.
-    async fn groups(&self, page: PageRequest) -> Outcome<Page<Group>>;
+    /// Groups. Exact: **I15**. Reads one row per group, however many letters there are.
+    async fn groups(&self, query: GroupQuery) -> Outcome<Page<Group>>;
 
     /// One group.
     async fn group(&self, id: GroupId) -> Outcome<Group>;
+
+    /// Everything about one group.
+    async fn group_detail(&self, id: GroupId) -> Outcome<GroupDetail>;
+
+    /// An operator's word on a group (**I48**). Its letters stay as they are. What follows by itself: the success
+    /// of the last open letter resolves a group, the next death brings a resolved one back, and what is ignored
+    /// for a time or a count comes back when that is over.
+    async fn act_on_group(&self, id: GroupId, act: GroupAct, actor: Actor) -> Outcome<Group>;
+
+    /// Notes a moment, such as a deploy, so that people can ask what is new since (**I48**). The oldest beyond
+    /// [`limits::MARKERS_MAX`] make room.
+    async fn mark(&self, text: String, actor: Actor) -> Outcome<Marker>;
+
+    /// The markers, latest first.
+    async fn markers(&self, page: PageRequest) -> Outcome<Page<Marker>>;
 
     /// Says that these groups have one cause; the oldest name stays, the others lead to it (**I48**).
     async fn merge_groups(&self, groups: Vec<GroupId>, actor: Actor) -> Outcome<Group>;
@@ -493,6 +520,11 @@ pub trait Letters: Send + Sync {
     /// holds its ordering key is refused: it belongs here (**I12, I48**). Its idempotency key goes on saying what
     /// it said: the message is not over (**I41**).
     async fn hand_over(&self, batch: Vec<HandOver>, actor: Actor) -> Outcome<Each<MessageId>>;
+
+    /// Puts the next letters into the text index, up to so many, in a commit of their own. Nobody waits for it: what
+    /// is not in yet is looked at itself. Says how many entries were made and whether there is more
+    /// to do; nothing where there is no index.
+    async fn index_text(&self, limit: usize) -> Outcome<Indexed>;
 
     /// What an operation over this filter would touch, and the bound that freezes it.
     async fn preview(&self, filter: Filter, sample: usize) -> Outcome<Preview>;

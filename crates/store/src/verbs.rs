@@ -6,7 +6,7 @@ use crate::engine::lease::{check_wait, deliver};
 use crate::engine::letters::check_import;
 use crate::engine::settle::Said;
 use crate::engine::tables::{Incoming, Reads, Tables, unless_damaged};
-use crate::engine::{Engine, reads, replies};
+use crate::engine::{Engine, group_reads, reads, replies, survey, text};
 use async_trait::async_trait;
 use redrive_core::audit::{AuditKey, AuditReport, AuditRow, AuditTrimmed};
 use redrive_core::breaker::BreakerView;
@@ -14,9 +14,10 @@ use redrive_core::dead_letter::{ActRequest, Actor, DeadLetter, LetterDelivery};
 use redrive_core::error::{Outcome, Refusal};
 use redrive_core::failure::Category;
 use redrive_core::filter::Filter;
-use redrive_core::group::{Group, check_merge};
+use redrive_core::group::{Group, GroupAct, GroupDetail, GroupQuery, Marker, check_merge};
 use redrive_core::ids::{GroupId, MessageId, OperationId, QueueName};
 use redrive_core::invariants::Verification;
+use redrive_core::limits;
 use redrive_core::message::{Delivery, Message, NewMessage};
 use redrive_core::metrics::{self, Counter, Stats, Timer};
 use redrive_core::operation::{Control, Member, Operation, OperationSpec, Preview};
@@ -24,9 +25,9 @@ use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Page, PageRequest, Query};
 use redrive_core::revision::Revision;
 use redrive_core::store::{
-    Drawer, Each, Enqueued, HandOver, KeyState, KvEntry, LeaseRequest, LetterLeaseRequest, LetterSettlement,
-    LetterState, Letters, Purged, Queue, Reaped, Settle, Settled, Settlement, Store, StoreInfo,
-    VerifyRequest, Work,
+    Drawer, Each, Enqueued, HandOver, Indexed, KeyState, KvEntry, LeaseRequest, LetterLeaseRequest,
+    LetterSettlement, LetterState, Letters, Purged, Queue, Reaped, Settle, Settled, Settlement, Store,
+    StoreInfo, VerifyRequest, Work,
 };
 use redrive_core::time::{Span, Time};
 use std::time::Instant;
@@ -218,7 +219,7 @@ impl<A: Access> Work for EngineStore<A> {
 #[async_trait]
 impl<A: Access> Letters for EngineStore<A> {
     async fn letters(&self, query: Query) -> Outcome<Page<DeadLetter>> {
-        self.0.read(move |tables, now| reads::letters(tables, &query, now)).await
+        self.0.read(move |tables, now| survey::letters(tables, &query, now)).await
     }
 
     async fn letter(&self, id: MessageId) -> Outcome<DeadLetter> {
@@ -256,12 +257,30 @@ impl<A: Access> Letters for EngineStore<A> {
         self.0.write(false, move |engine, now| engine.act(batch, now)).await
     }
 
-    async fn groups(&self, page: PageRequest) -> Outcome<Page<Group>> {
-        self.0.read(move |tables, _| reads::groups(tables, &page)).await
+    async fn groups(&self, query: GroupQuery) -> Outcome<Page<Group>> {
+        self.0.read(move |tables, now| group_reads::groups(tables, &query, now)).await
     }
 
     async fn group(&self, id: GroupId) -> Outcome<Group> {
-        self.0.read(move |tables, _| reads::group(tables, id)).await
+        self.0.read(move |tables, now| group_reads::group(tables, id, now)).await
+    }
+
+    async fn group_detail(&self, id: GroupId) -> Outcome<GroupDetail> {
+        self.0.read(move |tables, now| group_reads::detail(tables, id, now)).await
+    }
+
+    async fn act_on_group(&self, id: GroupId, act: GroupAct, actor: Actor) -> Outcome<Group> {
+        let named =
+            self.0.write(false, move |engine, now| engine.act_on_group(id, &act, &actor, now)).await?;
+        self.group(named).await
+    }
+
+    async fn mark(&self, text: String, actor: Actor) -> Outcome<Marker> {
+        self.0.write(false, move |engine, now| engine.mark(text, &actor, now)).await
+    }
+
+    async fn markers(&self, page: PageRequest) -> Outcome<Page<Marker>> {
+        self.0.read(move |tables, _| group_reads::markers(tables, &page)).await
     }
 
     async fn merge_groups(&self, groups: Vec<GroupId>, actor: Actor) -> Outcome<Group> {
@@ -308,6 +327,19 @@ impl<A: Access> Letters for EngineStore<A> {
 
     async fn preview(&self, filter: Filter, sample: usize) -> Outcome<Preview> {
         self.0.read(move |tables, now| reads::preview(tables, &filter, sample, now)).await
+    }
+
+    async fn index_text(&self, limit: usize) -> Outcome<Indexed> {
+        // Read and folded beside the writer; the commit only writes.
+        let Some(batch) = self.0.read(move |tables, _| Ok(text::batch(tables, limit)?)).await? else {
+            return Ok(Indexed::default());
+        };
+        let taken = batch.fresh.len() + batch.changed.len();
+        if taken == 0 {
+            return Ok(Indexed::default());
+        }
+        let indexed = self.0.write(true, move |engine, _| Ok(engine.tables.put_text(&batch)?)).await?;
+        Ok(Indexed { indexed, more: taken >= limit.clamp(1, limits::INDEX_TEXT_MAX) })
     }
 
     async fn start(&self, spec: OperationSpec) -> Outcome<Operation> {

@@ -5,17 +5,19 @@
 
 mod content;
 mod fate;
+mod groups;
+mod house;
 mod letters;
 mod pages;
 mod wisdom;
 
 use redrive_core::audit::{Anchor, AuditEntry, AuditKey, AuditRow, ORIGIN, seal};
 use redrive_core::breaker::Breaker;
-use redrive_core::dead_letter::{Actor, File};
+use redrive_core::dead_letter::{Actor, File, Status};
 use redrive_core::error::Refusal;
 use redrive_core::failure::{Analysed, Failure};
-use redrive_core::group::{Leaf, LeafCount, LeafKey};
-use redrive_core::ids::{GroupId, MessageId, QueueName, Secret};
+use redrive_core::group::{GroupLife, Leaf, LeafCount, LeafKey, Marker};
+use redrive_core::ids::{GroupId, LeafId, MessageId, OperationId, QueueName, Secret};
 use redrive_core::invariants::Counts;
 use redrive_core::lifecycle::{Command, Effect, Phase, State, transition};
 use redrive_core::limits;
@@ -86,8 +88,15 @@ struct Books {
     kv: BTreeMap<(String, String), KvEntry>,
     schedulers: BTreeMap<BTreeSet<QueueName>, Scheduler>,
     breakers: BTreeMap<(QueueName, String), Breaker>,
-    breaker_values: BTreeMap<MessageId, String>,
+    breaker_values: BTreeMap<(MessageId, QueueName), String>,
     standings: BTreeMap<GroupId, Standing>,
+    /// The lives of groups that something was counted of.
+    lives: BTreeMap<GroupId, GroupLife>,
+    /// Every failed delivery and every death there ever was.
+    events: Vec<groups::Event>,
+    /// Which operation touched a letter of which leaf, and when.
+    touched: Vec<(OperationId, LeafId, Time)>,
+    markers: Vec<Marker>,
     isolation: Isolation,
     seq: u64,
     deaths: u64,
@@ -153,11 +162,15 @@ impl Books {
         if self.queues.contains_key(name) { Ok(()) } else { self.check_name(name, &QueuePolicy::default()) }
     }
 
-    /// Where the message of a key is: what happened last wins, so a reopened letter is dead again.
+    /// Where the message of a key is: what happened last wins, so a reopened letter is dead again, and a purged
+    /// one is purged until it is taken back.
     fn key_state(&self, key: &Key, now: Time) -> State {
         let live = self.live_at(key.id).map(|at| self.live[at].life.state(now));
-        let open = self.letter_at(key.id).is_some_and(|at| !self.letters[at].file.status.is_closed());
-        live.or(open.then_some(State::Dead)).or(key.over).unwrap_or(State::Dead)
+        let letter = self.letter_at(key.id).map(|at| self.letters[at].file.status);
+        let purged = letter == Some(Status::Purged);
+        let open = letter.is_some_and(|status| !status.is_closed());
+        let says = purged.then_some(State::Purged).or(open.then_some(State::Dead));
+        live.or(says).or(key.over).unwrap_or(State::Dead)
     }
 
     fn enqueue(&mut self, new: NewMessage, now: Time) -> Result<Enqueued, Refusal> {
@@ -173,9 +186,13 @@ impl Books {
             }
             return Err(Refusal::KeyConflict { queue: new.queue, key: new.key.unwrap_or_default(), id });
         }
-        let live = self.live_at(id).map(|at| &self.live[at]);
-        if let Some(record) = live.or(self.letter_at(id).map(|at| &self.letters[at].record)) {
-            let state = record.life.state(now);
+        let live = self.live_at(id).map(|at| (&self.live[at], self.live[at].life.state(now)));
+        let letter = self.letter_at(id).map(|at| &self.letters[at]);
+        let letter = letter.map(|l| {
+            let purged = l.file.status == Status::Purged;
+            (&l.record, if purged { State::Purged } else { State::Dead })
+        });
+        if let Some((record, state)) = live.or(letter) {
             let edited = self.letter_at(id).and_then(|at| self.letters[at].file.was_sent_as(&hash));
             let same = edited.unwrap_or(record.envelope.body_hash() == hash);
             return same.then_some(Enqueued { id, state, duplicate: true }).ok_or(Refusal::IdConflict { id });
@@ -183,20 +200,7 @@ impl Books {
         if let Some(reply_to) = &new.reply_to {
             self.check_reply_to(&new.queue, reply_to)?;
         }
-        let (policy, counts) = self.queues.get(&new.queue).map(|s| (&s.policy, s.counts)).unzip();
-        let (policy, counts) = (policy.cloned().unwrap_or_default(), counts.unwrap_or_default());
-        let (messages, bytes) = (counts.waiting + counts.leased, counts.bytes.unsigned_abs());
-        let messages = messages.unsigned_abs();
-        let full = |limit: &str, allowed, actual| {
-            Err(Refusal::QueueFull { queue: new.queue.clone(), limit: limit.into(), allowed, actual })
-        };
-        match (policy.max_messages, policy.max_bytes) {
-            (Some(most), _) if messages >= most => return full("max_messages", most, messages),
-            (_, Some(most)) if bytes + new.payload.bytes.len() as u64 > most => {
-                return full("max_bytes", most, bytes);
-            }
-            _ => {}
-        }
+        self.check_room(&new.queue, new.payload.bytes.len() as u64)?;
         self.queues.entry(new.queue.clone()).or_default();
         if let Some(reply_to) = &new.reply_to {
             self.queues.entry(reply_to.clone()).or_default();
@@ -204,12 +208,27 @@ impl Books {
         Ok(self.accept(new, now))
     }
 
+    /// Whether a queue has room for one more message of this size; one that is not there yet has.
+    fn check_room(&self, queue: &QueueName, size: u64) -> Result<(), Refusal> {
+        let Some(Shelf { policy, counts, .. }) = self.queues.get(queue) else { return Ok(()) };
+        let (messages, bytes) = (counts.waiting + counts.leased, counts.bytes.unsigned_abs());
+        let messages = messages.unsigned_abs();
+        let full = |limit: &str, allowed, actual| {
+            Err(Refusal::QueueFull { queue: queue.clone(), limit: limit.into(), allowed, actual })
+        };
+        match (policy.max_messages, policy.max_bytes) {
+            (Some(most), _) if messages >= most => full("max_messages", most, messages),
+            (_, Some(most)) if bytes + size > most => full("max_bytes", most, bytes),
+            _ => Ok(()),
+        }
+    }
+
     /// Takes in a message that nothing stands in the way of.
     fn accept(&mut self, new: NewMessage, now: Time) -> Enqueued {
         let (id, hash, policy) = (new.id, new.body_hash(), self.policy(&new.queue).clone());
         let named = new.key.clone().map(|key| (new.queue.clone(), key));
         let breaker = policy.breaker.as_ref().and_then(|rules| rules.key.read(&new.headers, &new.payload));
-        self.breaker_values.extend(breaker.map(|value| (id, value)));
+        self.breaker_values.extend(breaker.map(|value| ((id, new.queue.clone()), value)));
         let record = new.accept(&policy, self.seq + 1, now);
         self.seq += 1;
         let counts = self.counts(&record.envelope.queue);

@@ -3,9 +3,10 @@
 
 use redrive_core::audit::AuditRow;
 use redrive_core::breaker::BreakerView;
-use redrive_core::dead_letter::DeadLetter;
+use redrive_core::dead_letter::{DeadLetter, Status};
 use redrive_core::error::Outcome;
-use redrive_core::group::Group;
+use redrive_core::filter::Filter;
+use redrive_core::group::{Group, GroupDetail, GroupQuery, Marker};
 use redrive_core::limits;
 use redrive_core::message::Message;
 use redrive_core::metrics::{Snapshot, Stats};
@@ -27,6 +28,10 @@ pub struct Seen {
     pub drawers: Vec<Drawer>,
     /// Groups in their order.
     pub groups: Vec<Group>,
+    /// Everything about each of them.
+    pub details: Vec<GroupDetail>,
+    /// Markers, latest first.
+    pub markers: Vec<Marker>,
     /// Operations with their members, latest first.
     pub operations: Vec<(Operation, Vec<Member>)>,
     /// The audit trail, latest first.
@@ -61,6 +66,13 @@ fn everything(page: PageRequest) -> Query {
     Query { page, ..Query::default() }
 }
 
+/// Letters in every status: purged ones are shown only to who names them.
+fn every_letter(page: PageRequest) -> Query {
+    let all: Vec<&str> = Status::ALL.iter().map(|status| status.name()).collect();
+    let filter = Filter::parse(&format!("status:{}", all.join(","))).expect("names of statuses");
+    Query { filter, page }
+}
+
 impl Seen {
     /// Reads all there is.
     ///
@@ -79,8 +91,15 @@ impl Seen {
             let members = walk(|page| store.members(operation.id, page)).await?;
             operations.push((operation, members));
         }
+        let groups = walk(|page| store.groups(GroupQuery::from(page))).await?;
+        let mut details = Vec::new();
+        for group in &groups {
+            let detail = store.group_detail(group.id).await?;
+            assert_eq!(detail.group, *group, "listed as it is shown");
+            details.push(detail);
+        }
         let mut letters = Vec::new();
-        for letter in walk(|page| store.letters(everything(page))).await? {
+        for letter in walk(|page| store.letters(every_letter(page))).await? {
             letters.push(store.with_lineage(letter).await?);
         }
         Ok(Self {
@@ -88,7 +107,9 @@ impl Seen {
             letters,
             queues: store.queues().await?,
             drawers: store.drawers().await?,
-            groups: walk(|page| store.groups(page)).await?,
+            groups,
+            details,
+            markers: walk(|page| store.markers(page)).await?,
             operations,
             audit: walk(|page| store.audit(page)).await?,
             breakers: store.breakers().await?,
@@ -145,6 +166,8 @@ impl Seen {
             .or_else(|| part("queues", &self.queues, &other.queues))
             .or_else(|| part("drawers", &self.drawers, &other.drawers))
             .or_else(|| part("groups", &self.groups, &other.groups))
+            .or_else(|| part("details of groups", &self.details, &other.details))
+            .or_else(|| part("markers", &self.markers, &other.markers))
             .or_else(|| part("operations", &self.operations, &other.operations))
             .or_else(|| part("audit rows", &self.audit, &other.audit))
             .or_else(|| part("breakers", &self.breakers, &other.breakers))

@@ -30,13 +30,16 @@ use redrive_core::backoff::{Backoff, Growth, Jitter};
 use redrive_core::breaker::{BreakerKey, BreakerPolicy};
 use redrive_core::dead_letter::{Act, Retry};
 use redrive_core::failure::Route;
-use redrive_core::message::Payload;
+use redrive_core::group::GroupAct;
+use redrive_core::ids::QueueName;
+use redrive_core::message::{Payload, Priority};
 use redrive_core::operation::Control;
 use redrive_core::patch::Patch;
 use redrive_core::poison::{PoisonPolicy, Release};
 use redrive_core::policy::{OnDead, OnExpire, Override, QueuePolicy};
 use redrive_core::revision::Edit;
 use redrive_core::time::{Span, Time};
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// Operations in one stream at most: what is compared after each grows with them.
@@ -122,6 +125,22 @@ pub enum ActOp {
     Note,
     /// Remove.
     Purge,
+    /// Back to work: to which of [`PLACES`], at which level, with how many attempts, by force.
+    Send(usize, Option<usize>, Option<u32>, bool),
+    /// Take a redrive back.
+    PullBack,
+    /// Take back what was removed.
+    Unpurge,
+    /// Into one of [`PLACES`].
+    Move(usize),
+    /// Keep, or let go.
+    Hold(bool),
+    /// Hide for seconds.
+    Snooze(u64),
+    /// Whose.
+    Assign(Option<usize>),
+    /// A label on, or off.
+    Label(usize, bool),
     /// Other content: a JSON document with so many members, or so many bytes that are none.
     Edit(usize),
     /// One of [`PATCHES`].
@@ -152,12 +171,21 @@ fn edit(n: usize) -> Edit {
     Edit { payload: (n % 5 != 0).then_some(payload), headers }
 }
 
+/// Where letters are sent: queues, drawers, and a name that nobody has.
+pub const PLACES: [&str; 8] = ["a", "b", "c", "a-dlq", "b-dlq", "bin", "net", "nowhere"];
+
+fn place(n: usize) -> QueueName {
+    PLACES[n % PLACES.len()].parse().expect("a name")
+}
+
 impl ActOp {
     /// The act, at this instant.
     #[must_use]
     pub fn at(&self, now: Time) -> Act {
         match self {
-            Self::Retry(delay) => Act::Retry(Retry { at: delay.map(|s| now.plus(Span::from_secs(s))) }),
+            Self::Retry(delay) => {
+                Act::Retry(Retry { at: delay.map(|s| now.plus(Span::from_secs(s))), ..Retry::default() })
+            }
             Self::Review => Act::Review,
             Self::Quarantine(s) => Act::Quarantine { until: now.plus(Span::from_secs(*s)) },
             Self::Release => Act::Release,
@@ -166,12 +194,69 @@ impl ActOp {
             Self::Reopen => Act::Reopen,
             Self::Note => Act::Note,
             Self::Purge => Act::Purge,
+            Self::Send(to, level, max_attempts, force) => Act::Retry(Retry {
+                at: None,
+                queue: Some(place(*to)),
+                priority: level.map(Priority::from_level),
+                max_attempts: *max_attempts,
+                force: *force,
+            }),
+            Self::PullBack => Act::PullBack,
+            Self::Unpurge => Act::Unpurge,
+            Self::Move(to) => Act::Move { dlq: place(*to) },
+            Self::Hold(on) => Act::Hold { on: *on },
+            Self::Snooze(s) => Act::Snooze { until: now.plus(Span::from_secs(*s)) },
+            Self::Assign(to) => Act::Assign { to: to.map(|n| format!("p{n}")) },
+            Self::Label(n, on) => {
+                let (label, none) = (BTreeSet::from([format!("l{n}")]), BTreeSet::new());
+                let (add, remove) = if *on { (label, none) } else { (none, label) };
+                Act::Label { add, remove }
+            }
             Self::Edit(n) => Act::Edit(Box::new(edit(*n))),
             Self::Patch(n) => {
                 Act::Patch(Box::new(Patch::parse(PATCHES[n % PATCHES.len()]).expect("a patch")))
             }
             Self::Restore(n) => Act::Restore { n: *n },
             Self::Erase => Act::Erase,
+        }
+    }
+}
+
+/// An act on a group; times are seconds from now.
+#[derive(Clone, Debug)]
+pub enum GroupOp {
+    /// Seen.
+    Acknowledge,
+    /// Its cause is gone.
+    Resolve,
+    /// Not worth a look: for so long, for so many deaths.
+    Ignore(Option<u64>, Option<u64>),
+    /// Taken back.
+    Reopen,
+    /// Who looks after it.
+    Assign(Option<usize>),
+    /// What is known.
+    Note(usize),
+    /// Where more is written, or something that is no address.
+    Link(bool),
+}
+
+impl GroupOp {
+    /// The act, at this instant.
+    #[must_use]
+    pub fn at(&self, now: Time) -> GroupAct {
+        match self {
+            Self::Acknowledge => GroupAct::Acknowledge,
+            Self::Resolve => GroupAct::Resolve,
+            Self::Ignore(seconds, count) => {
+                GroupAct::Ignore { until: seconds.map(|s| now.plus(Span::from_secs(s))), count: *count }
+            }
+            Self::Reopen => GroupAct::Reopen,
+            Self::Assign(who) => GroupAct::Assign { to: who.map(|n| ["bob", "eve", ""][n % 3].to_owned()) },
+            Self::Note(n) => GroupAct::Note { text: (*n > 0).then(|| format!("note {n}")) },
+            Self::Link(good) => {
+                GroupAct::Link { url: Some(if *good { "https://example.org/1" } else { "ftp:" }.to_owned()) }
+            }
         }
     }
 }
@@ -201,6 +286,12 @@ pub enum Op {
     Merge(usize, usize),
     /// Say what kind of failure a group is.
     Label(usize, usize),
+    /// Say something about a group.
+    ActOnGroup(usize, GroupOp),
+    /// Note a moment.
+    Mark(usize),
+    /// Read groups by one of a few queries, in small pages.
+    Groups(usize, usize),
     /// Empty a queue.
     Purge(usize),
     /// Give a queue one of [`policies`].
@@ -240,8 +331,22 @@ pub const REPLY_TO: [&str; 4] = ["c", "answers", "a-dlq", "bin"];
 /// The errors of every stream: two causes of different routes, one that the rules know and one they spare.
 pub const ERRORS: [&str; 4] = ["ConnectionError", "Bad", "Fatal", "Patient"];
 
+/// Names in messages that say the same otherwise: after a few of them their groups become one.
+pub const USERS: [&str; 6] = ["ann", "bob", "cyd", "dan", "eve", "fay"];
+
 /// The filters of every stream.
-pub const FILTERS: [&str; 4] = ["", "queue:a", "status:pending", "queue:b,c"];
+pub const FILTERS: [&str; 7] = [
+    "",
+    "queue:a",
+    "status:pending",
+    "queue:b,c",
+    "status:purged,resolved",
+    "snoozed:no",
+    "tag:l1 or held:yes",
+];
+
+/// How many ways streams ask for groups in.
+pub const GROUP_QUERIES: usize = 5;
 
 /// The rules a queue can be given.
 #[must_use]
@@ -280,6 +385,7 @@ pub fn policies() -> Vec<QueuePolicy> {
         },
         QueuePolicy { dlq: Some("b".parse().expect("a name")), ..plain(2) },
         plain(0),
+        QueuePolicy { max_redrives: 1, ..plain(1) },
         QueuePolicy { breaker: Some(BreakerPolicy { probes: 2, ..breaker(BreakerKey::Queue) }), ..plain(9) },
         QueuePolicy { breaker: Some(breaker(BreakerKey::Kind)), lease: Span::from_secs(3), ..plain(9) },
         QueuePolicy {
@@ -305,10 +411,31 @@ fn act() -> impl Strategy<Value = ActOp> {
         2 => Just(ActOp::Reopen),
         1 => Just(ActOp::Note),
         3 => Just(ActOp::Purge),
+        4 => (0..PLACES.len(), rarely(0_usize..5), rarely(1_u32..4), proptest::bool::weighted(0.3))
+            .prop_map(|(to, level, attempts, force)| ActOp::Send(to, level, attempts, force)),
+        3 => Just(ActOp::PullBack),
+        2 => Just(ActOp::Unpurge),
+        1 => (0..PLACES.len()).prop_map(ActOp::Move),
+        1 => proptest::bool::weighted(0.7).prop_map(ActOp::Hold),
+        1 => (0_u64..60).prop_map(ActOp::Snooze),
+        1 => of(0_usize..2).prop_map(ActOp::Assign),
+        1 => (0_usize..2, proptest::bool::weighted(0.7)).prop_map(|(n, on)| ActOp::Label(n, on)),
         4 => (0_usize..12).prop_map(ActOp::Edit),
         2 => (0..PATCHES.len()).prop_map(ActOp::Patch),
         2 => (0_u32..3).prop_map(ActOp::Restore),
         1 => Just(ActOp::Erase),
+    ]
+}
+
+fn group_act() -> impl Strategy<Value = GroupOp> {
+    prop_oneof![
+        2 => Just(GroupOp::Acknowledge),
+        3 => Just(GroupOp::Resolve),
+        3 => (of(0_u64..20), of(0_u64..4)).prop_map(|(seconds, count)| GroupOp::Ignore(seconds, count)),
+        2 => Just(GroupOp::Reopen),
+        1 => of(0_usize..3).prop_map(GroupOp::Assign),
+        1 => (0_usize..3).prop_map(GroupOp::Note),
+        1 => proptest::bool::ANY.prop_map(GroupOp::Link),
     ]
 }
 
@@ -335,10 +462,12 @@ fn say() -> impl Strategy<Value = Say> {
         1 => Just(Some(Override::DeadLetter)),
         1 => Just(Some(Override::RetryAfter(Span::from_secs(3)))),
     ];
+    let variants = ERRORS.len() * (1 + USERS.len());
+    let error = prop_oneof![4 => 0..ERRORS.len(), 2 => (0..USERS.len()).prop_map(|n| ERRORS.len() * (n + 1) + 1), 1 => 0..variants];
     prop_oneof![
         3 => Just(Say::Ack),
         2 => (0_usize..40).prop_map(Say::Reply),
-        8 => (0..ERRORS.len(), proptest::bool::weighted(0.4), word).prop_map(|(e, p, w)| Say::Fail(e, p, w)),
+        8 => (error, proptest::bool::weighted(0.4), word).prop_map(|(e, p, w)| Say::Fail(e, p, w)),
         1 => Just(Say::Release),
         1 => (0_u64..10).prop_map(Say::Snooze),
         1 => of(1_u64..60).prop_map(Say::Extend),
@@ -380,6 +509,9 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (0_usize..3, proptest::bool::ANY).prop_map(|(q, open)| Op::Force(q, open)),
         1 => (0_usize..5, 0_usize..5).prop_map(|(a, b)| Op::Merge(a, b)),
         1 => (0_usize..5, 0_usize..6).prop_map(|(group, category)| Op::Label(group, category)),
+        3 => (0_usize..5, group_act()).prop_map(|(group, act)| Op::ActOnGroup(group, act)),
+        1 => (0_usize..4).prop_map(Op::Mark),
+        1 => (0..GROUP_QUERIES, 1_usize..4).prop_map(|(query, limit)| Op::Groups(query, limit)),
         1 => (0_usize..3).prop_map(Op::Purge),
         4 => (0_usize..3, 0..policies().len()).prop_map(|(q, p)| Op::Configure(q, p)),
         8 => vec((0_usize..5, act(), rarely(proptest::bool::ANY)), 1..4).prop_map(Op::Act),

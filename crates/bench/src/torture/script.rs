@@ -232,7 +232,7 @@ impl Maker {
             Status::Pending => {
                 &[Deed::Retry, Deed::Resolve, Deed::Review, Deed::Quarantine(3), Deed::Abandon, Deed::Note]
             }
-            Status::Retrying => &[Deed::Note],
+            Status::Retrying | Status::Purged => &[Deed::Note],
             Status::Review | Status::Quarantined => &[Deed::Release, Deed::Resolve, Deed::Retry],
             // What the key of a message says that was done and is opened again is not settled.
             Status::Resolved | Status::Abandoned if keyed => &[Deed::Purge, Deed::Note],

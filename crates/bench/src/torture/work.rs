@@ -210,7 +210,8 @@ async fn operate(site: &Site, mut rng: Rng) -> Outcome<()> {
                 | Status::Retrying
                 | Status::Review
                 | Status::Quarantined
-                | Status::Abandoned => {
+                | Status::Abandoned
+                | Status::Purged => {
                     continue;
                 }
             };

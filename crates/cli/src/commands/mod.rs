@@ -13,6 +13,7 @@ pub(crate) mod enqueue;
 pub(crate) mod group;
 pub(crate) mod init;
 pub(crate) mod lease;
+pub(crate) mod marker;
 pub(crate) mod message;
 pub(crate) mod queue;
 pub(crate) mod report;
@@ -53,6 +54,7 @@ pub(crate) fn surroundings(global: Global, command: &Command) -> Result<App, Cli
         | Command::Dlq(_)
         | Command::Erase(_)
         | Command::Group(_)
+        | Command::Marker(_)
         | Command::Breaker(_)
         | Command::Audit(_)
         | Command::Backup(_)
@@ -80,6 +82,7 @@ pub(crate) async fn run(app: &App, command: Command) -> Done {
         Command::Dlq(command) => dlq::run(app, command).await,
         Command::Erase(args) => dlq::erase::run(app, *args).await,
         Command::Group(command) => group::run(app, command).await,
+        Command::Marker(args) => marker::run(app, args).await,
         Command::Breaker(command) => breaker::run(app, command).await,
         Command::Audit(command) => audit::run(app, command).await,
         Command::Backup(args) => backup::backup(app, args).await,

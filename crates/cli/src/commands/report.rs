@@ -1,10 +1,12 @@
 //! What was counted and what follows from it: the summary of `dlq stats`, and `queue report` with its alerts.
 
+use super::marker;
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::{CliError, Done, ExitCode};
 use crate::output::{Column, Format, Look, Sheet, Show};
 use clap::Args;
-use redrive::core::metrics::{Alert, HistogramSnapshot, QueueStats, Summary, report};
+use redrive::core::group::GroupNews;
+use redrive::core::metrics::{Alert, HistogramSnapshot, QueueStats, Report, Summary, report};
 use redrive::core::time::Span;
 use serde::Serialize;
 
@@ -30,6 +32,34 @@ pub(crate) struct ReportArgs {
 #[derive(Serialize)]
 #[serde(transparent)]
 pub(super) struct Totals<'a>(pub(super) &'a Summary);
+
+/// What is new among groups, shown as a sheet.
+#[derive(Serialize)]
+#[serde(transparent)]
+pub(super) struct News<'a>(pub(super) &'a GroupNews);
+
+impl Show for News<'_> {
+    const COLUMNS: &'static [Column] = &[
+        Column::number("groups_open"),
+        Column::number("groups_new"),
+        Column::number("groups_regressed"),
+        Column::number("groups_new_since_marker"),
+    ];
+
+    fn cells(&self, _: &Look) -> Vec<String> {
+        let GroupNews { open, new, regressed, new_since_marker, .. } = self.0;
+        let since = new_since_marker.map(|n| n.to_string()).unwrap_or_default();
+        vec![open.to_string(), new.to_string(), regressed.to_string(), since]
+    }
+
+    fn sheet(&self, look: &Look) -> Sheet {
+        let since =
+            self.0.marker.as_ref().map(|marker| format!("{} ({})", marker.text, look.time(marker.at)));
+        let fields = Self::COLUMNS.iter().zip(self.cells(look));
+        let sheet = fields.fold(Sheet::default(), |sheet, (column, cell)| sheet.field(column.name, cell));
+        sheet.field("marker", since.unwrap_or_default())
+    }
+}
 
 fn percent(rate: Option<f64>) -> String {
     rate.map(|rate| format!("{:.1} %", rate * 100.0)).unwrap_or_default()
@@ -155,32 +185,46 @@ impl Show for Latency<'_> {
     }
 }
 
+/// The report, and what is new among groups.
+#[derive(Serialize)]
+struct Found {
+    #[serde(flatten)]
+    report: Report,
+    groups: GroupNews,
+}
+
 /// Runs `queue report`.
 pub(super) async fn run(app: &App, args: &ReportArgs) -> Done {
     let store = app.open(Access::Existing, Hold::Moment).await?;
-    let found = report(&store.stats().await?);
+    let mut found = report(&store.stats().await?);
+    let groups = marker::news(&*store).await?;
+    found.alerts.extend(groups.alerts());
+    let found = Found { report: found, groups };
     match app.out.format {
         Format::Json | Format::Ndjson | Format::Yaml => app.out.document(&found)?,
-        Format::Csv => app.out.all(&found.queues)?,
+        Format::Csv => app.out.all(&found.report.queues)?,
         Format::Table => {
-            app.out.all(&found.queues)?;
+            app.out.all(&found.report.queues)?;
             app.out.raw(b"\n")?;
-            app.out.one(&Totals(&found.summary))?;
-            let latency: Vec<_> = found.latency.iter().map(|(name, seen)| Latency { name, seen }).collect();
+            app.out.one(&Totals(&found.report.summary))?;
+            app.out.raw(b"\n")?;
+            app.out.one(&News(&found.groups))?;
+            let latency: Vec<_> =
+                found.report.latency.iter().map(|(name, seen)| Latency { name, seen }).collect();
             if !latency.is_empty() {
                 app.out.raw(b"\n")?;
                 app.out.all(&latency)?;
             }
-            if found.alerts.is_empty() {
+            if found.report.alerts.is_empty() {
                 app.out.note("no alerts");
             } else {
                 app.out.raw(b"\n")?;
-                app.out.all(&found.alerts)?;
+                app.out.all(&found.report.alerts)?;
             }
         }
     }
-    if args.check && !found.alerts.is_empty() {
-        let rules: Vec<&str> = found.alerts.iter().map(|alert| alert.rule.as_str()).collect();
+    if args.check && !found.report.alerts.is_empty() {
+        let rules: Vec<&str> = found.report.alerts.iter().map(|alert| alert.rule.as_str()).collect();
         return Err(CliError::new(ExitCode::CheckFailed, format!("alerts: {}", rules.join(", "))));
     }
     Ok(ExitCode::Ok)

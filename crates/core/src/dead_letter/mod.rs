@@ -1,32 +1,49 @@
 //! A dead letter: a message that will not be delivered again by itself, with everything a person needs to
-//! decide. [`next_status`] is the only place where a status changes; [`File::act`] is what an operator's act
-//! does to the rest of the file.
+//! decide. [`next_status`] is the only place where a status changes; [`File::act`], in `acting`, is what an
+//! operator's act does to the rest of the file.
 
 use crate::error::Refusal;
 use crate::failure::{Analysed, Category, ErrorInfo, Failure, Reason, Recoverability, Route, Severity};
 use crate::ids::{GroupId, LeafId, LeaseToken, MessageId, QueueName};
-use crate::lifecycle::Life;
+use crate::lifecycle::{Life, State};
 use crate::limits;
-use crate::message::{Message, Slip};
+use crate::message::{Message, Priority, Slip};
 use crate::patch::Patch;
 use crate::poison::Release;
 use crate::policy::{OnDead, QueuePolicy};
-use crate::revision::{Edit, EditMark, Erased, Revision, may_change};
+use crate::revision::{Edit, EditMark, Erased, Revision};
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
+mod acting;
 mod capture;
 mod status;
+mod timeline;
 
+pub use acting::ALREADY_DONE;
 pub use capture::Captured;
-pub use status::{Move, Place, Status, next_status};
+pub use status::{Move, Status, next_status};
+pub use timeline::{Happening, Moment};
 
 /// How a letter is sent back.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retry {
     /// Not before then; at once when not said.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Time>,
+    /// To this queue; to its own when not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<QueueName>,
+    /// This urgent from now on; as before when not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<Priority>,
+    /// So many executions from now on; as before when not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<u32>,
+    /// Also when work with its key is done already, or it came back too often.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub force: bool,
 }
 
 /// What an operator, a policy or a consumer does to one letter.
@@ -52,8 +69,42 @@ pub enum Act {
     Reopen,
     /// Say something.
     Note,
-    /// Remove.
+    /// Remove. It can be taken back for [`limits::PURGE_UNDO`].
     Purge,
+    /// Take back what was removed.
+    Unpurge,
+    /// Take a redrive back, if nobody has leased the message yet.
+    PullBack,
+    /// Put it into another drawer.
+    Move {
+        /// Which.
+        dlq: QueueName,
+    },
+    /// Keep it, or let go of it: while it is held it never expires and cannot be purged.
+    Hold {
+        /// Keep it.
+        on: bool,
+    },
+    /// Hide it from dead-letter consumers and from redrives that nobody asked for. Every other decision wakes it.
+    Snooze {
+        /// Until then; a time that is over wakes it.
+        until: Time,
+    },
+    /// Say whose it is.
+    Assign {
+        /// Whose; nobody's when not said.
+        #[serde(default)]
+        to: Option<String>,
+    },
+    /// Put labels on it and take labels off.
+    Label {
+        /// On.
+        #[serde(default)]
+        add: BTreeSet<String>,
+        /// Off.
+        #[serde(default)]
+        remove: BTreeSet<String>,
+    },
     /// Give it other content; what it said before is kept.
     Edit(Box<Edit>),
     /// Change its JSON payload; what the patch does not name keeps its bytes.
@@ -77,7 +128,7 @@ impl Act {
     /// Back to work, not before then.
     #[must_use]
     pub fn retry_at(at: Time) -> Self {
-        Self::Retry(Retry { at: Some(at) })
+        Self::Retry(Retry { at: Some(at), ..Retry::default() })
     }
 
     /// The move this act makes, if it makes one.
@@ -92,39 +143,37 @@ impl Act {
             Self::Abandon => Some(Move::Abandon),
             Self::Reopen => Some(Move::Reopen),
             Self::Purge => Some(Move::Purge),
-            Self::Note | Self::Edit(_) | Self::Patch(_) | Self::Restore { .. } | Self::Erase => None,
-        }
-    }
-
-    /// The status of a letter after this act; the one it has, when the act moves it nowhere. Gone when it is removed.
-    ///
-    /// # Errors
-    /// [`Refusal::WrongStatus`] when the status does not allow it, with a hint at what would work.
-    pub fn next_status(&self, id: MessageId, from: Status) -> Result<Place, Refusal> {
-        match self.as_move() {
-            Some(by) => next_status(id, from, by),
-            None if self.is_content() => may_change(id, from, self).map(|()| Place::Stays(from)),
-            None => Ok(Place::Stays(from)),
+            Self::Unpurge => Some(Move::Unpurge),
+            Self::PullBack => Some(Move::Undo),
+            Self::Note
+            | Self::Move { .. }
+            | Self::Hold { .. }
+            | Self::Snooze { .. }
+            | Self::Assign { .. }
+            | Self::Label { .. }
+            | Self::Edit(_)
+            | Self::Patch(_)
+            | Self::Restore { .. }
+            | Self::Erase => None,
         }
     }
 
     /// The verb in audit, CLI and API.
     #[must_use]
     pub const fn name(&self) -> &'static str {
-        match self {
-            Self::Retry(_) => Move::Retry.name(),
-            Self::Review => Move::Review.name(),
-            Self::Quarantine { .. } => Move::Quarantine.name(),
-            Self::Release => Move::Release.name(),
-            Self::Resolve => Move::Resolve.name(),
-            Self::Abandon => Move::Abandon.name(),
-            Self::Reopen => Move::Reopen.name(),
-            Self::Note => "note",
-            Self::Purge => Move::Purge.name(),
-            Self::Edit(_) => "edit",
-            Self::Patch(_) => "patch",
-            Self::Restore { .. } => "restore",
-            Self::Erase => "erase",
+        match (self.as_move(), self) {
+            (Some(by), _) => by.name(),
+            (None, Self::Move { .. }) => "move",
+            (None, Self::Hold { on: true }) => "hold",
+            (None, Self::Hold { on: false }) => "unhold",
+            (None, Self::Snooze { .. }) => "snooze",
+            (None, Self::Assign { .. }) => "assign",
+            (None, Self::Label { .. }) => "label",
+            (None, Self::Edit(_)) => "edit",
+            (None, Self::Patch(_)) => "patch",
+            (None, Self::Restore { .. }) => "restore",
+            (None, Self::Erase) => "erase",
+            (None, _) => "note",
         }
     }
 }
@@ -178,6 +227,18 @@ pub struct Note {
     pub text: String,
 }
 
+/// A redrive of one letter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Redriven {
+    /// When.
+    pub at: Time,
+    /// By whom.
+    pub by: String,
+    /// To which queue, when that was another than its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<QueueName>,
+}
+
 /// What is written on the outside of a letter: everything but the message and its failures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct File {
@@ -202,6 +263,9 @@ pub struct File {
     pub leaf: LeafId,
     /// How often it was sent back.
     pub redrives: u32,
+    /// The last time it was, if that was not taken back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub redriven: Option<Redriven>,
     /// Who asked for review.
     #[serde(default)]
     pub review_requested_by: Option<String>,
@@ -237,6 +301,21 @@ pub struct File {
     /// When retention removes it.
     #[serde(default)]
     pub expires_at: Option<Time>,
+    /// Somebody wants it kept: it does not expire.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub held: bool,
+    /// Neither consumers nor automatic redrives are given it before then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snoozed_until: Option<Time>,
+    /// Whose it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// What people put on it; the message's own tags are the message's.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub labels: BTreeSet<String>,
+    /// How it was closed before it was purged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub purged_from: Option<Status>,
     /// What people said.
     #[serde(default)]
     pub notes: Vec<Note>,
@@ -281,9 +360,17 @@ impl File {
         let slip = slip.into();
         let quarantine = policy.quarantine(failure.route);
         let alert = policy.alerts(failure.category, failure.route);
+        let redrives = previous.map_or(0, |before| before.redrives);
+        // Whoever comes back that often is for a person.
+        let too_often = quarantine.is_none() && redrives >= policy.max_redrives;
+        let held = previous.is_some_and(|before| before.held);
         let mut file = Self {
             dlq: policy.drawer(&slip.queue, failure.route),
-            status: if quarantine.is_some() { Status::Quarantined } else { Status::Pending },
+            status: match quarantine {
+                Some(_) => Status::Quarantined,
+                None if too_often => Status::Review,
+                None => Status::Pending,
+            },
             reason,
             route: failure.route,
             category: failure.category,
@@ -291,9 +378,10 @@ impl File {
             recoverability: failure.recoverability,
             alert,
             leaf: failure.signature.leaf,
-            redrives: 0,
-            review_requested_by: None,
-            review_requested_at: None,
+            redrives,
+            redriven: None,
+            review_requested_by: too_often.then(|| "system".to_owned()),
+            review_requested_at: too_often.then_some(now),
             reviewed_by: None,
             reviewed_at: None,
             quarantined_until: quarantine.map(|span| now.plus(span)),
@@ -303,7 +391,12 @@ impl File {
             dead_at: now,
             closed_at: None,
             closed_by: None,
-            expires_at: policy.open_ttl.map(|ttl| now.plus(ttl)),
+            expires_at: policy.open_ttl.filter(|_| !held).map(|ttl| now.plus(ttl)),
+            held,
+            snoozed_until: None,
+            owner: None,
+            labels: BTreeSet::new(),
+            purged_from: None,
             notes: Vec::new(),
             version: 1,
             holds_key: slip.ordering_key.is_some() && policy.on_dead == OnDead::Hold,
@@ -315,7 +408,9 @@ impl File {
             body_hash: None,
         };
         if let Some(before) = previous {
-            file.redrives = before.redrives;
+            file.redriven.clone_from(&before.redriven);
+            file.owner.clone_from(&before.owner);
+            file.labels.clone_from(&before.labels);
             file.first_failed_at = before.first_failed_at;
             file.notes.clone_from(&before.notes);
             file.edits.clone_from(&before.edits);
@@ -323,94 +418,6 @@ impl File {
             file.version = before.version + 1;
         }
         file
-    }
-
-    /// The file after the operator's act; pure. The message's own part of a retry is `transition`'s.
-    ///
-    /// # Errors
-    /// A refusal when the status does not allow it, a consumer holds the letter, or the version moved on.
-    pub fn act(
-        &self,
-        id: MessageId,
-        request: &ActRequest,
-        policy: &QueuePolicy,
-        now: Time,
-    ) -> Result<Acted, Refusal> {
-        if request.act == Act::Note {
-            self.may_write(id, request)?;
-            return Ok(Acted::Changed(Box::new(self.noted(&request.actor, now))));
-        }
-        self.may_act(id, request, now)?;
-        let Some(by) = request.act.as_move() else {
-            let why = format!("{} changes the content, not the file", request.act.name());
-            return Err(Refusal::invalid("act", why));
-        };
-        if self.erased.is_some() && by == Move::Retry {
-            return Err(Refusal::Erased { id, act: by.name().into() });
-        }
-        let Place::Stays(status) = next_status(id, self.status, by)? else { return Ok(Acted::Purged) };
-        let mut next = self.moved(status, policy, &request.actor.name, now);
-        match &request.act {
-            Act::Retry { .. } => next.redrives = self.redrives.saturating_add(1),
-            Act::Review => {
-                next.review_requested_by = Some(request.actor.name.clone());
-                next.review_requested_at = Some(now);
-            }
-            Act::Quarantine { until } => next.quarantined_until = Some(*until),
-            Act::Resolve | Act::Abandon => next.resolution.clone_from(&request.actor.reason),
-            Act::Release | Act::Reopen | Act::Note | Act::Purge => {}
-            Act::Edit(_) | Act::Patch(_) | Act::Restore { .. } | Act::Erase => {}
-        }
-        if self.status == Status::Review && status != Status::Review {
-            next.reviewed_by = Some(request.actor.name.clone());
-            next.reviewed_at = Some(now);
-        }
-        if request.actor.reason.is_some() {
-            next = Self { version: next.version, ..next.noted(&request.actor, now) };
-        }
-        Ok(Acted::Changed(Box::new(next)))
-    }
-
-    /// Whether the letter is as the actor saw it.
-    fn may_write(&self, id: MessageId, request: &ActRequest) -> Result<(), Refusal> {
-        if let Some(expected) = request.expected_version
-            && expected != self.version
-        {
-            return Err(Refusal::VersionConflict { id, expected, actual: self.version });
-        }
-        request.actor.check()
-    }
-
-    /// The same, and whether nobody else has it in hand.
-    pub(crate) fn may_act(&self, id: MessageId, request: &ActRequest, now: Time) -> Result<(), Refusal> {
-        self.may_write(id, request)?;
-        if let (Some(worker), Some(until)) = (&self.consumer, self.consumer_until)
-            && until > now
-        {
-            return Err(Refusal::LetterLeased { id, worker: worker.clone(), until });
-        }
-        Ok(())
-    }
-
-    /// The file with a new status and everything that follows from the status alone.
-    #[must_use]
-    pub fn moved(&self, status: Status, policy: &QueuePolicy, by: &str, now: Time) -> Self {
-        let closed = status.is_closed();
-        let open_until = policy.open_ttl.map(|ttl| self.dead_at.plus(ttl));
-        Self {
-            status,
-            quarantined_until: None,
-            resolution: None,
-            closed_at: closed.then_some(now),
-            closed_by: closed.then(|| by.to_owned()),
-            expires_at: if closed { Some(now.plus(policy.retention)) } else { open_until },
-            version: self.version + 1,
-            holds_key: self.holds_key && !closed,
-            available_at: if self.erased.is_some() { Time::NEVER } else { now },
-            consumer: None,
-            consumer_until: None,
-            ..self.clone()
-        }
     }
 
     /// Where it goes when its quarantine ends. Only poison goes back to work by itself, where its queue says
@@ -422,32 +429,6 @@ impl File {
             (Release::Queue, Reason::Poison) if again => Release::Queue,
             (Release::Queue | Release::Review, _) => Release::Review,
         }
-    }
-
-    /// The file after the redriven message was acknowledged.
-    ///
-    /// # Errors
-    /// A refusal when the letter is not being retried.
-    pub fn succeeded(
-        &self,
-        id: MessageId,
-        policy: &QueuePolicy,
-        by: &str,
-        now: Time,
-    ) -> Result<Self, Refusal> {
-        next_status(id, self.status, Move::Succeeded)?;
-        Ok(Self { resolution: Some("retried".into()), ..self.moved(Status::Resolved, policy, by, now) })
-    }
-
-    fn noted(&self, actor: &Actor, now: Time) -> Self {
-        let mut next = self.clone();
-        let text = actor.reason.clone().unwrap_or_default();
-        next.notes.push(Note { at: now, by: actor.name.clone(), text });
-        if next.notes.len() > limits::NOTES_MAX {
-            next.notes.remove(0);
-        }
-        next.version += 1;
-        next
     }
 
     /// Whether the letter may go to another store: nobody works on it and nothing here waits for it.
@@ -474,9 +455,24 @@ impl File {
             Status::Pending | Status::Review | Status::Quarantined if self.holds_key => {
                 stays("its ordering key is held here until it is closed")
             }
+            Status::Purged => stays(status::UNPURGE_FIRST),
             Status::Pending | Status::Review | Status::Quarantined | Status::Resolved | Status::Abandoned => {
                 Ok(())
             }
+        }
+    }
+
+    /// Where its message is, as long as it is not being retried.
+    #[must_use]
+    pub const fn state(&self) -> State {
+        match self.status {
+            Status::Purged => State::Purged,
+            Status::Pending
+            | Status::Retrying
+            | Status::Review
+            | Status::Quarantined
+            | Status::Resolved
+            | Status::Abandoned => State::Dead,
         }
     }
 
@@ -489,11 +485,11 @@ impl File {
             | Status::Review
             | Status::Quarantined
             | Status::Resolved
-            | Status::Abandoned => false,
+            | Status::Abandoned
+            | Status::Purged => false,
         };
-        open && self.erased.is_none()
-            && self.available_at <= now
-            && self.consumer_until.is_none_or(|until| until <= now)
+        let awake = self.available_at <= now && self.snoozed_until.is_none_or(|until| until <= now);
+        open && awake && self.erased.is_none() && self.consumer_until.is_none_or(|until| until <= now)
     }
 
     /// Whether the letter may be sent back as it stands.
@@ -507,18 +503,10 @@ impl File {
             | Status::Review
             | Status::Quarantined
             | Status::Resolved
-            | Status::Abandoned => false,
+            | Status::Abandoned
+            | Status::Purged => false,
         }
     }
-}
-
-/// What an act did.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Acted {
-    /// The file changed.
-    Changed(Box<File>),
-    /// The letter is to be removed.
-    Purged,
 }
 
 /// One act on one letter.

@@ -22,15 +22,17 @@ named! {
         Resolved = "resolved",
         /// Closed: given up.
         Abandoned = "abandoned",
+        /// Removed, and not gone yet: it can be taken back for a while. Counts as purged, not as dead.
+        Purged = "purged",
     }
 }
 
 impl Status {
-    /// Closed letters are kept until retention and change only by reopening.
+    /// Nobody has to decide about it any more. Closed letters are kept until retention and change only by reopening.
     #[must_use]
     pub const fn is_closed(self) -> bool {
         match self {
-            Self::Resolved | Self::Abandoned => true,
+            Self::Resolved | Self::Abandoned | Self::Purged => true,
             Self::Pending | Self::Retrying | Self::Review | Self::Quarantined => false,
         }
     }
@@ -55,6 +57,8 @@ pub enum Move {
     Reopen,
     /// Remove.
     Purge,
+    /// Take back what was removed.
+    Unpurge,
     /// The redriven message was acknowledged.
     Succeeded,
     /// The redriven message died again.
@@ -65,7 +69,7 @@ pub enum Move {
 
 impl Move {
     /// Every one.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Retry,
         Self::Review,
         Self::Quarantine,
@@ -74,6 +78,7 @@ impl Move {
         Self::Abandon,
         Self::Reopen,
         Self::Purge,
+        Self::Unpurge,
         Self::Succeeded,
         Self::DiedAgain,
         Self::Undo,
@@ -91,6 +96,7 @@ impl Move {
             Self::Abandon => "abandon",
             Self::Reopen => "reopen",
             Self::Purge => "purge",
+            Self::Unpurge => "unpurge",
             Self::Succeeded => "complete",
             Self::DiedAgain => "bury",
             Self::Undo => "pull back",
@@ -98,45 +104,37 @@ impl Move {
     }
 }
 
-/// Where a letter goes, or that it is removed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// It stays, with this status.
-    Stays(Status),
-    /// It is removed and counted as purged.
-    Gone,
-}
-
-/// The status table of PRODUCT.md section 3, whole. Anything it does not list is a conflict that says so.
+/// The status table of PRODUCT.md section 3, whole, with the purge that can be undone. Anything it does not list is
+/// a conflict that says so.
 ///
 /// # Errors
 /// [`Refusal::WrongStatus`] with a hint at what would work.
-pub fn next_status(id: MessageId, from: Status, by: Move) -> Result<Place, Refusal> {
-    use Place::{Gone, Stays};
+pub fn next_status(id: MessageId, from: Status, by: Move) -> Result<Status, Refusal> {
     let refuse =
         |hint: &str| Err(Refusal::WrongStatus { id, status: from, act: by.name().into(), hint: hint.into() });
     const OPEN_FIRST: &str = "reopen it first";
     const IN_FLIGHT: &str = "it was sent back to work; wait until the message is done or dies again";
     match from {
         Status::Pending | Status::Review | Status::Quarantined => match by {
-            Move::Retry => Ok(Stays(Status::Retrying)),
+            Move::Retry => Ok(Status::Retrying),
             Move::Review if from == Status::Review => refuse("it is under review already"),
-            Move::Review => Ok(Stays(Status::Review)),
+            Move::Review => Ok(Status::Review),
             Move::Quarantine if from == Status::Quarantined => refuse("it is in quarantine already"),
-            Move::Quarantine => Ok(Stays(Status::Quarantined)),
+            Move::Quarantine => Ok(Status::Quarantined),
             Move::Release if from == Status::Pending => {
                 refuse("it is neither in quarantine nor under review")
             }
-            Move::Release => Ok(Stays(Status::Pending)),
-            Move::Resolve => Ok(Stays(Status::Resolved)),
-            Move::Abandon => Ok(Stays(Status::Abandoned)),
+            Move::Release => Ok(Status::Pending),
+            Move::Resolve => Ok(Status::Resolved),
+            Move::Abandon => Ok(Status::Abandoned),
             Move::Reopen => refuse("it is open"),
             Move::Purge => refuse("it is open; resolve or abandon it first"),
+            Move::Unpurge => refuse("it was not purged"),
             Move::Succeeded | Move::DiedAgain | Move::Undo => refuse("it is not being retried"),
         },
         Status::Retrying => match by {
-            Move::Succeeded => Ok(Stays(Status::Resolved)),
-            Move::DiedAgain | Move::Undo => Ok(Stays(Status::Pending)),
+            Move::Succeeded => Ok(Status::Resolved),
+            Move::DiedAgain | Move::Undo => Ok(Status::Pending),
             Move::Retry
             | Move::Review
             | Move::Quarantine
@@ -145,10 +143,12 @@ pub fn next_status(id: MessageId, from: Status, by: Move) -> Result<Place, Refus
             | Move::Abandon
             | Move::Reopen
             | Move::Purge => refuse(IN_FLIGHT),
+            Move::Unpurge => refuse("it was not purged"),
         },
         Status::Resolved | Status::Abandoned => match by {
-            Move::Reopen => Ok(Stays(Status::Pending)),
-            Move::Purge => Ok(Gone),
+            Move::Reopen => Ok(Status::Pending),
+            Move::Purge => Ok(Status::Purged),
+            Move::Unpurge => refuse("it was not purged"),
             Move::Retry
             | Move::Review
             | Move::Quarantine
@@ -159,8 +159,26 @@ pub fn next_status(id: MessageId, from: Status, by: Move) -> Result<Place, Refus
             | Move::DiedAgain
             | Move::Undo => refuse(OPEN_FIRST),
         },
+        Status::Purged => match by {
+            // Where to is written on its file; resolved is what it was at least.
+            Move::Unpurge => Ok(Status::Resolved),
+            Move::Retry
+            | Move::Review
+            | Move::Quarantine
+            | Move::Release
+            | Move::Resolve
+            | Move::Abandon
+            | Move::Reopen
+            | Move::Purge
+            | Move::Succeeded
+            | Move::DiedAgain
+            | Move::Undo => refuse(UNPURGE_FIRST),
+        },
     }
 }
+
+/// What a purged letter answers to everything else.
+pub(super) const UNPURGE_FIRST: &str = "it was purged; take it back with unpurge first";
 
 #[cfg(test)]
 mod tests {
@@ -178,7 +196,8 @@ mod tests {
             (Status::Pending | Status::Review | Status::Quarantined, Move::Resolve)
             | (Status::Retrying, Move::Succeeded) => Some("resolved"),
             (Status::Pending | Status::Review | Status::Quarantined, Move::Abandon) => Some("abandoned"),
-            (Status::Resolved | Status::Abandoned, Move::Purge) => Some("gone"),
+            (Status::Resolved | Status::Abandoned, Move::Purge) => Some("purged"),
+            (Status::Purged, Move::Unpurge) => Some("resolved"),
             (_, _) => None,
         }
     }
@@ -190,8 +209,7 @@ mod tests {
         for from in Status::ALL {
             for by in Move::ALL {
                 let got = match next_status(id, *from, by) {
-                    Ok(Place::Stays(status)) => Some(status.name()),
-                    Ok(Place::Gone) => Some("gone"),
+                    Ok(status) => Some(status.name()),
                     Err(refusal) => {
                         let text = refusal.to_string();
                         assert!(text.contains(from.name()) && text.contains(by.name()), "{text}");
@@ -202,6 +220,6 @@ mod tests {
                 cells += 1;
             }
         }
-        assert_eq!(cells, 66);
+        assert_eq!(cells, 84);
     }
 }

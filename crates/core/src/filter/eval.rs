@@ -6,10 +6,12 @@ use super::json::{self, Place};
 use super::parser::{Expr, Reach, Term, Test};
 use super::pattern::Pattern;
 use crate::dead_letter::DeadLetter;
-use crate::failure::ErrorInfo;
+use crate::failure::{ErrorInfo, Failure};
 use crate::ids::{LeafId, MessageId};
+use crate::limits;
 use crate::message::Message;
 use crate::time::Time;
+use std::borrow::Cow;
 
 /// What a filter is held against.
 #[derive(Clone, Copy)]
@@ -28,6 +30,8 @@ enum Found<'a> {
     Signature(LeafId, &'a str),
     Name(&'static str),
     Text(&'a str),
+    /// Text that had to be made.
+    Made(Cow<'a, str>),
     /// Several texts, any of which counts.
     Texts(Vec<&'a str>),
     Number(i64),
@@ -78,6 +82,7 @@ impl<'a> Subject<'a> {
             }
             (Test::Names(names), Found::Name(name)) => names.contains(&name),
             (Test::Texts(patterns), Found::Text(text)) => fits(patterns, text),
+            (Test::Texts(patterns), Found::Made(text)) => fits(patterns, &text),
             (Test::Texts(patterns), Found::Texts(texts)) => {
                 if texts.is_empty() {
                     return false;
@@ -122,7 +127,12 @@ impl<'a> Subject<'a> {
                 let past = message.failures.iter().filter_map(|failure| failure.worker.as_deref());
                 Found::Texts(past.chain(message.leased_by.as_deref()).collect())
             }
-            Field::Tag => Found::Texts(envelope.tags.iter().map(String::as_str).collect()),
+            Field::Host => self.of_failures(|failure| failure.host.as_deref()),
+            Field::Version => self.of_failures(|failure| failure.version.as_deref()),
+            Field::Tag => {
+                let labels = self.letter.into_iter().flat_map(|letter| &letter.file.labels);
+                Found::Texts(envelope.tags.iter().chain(labels).map(String::as_str).collect())
+            }
             Field::Key => Found::text(envelope.key.as_ref()),
             Field::OrderingKey => Found::text(envelope.ordering_key.as_ref()),
             Field::Trace => Found::text(envelope.trace.as_ref()),
@@ -132,6 +142,11 @@ impl<'a> Subject<'a> {
                 Found::Texts(vec![error.error_type.as_str(), error.message.as_str()])
             }),
             Field::Header(name) => Found::text(envelope.headers.get(name)),
+            Field::PayloadText => {
+                let bytes = &envelope.payload.bytes;
+                let first = bytes.get(..limits::SEARCH_PAYLOAD_BYTES_MAX).unwrap_or(bytes);
+                Found::Made(String::from_utf8_lossy(first))
+            }
             Field::Payload(path) => Found::json(json::in_bytes(&envelope.payload.bytes, path)),
             Field::Context(path) => {
                 Found::json(envelope.context.as_ref().and_then(|context| json::in_value(context, path)))
@@ -145,8 +160,19 @@ impl<'a> Subject<'a> {
             Field::Signature => self.on_file(|l| Found::Signature(l.file.leaf, &l.signature)),
             Field::Group => self.on_file(|l| Found::Leaf(l.group)),
             Field::Redrives => self.on_file(|l| Found::Number(i64::from(l.file.redrives))),
+            Field::Owner => self.on_file(|l| Found::text(l.file.owner.as_ref())),
+            Field::Held => self.on_file(|l| Found::Name(yes_or_no(l.file.held))),
+            Field::Snoozed => {
+                let asleep = |l: &DeadLetter| l.file.snoozed_until.is_some_and(|until| until > self.now);
+                self.on_file(|l| Found::Name(yes_or_no(asleep(l))))
+            }
             Field::Died => self.on_file(|l| Found::time(Some(l.file.dead_at))),
         }
+    }
+
+    /// What kept failures say, as far as they do.
+    fn of_failures(&self, value: impl Fn(&'a Failure) -> Option<&'a str>) -> Found<'a> {
+        Found::Texts(self.message.failures.iter().filter_map(value).collect())
     }
 
     /// What only letters have.
@@ -161,6 +187,11 @@ impl<'a> Subject<'a> {
             None => self.message.failures.last().map(|failure| &failure.error),
         }
     }
+}
+
+/// How a filter names what is or is not so.
+const fn yes_or_no(is_so: bool) -> &'static str {
+    if is_so { "yes" } else { "no" }
 }
 
 impl Reach {

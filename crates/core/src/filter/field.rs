@@ -47,6 +47,12 @@ pub enum Field {
     Failures,
     /// `age`: how long a letter is dead, how long ago a message was enqueued.
     Age,
+    /// `owner`: whose the letter is.
+    Owner,
+    /// `held`: whether somebody keeps the letter from expiring, `yes` or `no`.
+    Held,
+    /// `snoozed`: whether the letter is hidden from consumers now, `yes` or `no`.
+    Snoozed,
     /// `died`: when the letter died.
     Died,
     /// `failed`: when it last failed.
@@ -55,7 +61,11 @@ pub enum Field {
     Enqueued,
     /// `worker`: whoever holds it, or worked on a kept failure.
     Worker,
-    /// `tag`: any of the tags.
+    /// `host`: where a kept failure happened.
+    Host,
+    /// `version`: the worker's version at a kept failure.
+    Version,
+    /// `tag`: any of the tags, and of a letter's labels.
     Tag,
     /// `key`: the idempotency key.
     Key,
@@ -71,6 +81,8 @@ pub enum Field {
     Error,
     /// `header.NAME`: one header.
     Header(String),
+    /// `payload`, without a path: text in the payload.
+    PayloadText,
     /// `payload.path`: a place in the payload, read as JSON.
     Payload(Vec<String>),
     /// `context.path`: a place in the free JSON context.
@@ -78,7 +90,7 @@ pub enum Field {
 }
 
 /// Every field that is named by one word.
-pub(super) const NAMED: [Field; 30] = [
+pub(super) const NAMED: [Field; 35] = [
     Field::Id,
     Field::Queue,
     Field::Dlq,
@@ -98,10 +110,15 @@ pub(super) const NAMED: [Field; 30] = [
     Field::Redrives,
     Field::Failures,
     Field::Age,
+    Field::Owner,
+    Field::Held,
+    Field::Snoozed,
     Field::Died,
     Field::Failed,
     Field::Enqueued,
     Field::Worker,
+    Field::Host,
+    Field::Version,
     Field::Tag,
     Field::Key,
     Field::OrderingKey,
@@ -176,10 +193,15 @@ impl Field {
             Self::Redrives => "redrives",
             Self::Failures => "failures",
             Self::Age => "age",
+            Self::Owner => "owner",
+            Self::Held => "held",
+            Self::Snoozed => "snoozed",
             Self::Died => "died",
             Self::Failed => "failed",
             Self::Enqueued => "enqueued",
             Self::Worker => "worker",
+            Self::Host => "host",
+            Self::Version => "version",
             Self::Tag => "tag",
             Self::Key => "key",
             Self::OrderingKey => "ordering_key",
@@ -188,7 +210,7 @@ impl Field {
             Self::Code => "code",
             Self::Error => "error",
             Self::Header(_) => "header",
-            Self::Payload(_) => "payload",
+            Self::PayloadText | Self::Payload(_) => "payload",
             Self::Context(_) => "context",
         }
     }
@@ -206,15 +228,19 @@ impl Field {
             Self::Category => Shape::OneOf(Category::ALL.iter().map(|v| v.name()).collect()),
             Self::Severity => Shape::OneOf(Severity::ALL.iter().map(|v| v.name()).collect()),
             Self::Priority => Shape::OneOf(Priority::ALL.iter().map(|v| v.name()).collect()),
+            Self::Held | Self::Snoozed => Shape::OneOf(vec!["yes", "no"]),
             Self::Signature => Shape::Signature,
             Self::Attempts | Self::Deliveries | Self::Generation | Self::Redrives | Self::Failures => {
                 Shape::Number
             }
             Self::Age => Shape::Span,
             Self::Died | Self::Failed | Self::Enqueued => Shape::Time,
-            Self::Error => Shape::Inside,
+            Self::Error | Self::PayloadText => Shape::Inside,
             Self::Kind
+            | Self::Owner
             | Self::Worker
+            | Self::Host
+            | Self::Version
             | Self::Tag
             | Self::Key
             | Self::OrderingKey
@@ -239,13 +265,19 @@ impl Field {
                 | Self::Signature
                 | Self::Group
                 | Self::Redrives
+                | Self::Owner
+                | Self::Held
+                | Self::Snoozed
                 | Self::Died
         )
     }
 
     /// Whether a message's value of it is found in its kept failures.
     pub(super) const fn is_of_failures(&self) -> bool {
-        matches!(self, Self::Worker | Self::Type | Self::Code | Self::Error | Self::Failed)
+        matches!(
+            self,
+            Self::Worker | Self::Host | Self::Version | Self::Type | Self::Code | Self::Error | Self::Failed
+        )
     }
 }
 

@@ -251,6 +251,11 @@ impl Decimal {
         Some(Self { negative, power, digits })
     }
 
+    /// Whether it has no fraction.
+    pub(super) fn is_whole(&self) -> bool {
+        i64::try_from(self.digits.len()).is_ok_and(|digits| self.power >= digits)
+    }
+
     const fn sign(&self) -> i8 {
         match (self.digits.is_empty(), self.negative) {
             (true, _) => 0,

@@ -10,6 +10,7 @@
 //! - `>`, `>=`, `<`, `<=` compare numbers, durations, times and numbers in JSON.
 //! - `died:2h` is "within the last two hours", for every field that is a time.
 //! - A word or quoted text without a field is text in the last error's type or message, in any case.
+//!   `payload:"text"`, without a path, is text in the payload, in its first 64 KiB.
 //! - In JSON an unquoted value matches a string, number, `true`, `false` or `null` that reads the same, a
 //!   quoted one only a string. Numbers are compared exactly at any size. `payload.x:*` asks for presence.
 //!   A key with a dot or space is quoted: `payload."order.id":7`.
@@ -18,6 +19,7 @@
 //! guess what was meant, run code from a filter, or know how a store lays out its data: [`sql`] only narrows
 //! what a store reads, and [`Filter::matches_letter`] and [`Filter::matches_message`] decide.
 
+mod anchor;
 mod eval;
 mod field;
 mod item;
@@ -28,12 +30,15 @@ mod pattern;
 pub mod sql;
 #[cfg(test)]
 mod tests;
+mod wording;
 
+pub use anchor::{Anchor, Needs};
 pub use field::Field;
 pub use item::ItemFilter;
 pub(crate) use json::Decimal;
+pub use wording::{Wording, document, unreadable};
 
-use crate::dead_letter::DeadLetter;
+use crate::dead_letter::{DeadLetter, Status};
 use crate::ids::{GroupId, serde_as_text};
 use crate::limits;
 use crate::message::Message;
@@ -107,9 +112,29 @@ impl Filter {
         filter
     }
 
-    /// Whether this letter is meant, at this instant.
+    /// Whether it asks for purged letters. They are left out of everything that does not.
+    #[must_use]
+    pub fn names_purged(&self) -> bool {
+        let purged = |term: &&Term| match &term.test {
+            parser::Test::Names(names) => {
+                term.field == Field::Status && names.contains(&Status::Purged.name())
+            }
+            parser::Test::Ids(_)
+            | parser::Test::Leaves(_)
+            | parser::Test::Signature(..)
+            | parser::Test::Texts(_)
+            | parser::Test::Reaches(_)
+            | parser::Test::Json(_) => false,
+        };
+        self.terms().iter().any(purged)
+    }
+
+    /// Whether this letter is meant, at this instant. A purged one only when the filter asks for such.
     #[must_use]
     pub fn matches_letter(&self, letter: &DeadLetter, now: Time) -> bool {
+        if letter.file.status == Status::Purged && !self.names_purged() {
+            return false;
+        }
         self.expr.as_ref().is_none_or(|expr| eval::Subject::letter(letter, now).satisfies(expr))
     }
 

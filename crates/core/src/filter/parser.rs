@@ -234,6 +234,9 @@ fn find_field(at: usize, mut path: Vec<String>) -> Result<Field, Fault> {
     let name = path.pop().unwrap_or_default();
     let dotted = field::DOTTED.iter().find(|(word, _)| *word == name);
     if let Some((word, example)) = dotted {
+        if rest.is_empty() && *word == "payload" {
+            return Ok(Field::PayloadText);
+        }
         if rest.is_empty() || rest.iter().any(String::is_empty) {
             let what = format!("{word:?} needs a name after each dot, as in {example}");
             return Err(Fault::new(at, what));

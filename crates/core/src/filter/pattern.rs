@@ -41,6 +41,11 @@ impl Pattern {
         }
     }
 
+    /// Pieces that stand, in this order, in every text that matches; folded if it looks at texts in any case.
+    pub(super) fn pieces(&self) -> &[String] {
+        &self.pieces
+    }
+
     /// What every matching text begins with, and whether beginning so is enough.
     pub(super) fn prefix(&self) -> (&str, bool) {
         match self.pieces.as_slice() {
@@ -74,7 +79,10 @@ fn skip_pieces<'a>(text: &'a str, pieces: &[String]) -> Option<&'a str> {
 }
 
 /// Lower case, letter by letter: unlike `str::to_lowercase` a part of a text folds as it does in the whole.
-fn fold(text: &str) -> String {
+pub(super) fn fold(text: &str) -> String {
+    if text.is_ascii() {
+        return text.to_ascii_lowercase();
+    }
     text.chars().flat_map(char::to_lowercase).collect()
 }
 

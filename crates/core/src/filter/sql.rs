@@ -1,6 +1,7 @@
 //! Turns a filter into a condition that a SQL store can read fewer rows with. The condition holds for every
-//! row that the filter matches and may hold for more; the evaluator decides. Nothing of a filter's text ever
-//! becomes SQL: values are bound parameters, and column names are the store's own.
+//! row that the filter matches. It may hold for more, and then says so: the evaluator decides. Where it is
+//! exact, a store may count and copy rows by it. Nothing of a filter's text ever becomes SQL: values are bound
+//! parameters, and column names are the store's own.
 
 use super::Filter;
 use super::field::Field;
@@ -15,7 +16,7 @@ pub trait Columns {
     /// times integers of milliseconds since the epoch, ids blobs of 16 bytes, leaves and groups the
     /// unsigned number's bits as a signed integer. [`Field::Age`] asks for the time that age counts from:
     /// when a letter died, when a message was enqueued. [`Field::Signature`] asks for the leaf. Text must
-    /// compare byte by byte. Worker, tag, error text, headers, payload and context are never asked for.
+    /// compare byte by byte. Worker, tag, error text, headers, payload and context are never asked for, nor hosts and versions.
     fn column(&self, field: &Field) -> Option<&str>;
 }
 
@@ -32,21 +33,28 @@ pub enum Param {
 
 /// A condition and the values of its `?`, in order. `1` when nothing can be said.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Narrowed {
+pub struct Compiled {
     /// The condition, fit to stand after `WHERE` or between parentheses.
     pub sql: String,
     /// What to bind.
     pub params: Vec<Param>,
+    /// Whether it holds for exactly the rows that the filter matches, and so needs no evaluator.
+    pub exact: bool,
 }
 
-impl Narrowed {
-    /// The condition that rules nothing out.
+impl Compiled {
+    /// The condition that rules nothing out, of a filter or term that may.
+    fn unknown() -> Self {
+        Self { sql: "1".into(), params: Vec::new(), exact: false }
+    }
+
+    /// The condition of a filter that matches everything.
     fn everything() -> Self {
-        Self { sql: "1".into(), params: Vec::new() }
+        Self { exact: true, ..Self::unknown() }
     }
 
     fn new(sql: impl Into<String>, params: Vec<Param>) -> Self {
-        Self { sql: sql.into(), params }
+        Self { sql: sql.into(), params, exact: true }
     }
 
     fn rules_nothing_out(&self) -> bool {
@@ -55,8 +63,9 @@ impl Narrowed {
 
     /// The conditions with a word between them, each in parentheses.
     fn joined(parts: Vec<Self>, word: &str) -> Self {
-        let mut all = Self { sql: String::new(), params: Vec::new() };
+        let mut all = Self { sql: String::new(), params: Vec::new(), exact: true };
         for part in parts {
+            all.exact &= part.exact;
             if !all.sql.is_empty() {
                 all.sql.push_str(word);
             }
@@ -69,30 +78,32 @@ impl Narrowed {
     }
 
     fn all_of(mut parts: Vec<Self>) -> Self {
+        let exact = parts.iter().all(|part| part.exact);
         parts.retain(|part| !part.rules_nothing_out());
-        if parts.is_empty() { Self::everything() } else { Self::joined(parts, " AND ") }
+        let all = if parts.is_empty() { Self::everything() } else { Self::joined(parts, " AND ") };
+        Self { exact, ..all }
     }
 
     fn any_of(parts: Vec<Self>) -> Self {
         let open = parts.is_empty() || parts.iter().any(Self::rules_nothing_out);
-        if open { Self::everything() } else { Self::joined(parts, " OR ") }
+        if open { Self::unknown() } else { Self::joined(parts, " OR ") }
     }
 }
 
 /// A condition that holds for every row the filter matches at this instant.
 #[must_use]
-pub fn narrow(filter: &Filter, columns: &dyn Columns, now: Time) -> Narrowed {
-    filter.expr.as_ref().map_or_else(Narrowed::everything, |expr| compile(expr, false, columns, now))
+pub fn narrow(filter: &Filter, columns: &dyn Columns, now: Time) -> Compiled {
+    filter.expr.as_ref().map_or_else(Compiled::everything, |expr| compile(expr, false, columns, now))
 }
 
 /// `not` is pushed down to the terms, so that one term without a column does not hide the others.
-fn compile(expr: &Expr, negated: bool, columns: &dyn Columns, now: Time) -> Narrowed {
+fn compile(expr: &Expr, negated: bool, columns: &dyn Columns, now: Time) -> Compiled {
     let each = |parts: &[Expr]| parts.iter().map(|part| compile(part, negated, columns, now)).collect();
     match expr {
-        Expr::All(parts) if negated => Narrowed::any_of(each(parts)),
-        Expr::Any(parts) if negated => Narrowed::all_of(each(parts)),
-        Expr::All(parts) => Narrowed::all_of(each(parts)),
-        Expr::Any(parts) => Narrowed::any_of(each(parts)),
+        Expr::All(parts) if negated => Compiled::any_of(each(parts)),
+        Expr::Any(parts) if negated => Compiled::all_of(each(parts)),
+        Expr::All(parts) => Compiled::all_of(each(parts)),
+        Expr::Any(parts) => Compiled::any_of(each(parts)),
         Expr::Not(inner) => compile(inner, !negated, columns, now),
         Expr::Term(term) => compile_term(term, negated, columns, now),
     }
@@ -100,64 +111,54 @@ fn compile(expr: &Expr, negated: bool, columns: &dyn Columns, now: Time) -> Narr
 
 /// A term's condition holds, fails, or is NULL when the field is missing; a missing field fails the term, so
 /// the negated term must hold for NULL.
-fn compile_term(term: &Term, negated: bool, columns: &dyn Columns, now: Time) -> Narrowed {
-    let Some(Piece { condition, exact }) = piece(term, columns, now) else { return Narrowed::everything() };
+fn compile_term(term: &Term, negated: bool, columns: &dyn Columns, now: Time) -> Compiled {
+    let Some(condition) = piece(term, columns, now) else { return Compiled::unknown() };
     // The complement of too much is too little: what is not exact must not be turned around.
-    if condition.rules_nothing_out() || (!exact && (negated || term.negated)) {
-        return Narrowed::everything();
+    if condition.rules_nothing_out() || (!condition.exact && (negated || term.negated)) {
+        return Compiled::unknown();
     }
     let sql = if term.negated { format!("NOT ({})", condition.sql) } else { condition.sql };
     let sql = if negated { format!("({sql}) IS NOT TRUE") } else { sql };
-    Narrowed::new(sql, condition.params)
+    Compiled { sql, ..condition }
 }
 
 /// The condition of a term before any negation.
-struct Piece {
-    condition: Narrowed,
-    /// Whether it holds for nothing that the term does not match.
-    exact: bool,
-}
-
-fn piece(term: &Term, columns: &dyn Columns, now: Time) -> Option<Piece> {
+fn piece(term: &Term, columns: &dyn Columns, now: Time) -> Option<Compiled> {
     if !is_one_value(&term.field) {
         return None;
     }
     let column = columns.column(&term.field)?;
-    let exact = |condition| Some(Piece { condition, exact: true });
-    match &term.test {
-        Test::Ids(ids) => {
-            exact(one_of(column, ids.iter().map(|id| Param::Blob(id.to_bytes().to_vec())).collect()))
-        }
-        Test::Leaves(leaves) => {
-            exact(one_of(column, leaves.iter().map(|leaf| leaf_param(leaf.get())).collect()))
-        }
+    Some(match &term.test {
+        Test::Ids(ids) => one_of(column, ids.iter().map(|id| Param::Blob(id.to_bytes().to_vec())).collect()),
+        Test::Leaves(leaves) => one_of(column, leaves.iter().map(|leaf| leaf_param(leaf.get())).collect()),
         Test::Signature(leaves, templates) if templates.is_empty() => {
-            exact(one_of(column, leaves.iter().map(|leaf| leaf_param(leaf.get())).collect()))
+            one_of(column, leaves.iter().map(|leaf| leaf_param(leaf.get())).collect())
         }
-        Test::Names(names) => {
-            exact(one_of(column, names.iter().map(|name| Param::Text((*name).into())).collect()))
-        }
+        Test::Names(names) => one_of(column, names.iter().map(|name| Param::Text((*name).into())).collect()),
         Test::Texts(patterns) => {
-            let pieces: Vec<Piece> = patterns.iter().map(|pattern| text(column, pattern)).collect();
-            let exact = pieces.iter().all(|piece| piece.exact);
-            Some(Piece {
-                condition: Narrowed::any_of(pieces.into_iter().map(|p| p.condition).collect()),
-                exact,
-            })
+            Compiled::any_of(patterns.iter().map(|pattern| text(column, pattern)).collect())
         }
         Test::Reaches(reaches) => {
             let ages = term.field == Field::Age;
-            exact(Narrowed::any_of(reaches.iter().map(|reach| stretch(column, *reach, ages, now)).collect()))
+            Compiled::any_of(reaches.iter().map(|reach| stretch(column, *reach, ages, now)).collect())
         }
-        Test::Signature(..) | Test::Json(_) => None,
-    }
+        Test::Signature(..) | Test::Json(_) => return None,
+    })
 }
 
 /// Whether a column can hold the whole of the field: neither many values nor a part of a larger one.
 const fn is_one_value(field: &Field) -> bool {
     !matches!(
         field,
-        Field::Worker | Field::Tag | Field::Error | Field::Header(_) | Field::Payload(_) | Field::Context(_)
+        Field::Worker
+            | Field::Host
+            | Field::Version
+            | Field::Tag
+            | Field::Error
+            | Field::Header(_)
+            | Field::PayloadText
+            | Field::Payload(_)
+            | Field::Context(_)
     )
 }
 
@@ -166,42 +167,42 @@ const fn leaf_param(leaf: u64) -> Param {
     Param::Int(leaf.cast_signed())
 }
 
-fn one_of(column: &str, params: Vec<Param>) -> Narrowed {
+fn one_of(column: &str, params: Vec<Param>) -> Compiled {
     let marks = vec!["?"; params.len()].join(", ");
     let sql = if params.len() == 1 { format!("{column} = ?") } else { format!("{column} IN ({marks})") };
-    Narrowed::new(sql, params)
+    Compiled::new(sql, params)
 }
 
 /// Any value at all. Not `IS NOT NULL`, which would be false rather than NULL where there is none.
-fn present(column: &str) -> Narrowed {
-    Narrowed::new(format!("{column} = {column}"), Vec::new())
+fn present(column: &str) -> Compiled {
+    Compiled::new(format!("{column} = {column}"), Vec::new())
 }
 
 /// Comparing the beginning, rather than a range of texts, is right under every collation.
-fn text(column: &str, pattern: &Pattern) -> Piece {
+fn text(column: &str, pattern: &Pattern) -> Compiled {
     if let Some(only) = pattern.as_exact() {
-        return Piece { condition: one_of(column, vec![Param::Text(only.to_owned())]), exact: true };
+        return one_of(column, vec![Param::Text(only.to_owned())]);
     }
     let (whole, enough) = pattern.prefix();
     // SQLite's `substr` ends at a NUL, so only what is before one can be compared.
     let prefix = whole.split('\0').next().unwrap_or_default();
     let exact = enough && prefix.len() == whole.len();
     if prefix.is_empty() {
-        return Piece { condition: present(column), exact };
+        return Compiled { exact, ..present(column) };
     }
     let letters = i64::try_from(prefix.chars().count()).unwrap_or(i64::MAX);
     let params = vec![Param::Int(letters), Param::Text(prefix.to_owned())];
-    Piece { condition: Narrowed::new(format!("substr({column}, 1, ?) = ?"), params), exact }
+    Compiled { exact, ..Compiled::new(format!("substr({column}, 1, ?) = ?"), params) }
 }
 
 /// A stretch of a number or time, or of an age, which is a stretch of time turned around.
-fn stretch(column: &str, reach: Reach, ages: bool, now: Time) -> Narrowed {
+fn stretch(column: &str, reach: Reach, ages: bool, now: Time) -> Compiled {
     let ago = |ms: i64| now.as_millis().saturating_sub(ms);
     let (from, to) = match reach {
         Reach::Last(ms) => (ago(ms), i64::MAX),
         Reach::Between(from, to) if !ages => (from, to),
         // No age is negative: what lies in the future is of age zero.
-        Reach::Between(_, to) if to < 0 => return Narrowed::new(format!("{column} <> {column}"), Vec::new()),
+        Reach::Between(_, to) if to < 0 => return Compiled::new(format!("{column} <> {column}"), Vec::new()),
         Reach::Between(from, to) => {
             let latest = if from <= 0 { i64::MAX } else { ago(from) };
             (if to == i64::MAX { i64::MIN } else { ago(to) }, latest)
@@ -210,11 +211,11 @@ fn stretch(column: &str, reach: Reach, ages: bool, now: Time) -> Narrowed {
     let (lower, upper) = (format!("{column} >= ?"), format!("{column} <= ?"));
     match (from == i64::MIN, to == i64::MAX) {
         (true, true) => present(column),
-        (false, true) => Narrowed::new(lower, vec![Param::Int(from)]),
-        (true, false) => Narrowed::new(upper, vec![Param::Int(to)]),
-        (false, false) if from == to => Narrowed::new(format!("{column} = ?"), vec![Param::Int(from)]),
+        (false, true) => Compiled::new(lower, vec![Param::Int(from)]),
+        (true, false) => Compiled::new(upper, vec![Param::Int(to)]),
+        (false, false) if from == to => Compiled::new(format!("{column} = ?"), vec![Param::Int(from)]),
         (false, false) => {
-            Narrowed::new(format!("{lower} AND {upper}"), vec![Param::Int(from), Param::Int(to)])
+            Compiled::new(format!("{lower} AND {upper}"), vec![Param::Int(from), Param::Int(to)])
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What the filter language promises: tables of filters that are right and what they match, of filters that
 //! are wrong and where, and properties that hold for every text.
 
-use super::sql::{Columns, Narrowed, Param, narrow};
+use super::sql::{Columns, Compiled, Param, narrow};
 use super::*;
 use crate::dead_letter::File;
 use crate::failure::{Analysed, Category, ErrorInfo, Failure, Reason, Recoverability, Route, Severity};
@@ -157,6 +157,7 @@ const HITS: &[&str] = &[
     "payload.order.paid:true payload.order.note:null payload.order.note:* not payload.order.nope:*",
     r#"payload.order.ref:4411 payload.order.ref:"4411" not payload.order.id:"4411" not payload.order.ref>1"#,
     r#"payload.order."a.b c":dotted payload.order.range:1..x"#,
+    r#"payload:dotted payload:A-1,zzz payload!=zzz payload:LINES*sku payload:"\"id\"""#,
     "context.task:t1 context.try.1:2 context.try.1>=2 not context.none:1",
     "queue:x or queue:payments",
     "queue:x or queue:payments and status:pending",
@@ -211,6 +212,9 @@ const MISSES: &[&str] = &[
     "payload.order.big:123456789012345678901234567891",
     "payload.order.paid>0",
     "payload.order.lines.2.sku:*",
+    "payload:nope",
+    "payload!=dotted",
+    "host:h version:1",
     "not queue:payments",
     "not (queue:x or status:pending)",
     "queue:payments and (status:review or timeoutt)",
@@ -295,7 +299,9 @@ const WRONG: &[(&str, usize, &str, Option<&str>)] = &[
     ("queue.x:1", 0, "unknown field \"queue.x\"", Some("queue")),
     ("http://x", 0, "text goes in quotes", None),
     ("zzzzzz:1", 0, "unknown field", None),
-    ("payload:1", 0, "needs a name", None),
+    ("context:1", 0, "needs a name", None),
+    ("payload>1", 7, "does not go with", None),
+    ("payload:*", 8, "no text to look for", None),
     ("payload.:1", 0, "needs a name", None),
     ("payload.a..b:1", 0, "needs a name", None),
     ("header:1", 0, "header.tenant", None),
@@ -433,7 +439,7 @@ impl Columns for Letters {
     }
 }
 
-fn narrowed(text: &str) -> Narrowed {
+fn narrowed(text: &str) -> Compiled {
     narrow(&Filter::parse(text).unwrap(), &Letters, NOW)
 }
 
@@ -472,6 +478,22 @@ fn narrowing_is_sql_without_any_text_of_the_filter() {
         let plain = |sql: &str| sql.replace(['(', ')'], "");
         assert_eq!((plain(&got.sql), &got.params), (plain(sql), &params), "{filter}");
         assert_eq!(got.sql.matches('?').count(), got.params.len(), "{filter}");
+    }
+    // Exact is what needs no second look: everything in columns, nothing cut short.
+    for (filter, exact) in [
+        ("", true),
+        ("queue:a,b status:pending or not (attempts>3 key!=x)", true),
+        ("queue:pa* key:*", true),
+        ("queue:pa*ts", false),
+        ("queue:a word", false),
+        ("queue:a or not word", false),
+        ("signature:ffffffffffffffff", true),
+        ("signature:text", false),
+        ("group:ffffffffffffffff", false),
+        ("age>2h died:2h age<0s", true),
+        ("tag:x", false),
+    ] {
+        assert_eq!(narrowed(filter).exact, exact, "{filter}");
     }
     let by_id = narrowed("id:01981c3e-7d5a-7cc0-8b1f-3a52c0ffee00");
     assert_eq!(by_id.params, [Param::Blob(id().to_bytes().to_vec())]);

@@ -151,6 +151,19 @@ impl Life {
         }
     }
 
+    /// The life of a letter whose redrive was taken back: as it was at death. Only what never goes back stays as it
+    /// is now: leases that were granted meanwhile and given back.
+    #[must_use]
+    pub fn pulled_back(&self, at_death: &Self) -> Self {
+        Self {
+            deliveries: self.deliveries,
+            first_received_at: self.first_received_at,
+            updated_at: self.updated_at,
+            progress: self.progress.clone(),
+            ..at_death.clone()
+        }
+    }
+
     /// Whether a release or snooze still gives the attempt back.
     #[must_use]
     pub fn can_give_back(&self) -> bool {

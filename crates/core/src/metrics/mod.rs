@@ -157,6 +157,8 @@ events! {
         "milliseconds" "redrive_redriven_age_ms_total" "redrive_redriven_age_ms_max";
     /// Redriven messages that died again.
     RedriveFailed = "redrive_failed", "redrive_redrive_failed_total", [];
+    /// Redriven messages that were taken back before anybody leased them.
+    PulledBack = "pulled_back", "redrive_pulled_back_total", [];
     /// Letters closed as dealt with, with the time since their death.
     Resolved = "resolved", "redrive_resolved_total", [],
         "milliseconds" "redrive_resolved_age_ms_total" "redrive_resolved_age_ms_max";

@@ -217,6 +217,7 @@ fn a_patch_is_stored_as_the_text_it_came_as() {
     let stored = serde_json::to_string(&patch).unwrap();
     let back: Patch = serde_json::from_str(&stored).unwrap();
     assert_eq!((back.text(), &back), (text, &patch));
+    assert_eq!(patch.summary(), "add /n");
     assert_eq!(one("{}", text.trim_matches(['[', ']', ' '])), r#"{"n":123456789012345678901234567890.10}"#);
     assert!(serde_json::from_str::<Patch>(r#"{"patch":"[]"}"#).is_err());
 }

@@ -174,8 +174,8 @@ impl Ledger<'_> {
             // Sent back and on its way.
             Status::Retrying => return,
             // Done after all.
-            Status::Resolved | Status::Abandoned if done.contains(&tag.item) => return,
-            Status::Resolved | Status::Abandoned => dead.skipped += 1,
+            Status::Resolved | Status::Abandoned | Status::Purged if done.contains(&tag.item) => return,
+            Status::Resolved | Status::Abandoned | Status::Purged => dead.skipped += 1,
             Status::Pending | Status::Review | Status::Quarantined => {
                 dead.open += 1;
                 dead.ids.push(letter.id());

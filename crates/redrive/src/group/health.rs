@@ -267,6 +267,6 @@ impl Health {
 fn is_open(status: Status) -> bool {
     match status {
         Status::Pending | Status::Review | Status::Quarantined => true,
-        Status::Retrying | Status::Resolved | Status::Abandoned => false,
+        Status::Retrying | Status::Resolved | Status::Abandoned | Status::Purged => false,
     }
 }

@@ -3,16 +3,17 @@
 //! works in bounded passes and can be interrupted anywhere.
 //!
 //! What is not here, and why: due work needs nobody to promote it, the embedded store hands it out when its time
-//! has come and wakes who waits; it has no search index to feed and no counters to fold, every commit writes the
-//! counters it changes.
+//! has come and wakes who waits; it has no counters to fold, every commit writes the counters it changes.
 
 mod audit;
 mod auto_redrive;
+mod index;
 mod operations;
 mod reap;
 
 pub use audit::TrimAudit;
 pub use auto_redrive::AutoRedriveLetters;
+pub use index::IndexText;
 pub use operations::ResumeOperations;
 pub use reap::Reap;
 
@@ -61,7 +62,7 @@ pub trait Chore: Send + Sync {
 /// use redrive::maintenance::{Maintenance, TrimAudit};
 /// use redrive::{Heartbeat, Runnable as _};
 ///
-/// // Leases, overdue messages, quarantines, retention, keys, automatic redrives, interrupted operations; and,
+/// // Leases, overdue messages, quarantines, retention, keys, automatic redrives, interrupted operations, the text index; and,
 /// // because it is asked for, an audit trail of one year.
 /// let maintenance = Maintenance::new(redrive::memory()).chore(TrimAudit::keeping(Span::from_days(365)));
 /// let stop = redrive::CancellationToken::new();
@@ -91,6 +92,7 @@ impl Maintenance {
             .chore(Reap::default())
             .chore(AutoRedriveLetters::default())
             .chore(ResumeOperations::default())
+            .chore(IndexText::default())
     }
 
     /// No chore at all.

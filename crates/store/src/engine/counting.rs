@@ -59,17 +59,38 @@ impl<T: Tables> Engine<T> {
         Ok(())
     }
 
-    /// Counts an act on a letter.
-    pub(super) fn count_act(&mut self, slip: &Slip, file: &File, act: &Act, now: Time) -> Kept<()> {
+    /// Counts an act on a letter, by what it led to.
+    pub(super) fn count_act(
+        &mut self,
+        slip: &Slip,
+        file: &File,
+        act: &Act,
+        led_to: Status,
+        now: Time,
+    ) -> Kept<()> {
         let age = now.since(file.dead_at).as_millis();
         let (event, amount) = match act {
-            Act::Retry { .. } => (Event::Redriven, 0),
+            Act::Retry(_) if led_to == Status::Resolved => (Event::Resolved, age),
+            Act::Retry(_) => (Event::Redriven, 0),
+            Act::PullBack => (Event::PulledBack, 0),
             Act::Resolve => (Event::Resolved, age),
             Act::Abandon => (Event::Abandoned, age),
             Act::Review => (Event::Reviewed, 0),
             Act::Quarantine { .. } => (Event::Quarantined, 0),
-            Act::Release | Act::Reopen | Act::Note | Act::Purge => return Ok(()),
-            Act::Edit(_) | Act::Patch(_) | Act::Restore { .. } | Act::Erase => return Ok(()),
+            Act::Release
+            | Act::Reopen
+            | Act::Note
+            | Act::Purge
+            | Act::Unpurge
+            | Act::Move { .. }
+            | Act::Hold { .. }
+            | Act::Snooze { .. }
+            | Act::Assign { .. }
+            | Act::Label { .. }
+            | Act::Edit(_)
+            | Act::Patch(_)
+            | Act::Restore { .. }
+            | Act::Erase => return Ok(()),
         };
         self.tally(event, &slip.queue, &[], amount, now)
     }

@@ -33,6 +33,7 @@ impl<T: Tables> Engine<T> {
             // The whole row: size and breaker may have changed, which no other act does to a letter.
             self.tables.drop_letter(letter)?;
             self.tables.add_letter(&next)?;
+            self.tables.text_changed(next.slip.id)?;
         }
         Ok(state)
     }

@@ -123,7 +123,7 @@ impl<T: Tables> Engine<T> {
         let edited = letter.as_ref().and_then(|letter| letter.file.was_sent_as(&hash));
         let found = match live {
             Some(live) => Some((live.slip, live.life.state(now))),
-            None => letter.map(|letter| (letter.slip, State::Dead)),
+            None => letter.map(|letter| (letter.slip, letter.file.state())),
         };
         let Some((slip, state)) = found else { return Ok(None) };
         let same = match edited {
@@ -144,6 +144,34 @@ impl<T: Tables> Engine<T> {
         self.check_queue(name, policy)?;
         self.queues()?.insert(name.clone(), QueueRow { policy: policy.clone(), ..QueueRow::default() });
         self.cache.queues_changed.insert(name.clone());
+        Ok(())
+    }
+
+    /// Refuses to send a letter back to a queue that is not there, is a drawer, or is full.
+    pub(super) fn check_destination(&mut self, slip: &Slip) -> Outcome<()> {
+        let queues = self.queues()?;
+        let Some(row) = queues.get(&slip.queue) else {
+            let queue = slip.queue.clone();
+            return Err(match owner_of_drawer(queues.iter(), &queue) {
+                Some(owner) => Refusal::IsDrawer { queue, owner },
+                None => Refusal::NoSuchQueue { queue },
+            }
+            .into());
+        };
+        Ok(check_room(&slip.queue, row, slip.size)?)
+    }
+
+    /// Refuses to put a letter into what is a queue, or no queue's drawer (I38).
+    pub(super) fn check_drawer(&mut self, dlq: &QueueName) -> Outcome<()> {
+        let queues = self.queues()?;
+        if queues.contains_key(dlq) {
+            let why = format!("{dlq} is a queue, not a drawer; name another");
+            return Err(Refusal::invalid("dlq", why).into());
+        }
+        if owner_of_drawer(queues.iter(), dlq).is_none() {
+            let why = format!("{dlq} is no queue's drawer; give it to one with `queue set --dlq` first");
+            return Err(Refusal::invalid("dlq", why).into());
+        }
         Ok(())
     }
 

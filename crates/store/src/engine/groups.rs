@@ -13,10 +13,11 @@ use redrive_core::ids::{GroupId, LeafId};
 use redrive_core::poison::Standing;
 use redrive_core::signature::{Signature, Tree};
 use redrive_core::time::Time;
+use std::collections::BTreeSet;
 
 impl<T: Tables> Engine<T> {
     /// The tree of all leaves, read once.
-    fn tree(&mut self) -> Kept<&mut Tree> {
+    pub(super) fn tree(&mut self) -> Kept<&mut Tree> {
         if self.tree.is_none() {
             let mut tree = Tree::new();
             for leaf in self.tables.leaves()? {
@@ -28,18 +29,31 @@ impl<T: Tables> Engine<T> {
     }
 
     /// Finds the leaf and the group of a failure, making them if they are new.
-    pub(super) fn place(&mut self, failure: &mut Analysed) -> Kept<GroupId> {
-        let placed = self.tree()?.learn(&failure.signature);
+    pub(super) fn place(&mut self, failure: &mut Analysed, now: Time) -> Kept<GroupId> {
+        let leaf = self.learn_leaf(&failure.signature, now)?;
+        failure.signature.leaf = leaf;
+        Ok(self.group_of(leaf)?.unwrap_or(leaf))
+    }
+
+    /// The leaf of a signature, made if it is new.
+    fn learn_leaf(&mut self, signature: &Signature, now: Time) -> Kept<LeafId> {
+        let placed = self.tree()?.learn(signature);
         if let Some(leaf) = &placed.new {
-            self.tables.put_leaf(leaf)?;
+            self.add_leaf(leaf)?;
         }
-        self.regroup(placed.moved, None)?;
-        failure.signature.leaf = placed.leaf;
-        Ok(self.group_of(placed.leaf)?.unwrap_or(placed.leaf))
+        self.regroup(placed.moved, None, now)?;
+        Ok(placed.leaf)
+    }
+
+    /// Writes down a leaf that the tree has just taken in.
+    fn add_leaf(&mut self, leaf: &Leaf) -> Kept<()> {
+        self.tables.put_leaf(leaf)?;
+        self.show_template(leaf.group, (leaf.group == leaf.id).then_some(&leaf.error_type))
     }
 
     /// Writes down where leaves are now, and what is known of groups that have become one.
-    fn regroup(&mut self, moved: Vec<(LeafId, GroupId)>, pinned: Option<GroupId>) -> Kept<()> {
+    fn regroup(&mut self, moved: Vec<(LeafId, GroupId)>, pinned: Option<GroupId>, now: Time) -> Kept<()> {
+        let grown: BTreeSet<GroupId> = moved.iter().map(|(_, group)| *group).collect();
         for (id, group) in moved {
             // A leaf that is gone is for `doctor` to report; its group is no reason to stop the store.
             let Some(leaf) = self.tables.leaf(id)? else { continue };
@@ -48,8 +62,15 @@ impl<T: Tables> Engine<T> {
                 self.cache.standings.insert(leaf.group, Standing::default());
                 self.cache.standings_changed.insert(leaf.group);
                 self.teach(group, |standing| *standing = std::mem::take(standing).joined(old))?;
+                self.join_group(leaf.group, group, now)?;
             }
             self.tables.put_leaf(&Leaf { group, pinned: pinned.or(leaf.pinned), ..leaf })?;
+        }
+        for group in grown {
+            // One that has gone on into another has no template of its own any more.
+            if self.group_of(group)? == Some(group) {
+                self.show_template(group, None)?;
+            }
         }
         Ok(())
     }
@@ -70,7 +91,7 @@ impl<T: Tables> Engine<T> {
         let name = self.group_of(group)?.unwrap_or(group);
         let names: Vec<String> = groups.iter().map(ToString::to_string).collect();
         let count = moved.len() as u64;
-        self.regroup(moved, Some(name))?;
+        self.regroup(moved, Some(name), now)?;
         self.record(AuditEntry::new(now, actor, "merge groups", name, count).with_detail(names.join(" ")))?;
         Ok(name)
     }
@@ -99,20 +120,15 @@ impl<T: Tables> Engine<T> {
     }
 
     /// Takes in a failure that was filed elsewhere, under the name it has there unless the tree knows better.
-    pub(super) fn adopt(&mut self, id: LeafId, template: &str, error: &ErrorInfo) -> Kept<LeafId> {
+    pub(super) fn adopt(&mut self, id: LeafId, template: &str, error: &ErrorInfo, now: Time) -> Kept<LeafId> {
         let sign = Signature::of(error);
         if sign.leaf == id {
-            let placed = self.tree()?.learn(&sign);
-            if let Some(leaf) = &placed.new {
-                self.tables.put_leaf(leaf)?;
-            }
-            self.regroup(placed.moved, None)?;
-            return Ok(placed.leaf);
+            return self.learn_leaf(&sign, now);
         }
         if self.group_of(id)?.is_none() {
             let leaf = Leaf::alone(id, template.to_owned(), error.error_type.clone());
             self.tree()?.restore(&leaf);
-            self.tables.put_leaf(&leaf)?;
+            self.add_leaf(&leaf)?;
         }
         Ok(id)
     }

@@ -2,15 +2,16 @@
 
 use super::Engine;
 use super::settle::leaf_key;
-use super::tables::{Kept, Letter, Live, Tables};
+use super::tables::{Kept, Letter, Live, Tables, unless_damaged};
 use redrive_core::audit::AuditEntry;
+use redrive_core::breaker::BreakerKey;
 use redrive_core::dead_letter::{
-    Act, ActRequest, Acted, Actor, CONSUMER_BACKOFF, CONSUMER_LEASE, DeadLetter, File, Note, Status,
+    Act, ActRequest, Actor, CONSUMER_BACKOFF, CONSUMER_LEASE, DeadLetter, File, Note, Retry, Status,
 };
 use redrive_core::error::{Error, Outcome, Refusal};
 use redrive_core::failure::Failure;
 use redrive_core::ids::{LeaseToken, MessageId};
-use redrive_core::lifecycle::{Command, Final, Life, Phase, transition};
+use redrive_core::lifecycle::{Command, Final, Life, Phase, State, transition};
 use redrive_core::limits;
 use redrive_core::message::{NewMessage, Slip};
 use redrive_core::metrics::{self, Event, Timer};
@@ -18,7 +19,8 @@ use redrive_core::policy::QueuePolicy;
 use redrive_core::progress::Progress;
 use redrive_core::revision::{Content, check_lineage};
 use redrive_core::store::{
-    Each, LetterLeaseRequest, LetterSettle, LetterSettlement, LetterState, check_lease, check_snooze,
+    Each, KeyState, LetterLeaseRequest, LetterSettle, LetterSettlement, LetterState, check_lease,
+    check_snooze,
 };
 use redrive_core::time::Time;
 
@@ -42,8 +44,16 @@ impl<T: Tables> Engine<T> {
         each(batch, |request| {
             let letter = self.letter_of(request.id)?;
             let state = self.act_on(&letter, &request, now)?;
-            self.record(AuditEntry::new(now, &request.actor, request.act.name(), request.id, 1))?;
+            self.record_act(&request, now)?;
             Ok(state)
+        })
+    }
+
+    fn record_act(&mut self, request: &ActRequest, now: Time) -> Kept<()> {
+        let entry = AuditEntry::new(now, &request.actor, request.act.name(), request.id, 1);
+        self.record(match request.act.detail() {
+            Some(detail) => entry.with_detail(detail),
+            None => entry,
         })
     }
 
@@ -51,7 +61,7 @@ impl<T: Tables> Engine<T> {
         self.tables.letter(id)?.ok_or_else(|| Refusal::NoSuchLetter { id }.into())
     }
 
-    /// One act on one letter, without its audit row.
+    /// One act on one letter, without its audit row. Everything that may refuse comes before the first write.
     pub(super) fn act_on(
         &mut self,
         letter: &Letter,
@@ -61,44 +71,68 @@ impl<T: Tables> Engine<T> {
         if request.act.is_content() {
             return self.change_content(letter, request, now);
         }
-        let id = letter.slip.id;
-        let policy = self.queue(&letter.slip.queue)?.policy.clone();
-        match letter.file.act(id, request, &policy, now)? {
-            Acted::Purged => {
-                self.remove_letter(letter, "letter", now)?;
-                Ok(LetterState { id, status: None, version: letter.file.version })
-            }
-            Acted::Changed(file) => {
-                if let Act::Retry(retry) = &request.act {
-                    self.revive(letter, retry.at.unwrap_or(now), now)?;
+        let (id, slip) = (letter.slip.id, &letter.slip);
+        let policy = self.queue(&slip.queue)?.policy.clone();
+        let mut file = letter.file.act(id, request, &policy, now)?;
+        let mut letter = letter.clone();
+        match &request.act {
+            Act::Retry(retry) => {
+                if retry.runs(slip, self.key_holder(slip, now)?)? {
+                    self.revive(&letter, retry, now)?;
+                } else {
+                    file = letter.file.already_done(&policy, &request.actor, now);
                 }
-                match &request.act {
-                    Act::Resolve => self.learn(letter, |lessons| lessons.resolved += 1)?,
-                    Act::Abandon => self.learn(letter, |lessons| lessons.abandoned += 1)?,
-                    Act::Retry { .. }
-                    | Act::Review
-                    | Act::Quarantine { .. }
-                    | Act::Release
-                    | Act::Reopen
-                    | Act::Note
-                    | Act::Purge
-                    | Act::Edit(_)
-                    | Act::Patch(_)
-                    | Act::Restore { .. }
-                    | Act::Erase => {}
-                }
-                self.count_act(&letter.slip, &letter.file, &request.act, now)?;
-                let letter = self.replace_letter(letter, *file, now)?;
-                Ok(LetterState { id, status: Some(letter.file.status), version: letter.file.version })
             }
+            Act::PullBack => letter.life = self.pull_back(&letter, now)?,
+            Act::Move { dlq } => self.check_drawer(dlq)?,
+            Act::Purge => {
+                self.move_count(slip, Some(&Phase::Dead), &Phase::Over(Final::Purged))?;
+                self.tally(Event::Discarded, &slip.queue, &["letter"], 0, now)?;
+            }
+            Act::Unpurge => self.move_count(slip, Some(&Phase::Over(Final::Purged)), &Phase::Dead)?,
+            Act::Resolve => self.learn(&letter, |lessons| lessons.resolved += 1)?,
+            Act::Abandon => self.learn(&letter, |lessons| lessons.abandoned += 1)?,
+            Act::Review
+            | Act::Quarantine { .. }
+            | Act::Release
+            | Act::Reopen
+            | Act::Note
+            | Act::Hold { .. }
+            | Act::Snooze { .. }
+            | Act::Assign { .. }
+            | Act::Label { .. }
+            | Act::Edit(_)
+            | Act::Patch(_)
+            | Act::Restore { .. }
+            | Act::Erase => {}
         }
+        self.count_act(&letter.slip, &letter.file, &request.act, file.status, now)?;
+        let letter = self.replace_letter(&letter, file, now)?;
+        Ok(LetterState { id, status: Some(letter.file.status), version: letter.file.version })
     }
 
-    /// Puts the message of a letter back into its queue as a new generation.
-    fn revive(&mut self, letter: &Letter, at: Time, now: Time) -> Outcome<()> {
+    /// The message that has a letter's key, and where it is or how it ended, while the key is remembered.
+    fn key_holder(&mut self, slip: &Slip, now: Time) -> Kept<Option<KeyState>> {
+        let Some(key) = &slip.key else { return Ok(None) };
+        let row = self.tables.key(slip.home(), key)?;
+        let Some(row) = row.filter(|row| row.created_at.plus(limits::KEY_WINDOW) > now) else {
+            return Ok(None);
+        };
+        let live = self.tables.live(row.id)?.map(|live| live.life.state(now));
+        Ok(Some(KeyState { id: row.id, state: live.or(row.ended).unwrap_or(State::Dead) }))
+    }
+
+    /// Puts the message of a letter into its queue, or into another, as a new generation.
+    fn revive(&mut self, letter: &Letter, retry: &Retry, now: Time) -> Outcome<()> {
+        let at = retry.at.unwrap_or(now);
         let t = transition(letter.slip.id, &letter.life, &Command::Redrive { at }, now)?;
-        self.move_count(&letter.slip, Some(&Phase::Dead), &Phase::Waiting)?;
-        let live = Live { slip: letter.slip.clone(), life: t.next };
+        let mut slip = letter.slip.sent_back(retry);
+        self.check_destination(&slip)?;
+        if slip.queue != letter.slip.queue {
+            slip.breaker = self.breaker_in(&slip)?;
+        }
+        self.carry_count((&letter.slip, &Phase::Dead), (&slip, &Phase::Waiting))?;
+        let live = Live { slip, life: t.next };
         self.tables.add_live(&live)?;
         if let Some(hot) = &mut self.hot {
             hot.add(&live.slip, &live.life);
@@ -107,17 +141,47 @@ impl<T: Tables> Engine<T> {
         Ok(())
     }
 
+    /// The value a message's breaker goes by in a queue that it was not enqueued to.
+    fn breaker_in(&mut self, slip: &Slip) -> Outcome<Option<String>> {
+        let key = self.queue(&slip.queue)?.policy.breaker.as_ref().map(|rules| rules.key.clone());
+        match key {
+            Some(key @ (BreakerKey::Header(_) | BreakerKey::Payload(_))) => {
+                // What cannot be read has no breaker; the worker that gets it will see.
+                let envelope = unless_damaged(self.tables.envelope(slip))?;
+                Ok(envelope.and_then(|envelope| key.read(&envelope.headers, &envelope.payload)))
+            }
+            Some(BreakerKey::Queue | BreakerKey::Kind) | None => Ok(None),
+        }
+    }
+
+    /// Takes a redriven message back out of its queue; gives the life of its letter.
+    fn pull_back(&mut self, letter: &Letter, now: Time) -> Outcome<Life> {
+        let id = letter.slip.id;
+        let Some(live) = self.tables.live(id)? else { return Err(Refusal::NoSuchMessage { id }.into()) };
+        let t = transition(id, &live.life, &Command::UndoRedrive, now)?;
+        self.carry_count((&live.slip, &live.life.phase), (&letter.slip, &Phase::Dead))?;
+        if let Some(hot) = &mut self.hot {
+            hot.remove(&live.slip, &live.life);
+        }
+        self.tables.drop_live(&live.slip)?;
+        self.woke |= live.slip.ordering_key.is_some();
+        Ok(t.next.pulled_back(&letter.life))
+    }
+
     /// Removes a letter for good; its key remembers that.
-    pub(super) fn remove_letter(&mut self, letter: &Letter, what: &str, now: Time) -> Outcome<()> {
+    pub(super) fn remove_letter(&mut self, letter: &Letter, now: Time) -> Outcome<()> {
         self.end_key(&letter.slip, Final::Purged)?;
-        self.take_out_letter(letter, what, now)
+        if letter.file.status == Status::Purged {
+            // It was counted as gone when it was purged.
+            return Ok(self.drop_rows(letter)?);
+        }
+        self.take_out_letter(letter, "retention", now)
     }
 
     /// Takes a letter out with all that is of it alone, counted as purged. Its key keeps what it says.
     pub(super) fn take_out_letter(&mut self, letter: &Letter, what: &str, now: Time) -> Outcome<()> {
         let slip = &letter.slip;
         self.tally(Event::Discarded, &slip.queue, &[what], 0, now)?;
-        self.count_drawer(&letter.file.dlq, letter.file.status, -1)?;
         if !letter.file.status.is_closed() {
             self.count_leaf(leaf_key(slip, letter.file.leaf), |c| c.add(-1, 0, 0, now))?;
         }
@@ -127,13 +191,18 @@ impl<T: Tables> Engine<T> {
             hot.hold(slip, false);
         }
         self.move_count(slip, Some(&Phase::Dead), &Phase::Over(Final::Purged))?;
+        Ok(self.drop_rows(letter)?)
+    }
+
+    /// The rows that are of one letter alone.
+    fn drop_rows(&mut self, letter: &Letter) -> Kept<()> {
+        self.count_drawer(&letter.file.dlq, letter.file.status, -1)?;
         self.tables.drop_letter(letter)?;
-        self.tables.drop_failures(slip)?;
+        self.tables.drop_failures(&letter.slip)?;
         if letter.file.revision() > 0 {
-            self.tables.drop_revisions(slip)?;
+            self.tables.drop_revisions(&letter.slip)?;
         }
-        self.tables.drop_body(slip)?;
-        Ok(())
+        self.tables.drop_body(&letter.slip)
     }
 
     /// Hands pending letters to a consumer.
@@ -197,7 +266,7 @@ impl<T: Tables> Engine<T> {
                 let freed = Letter { file: free, ..letter };
                 let state = self.act_on(&freed, &request, now)?;
                 self.tally(Event::Processed, &freed.slip.queue, &["done"], 0, now)?;
-                self.record(AuditEntry::new(now, &request.actor, request.act.name(), id, 1))?;
+                self.record_act(&request, now)?;
                 return Ok(state);
             }
             LetterSettle::Fail { note } => {
@@ -268,7 +337,7 @@ impl<T: Tables> Engine<T> {
         let ttl = letter.message.envelope.ttl;
         self.tables.put_body(seq, body, ttl, letter.message.envelope.enqueued_at)?;
         let template = letter.signature.clone();
-        letter.file.leaf = self.adopt(letter.file.leaf, &template, &letter.error)?;
+        letter.file.leaf = self.adopt(letter.file.leaf, &template, &letter.error, now)?;
         self.import_history(&slip, &letter, now)?;
         for revision in std::mem::take(&mut letter.revisions) {
             self.tables.add_revision(&slip, revision.n, &revision.content)?;
@@ -277,7 +346,9 @@ impl<T: Tables> Engine<T> {
         let open = i64::from(!row.file.status.is_closed());
         self.count_leaf(leaf_key(&row.slip, row.file.leaf), |c| c.add(open, 1, 0, now))?;
         self.count_drawer(&row.file.dlq, row.file.status, 1)?;
-        self.move_count(&row.slip, None, &Phase::Dead)?;
+        let counted_as =
+            if row.file.status == Status::Purged { Phase::Over(Final::Purged) } else { Phase::Dead };
+        self.move_count(&row.slip, None, &counted_as)?;
         self.tally(Event::Imported, &row.slip.queue, &[], 0, now)?;
         if let Some(hot) = &mut self.hot {
             hot.hold(&row.slip, row.file.holds_key);
@@ -292,7 +363,7 @@ impl<T: Tables> Engine<T> {
         let gap = letter.message.failed.saturating_sub(kept);
         for (n, failure) in (0..).zip(&letter.message.failures) {
             let ordinal = if n < limits::HISTORY_EDGE { n } else { n + gap };
-            let leaf = self.adopt(failure.leaf, &failure.signature, &failure.error)?;
+            let leaf = self.adopt(failure.leaf, &failure.signature, &failure.error, now)?;
             self.tables.add_failure(slip, ordinal, &Failure { leaf, ..failure.clone() })?;
             self.count_leaf(leaf_key(slip, leaf), |c| c.add(0, 0, 1, now))?;
         }
@@ -305,9 +376,12 @@ fn imported(letter: DeadLetter, slip: Slip, death: u64) -> Letter {
     let message = letter.message;
     let status = match letter.file.status {
         Status::Retrying => Status::Pending,
-        Status::Pending | Status::Review | Status::Quarantined | Status::Resolved | Status::Abandoned => {
-            letter.file.status
-        }
+        Status::Pending
+        | Status::Review
+        | Status::Quarantined
+        | Status::Resolved
+        | Status::Abandoned
+        | Status::Purged => letter.file.status,
     };
     let life = Life {
         phase: Phase::Dead,

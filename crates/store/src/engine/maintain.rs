@@ -3,7 +3,7 @@
 use super::Engine;
 use super::tables::Tables;
 use redrive_core::dead_letter::{Act, ActRequest, Status};
-use redrive_core::error::Outcome;
+use redrive_core::error::{Error, Outcome};
 use redrive_core::group::LeafKey;
 use redrive_core::ids::QueueName;
 use redrive_core::invariants::{Counts, Verification};
@@ -21,8 +21,16 @@ impl<T: Tables> Engine<T> {
         let mut reaped = Reaped { leases_lost, timed_out, ..Reaped::default() };
         reaped.released = self.end_quarantines(limit, now)?;
         for letter in self.tables.retention_ended(limit, now)? {
-            self.remove_letter(&letter, "retention", now)?;
-            reaped.letters_expired += 1;
+            self.remove_letter(&letter, now)?;
+            match letter.file.status {
+                Status::Purged => reaped.letters_gone += 1,
+                Status::Pending
+                | Status::Retrying
+                | Status::Review
+                | Status::Quarantined
+                | Status::Resolved
+                | Status::Abandoned => reaped.letters_expired += 1,
+            }
         }
         reaped.keys_forgotten = self.tables.drop_keys(now.minus(limits::KEY_WINDOW), limit)?;
         Ok(reaped)
@@ -38,10 +46,18 @@ impl<T: Tables> Engine<T> {
         let mut released = 0;
         for letter in self.tables.quarantine_ended(limit, now)? {
             let policy = self.queue(&letter.slip.queue)?.policy.clone();
-            if letter.file.released_to(&policy) == Release::Queue {
-                self.act_on(&letter, &ActRequest::release_to_queue(letter.slip.id), now)?;
-            } else {
-                self.count_act(&letter.slip, &letter.file, &Act::Review, now)?;
+            let request = ActRequest::release_to_queue(letter.slip.id);
+            let sent_back = match letter.file.released_to(&policy) {
+                // A queue that is full, or other work with its key: then a person has to look.
+                Release::Queue => match self.act_on(&letter, &request, now) {
+                    Ok(_) => true,
+                    Err(Error::Refused(_)) => false,
+                    Err(error @ Error::Store(_)) => return Err(error),
+                },
+                Release::Review => false,
+            };
+            if !sent_back {
+                self.count_act(&letter.slip, &letter.file, &Act::Review, Status::Review, now)?;
                 let file = letter.file.moved(Status::Review, &policy, "system", now);
                 self.replace_letter(&letter, file, now)?;
             }
@@ -81,6 +97,7 @@ impl<T: Tables> Engine<T> {
                 repaired += 1;
             }
         }
+        repaired += self.repair_groups()?;
         let mut verification = census.verification;
         verification.repaired = repaired;
         Ok(verification)

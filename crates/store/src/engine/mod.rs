@@ -5,10 +5,12 @@
 mod breakers;
 mod counting;
 mod edit;
+pub(crate) mod group_reads;
 mod groups;
 mod hand_over;
 pub(crate) mod hot;
 mod lines;
+mod lives;
 pub(crate) mod tables;
 
 pub(crate) mod enqueue;
@@ -19,6 +21,8 @@ mod operations;
 pub(crate) mod reads;
 pub(crate) mod replies;
 pub(crate) mod settle;
+pub(crate) mod survey;
+pub(crate) mod text;
 pub(crate) mod trim;
 
 use crate::entropy::Entropy;
@@ -76,6 +80,7 @@ struct Cache {
     leaves_changed: BTreeSet<LeafKey>,
     standings: HashMap<GroupId, Standing>,
     standings_changed: BTreeSet<GroupId>,
+    groups: lives::Groups,
     tallies: Option<Tallies>,
     tallies_changed: BTreeSet<TallyKey>,
 }
@@ -133,6 +138,7 @@ impl<T: Tables> Engine<T> {
                 self.tables.put_leaf_count(&key, count)?;
             }
         }
+        cache.groups.flush(&mut self.tables)?;
         for group in std::mem::take(&mut cache.standings_changed) {
             if let Some(standing) = cache.standings.get(&group) {
                 let known = Some(standing).filter(|standing| **standing != Standing::default());
@@ -242,7 +248,10 @@ impl<T: Tables> Engine<T> {
             self.cache.leaves.insert(key.clone(), count);
         }
         if let Some(count) = self.cache.leaves.get_mut(&key) {
+            let before = *count;
             change(count);
+            let after = *count;
+            self.count_group(&key, before, after)?;
         }
         self.cache.leaves_changed.insert(key);
         Ok(())

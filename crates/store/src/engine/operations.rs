@@ -1,13 +1,13 @@
 //! Operations and the small key-value space: bulk acts in chunks over frozen members, one commit each.
 
 use super::Engine;
-use super::tables::{Tables, unless_damaged};
+use super::tables::Tables;
 use redrive_core::audit::AuditEntry;
-use redrive_core::dead_letter::{Act, ActRequest, Actor};
+use redrive_core::dead_letter::{Act, ActRequest, Actor, Status};
 use redrive_core::error::{Error, Outcome, Refusal};
-use redrive_core::ids::OperationId;
+use redrive_core::ids::{MessageId, OperationId};
 use redrive_core::limits;
-use redrive_core::operation::{Control, Member, MemberOutcome, Operation, OperationSpec, Stage};
+use redrive_core::operation::{Control, MemberOutcome, Operation, OperationSpec, Stage};
 use redrive_core::store::KvEntry;
 use redrive_core::time::Time;
 
@@ -47,26 +47,13 @@ impl<T: Tables> Engine<T> {
     }
 
     fn freeze(&mut self, operation: &mut Operation, now: Time) -> Outcome<()> {
-        let letters =
-            self.tables.letters_after(operation.frozen_to, operation.bound, limits::OPERATION_CHUNK)?;
-        let exhausted = letters.len() < limits::OPERATION_CHUNK;
-        let frozen_to = letters.last().map_or(operation.bound, |l| l.death);
-        let mut members = 0;
-        let filter = super::reads::with_present_groups(&self.tables, &operation.filter)?;
-        for letter in letters {
-            let id = letter.slip.id;
-            if operation.act.next_status(id, letter.file.status).is_err() {
-                continue;
-            }
-            // A letter that cannot be read cannot be judged by a filter: it is left for `doctor` to name.
-            let seen = unless_damaged(super::reads::assemble(&self.tables, &letter, now))?;
-            if seen.is_some_and(|seen| filter.matches_letter(&seen, now)) {
-                let member = Member { id, version: letter.file.version, outcome: MemberOutcome::Waiting };
-                self.tables.add_member(operation.id, letter.death, &member)?;
-                members += 1;
-            }
-        }
-        operation.froze(members, frozen_to, exhausted);
+        let anybody = MessageId::from_bytes([0; 16]);
+        let legal = |status: &Status| operation.act.next_status(anybody, *status).is_ok();
+        let statuses: Vec<Status> = Status::ALL.iter().copied().filter(legal).collect();
+        let range = (operation.frozen_to, operation.bound);
+        let (id, filter) = (operation.id, operation.filter.clone());
+        let frozen = self.freeze_members(id, &filter, &statuses, range, limits::OPERATION_CHUNK, now)?;
+        operation.froze(frozen.members, frozen.frozen_to, frozen.exhausted);
         Ok(())
     }
 
@@ -80,7 +67,10 @@ impl<T: Tables> Engine<T> {
                 expected_version: Some(member.version),
             };
             let acted = match self.tables.letter(member.id)? {
-                Some(letter) => self.act_on(&letter, &request, now).map(|_| ()),
+                Some(letter) => match self.act_on(&letter, &request, now) {
+                    Ok(_) => Ok(self.group_operated(&letter, operation.id, now)?),
+                    Err(refused) => Err(refused),
+                },
                 None => Err(Refusal::NoSuchLetter { id: member.id }.into()),
             };
             let outcome = match acted {

@@ -1,17 +1,17 @@
 //! What can be seen, written once over [`Reads`]: pages, single items, sums and the recount. Runs on any
 //! connection that can read; changes nothing.
 
+use super::survey;
 use super::tables::{Kept, KeyRow, Letter, Live, Reads};
 use redrive_core::audit::{AuditCheck, AuditKey, AuditReport, AuditRow, ORIGIN};
 use redrive_core::dead_letter::{DeadLetter, Status};
 use redrive_core::error::{Outcome, Refusal};
-use redrive_core::filter::Filter;
-use redrive_core::group::{self, Group};
+use redrive_core::filter::{Filter, Needs};
 use redrive_core::ids::{GroupId, MessageId, OperationId, QueueName};
 use redrive_core::invariants::Census;
 use redrive_core::lifecycle::State;
 use redrive_core::limits;
-use redrive_core::message::{Message, Record};
+use redrive_core::message::{Envelope, Message, Payload, Record, Slip};
 use redrive_core::metrics::{self, QueueStats, Stats, Tallies};
 use redrive_core::operation::{Member, Operation, Preview};
 use redrive_core::policy::QueuePolicy;
@@ -19,12 +19,12 @@ use redrive_core::query::{Cursor, Page, PageRequest, Query};
 use redrive_core::revision::Revision;
 use redrive_core::store::{Drawer, KeyState, Queue};
 use redrive_core::time::Time;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Rows read at once while a page is filled.
 const CHUNK: usize = 512;
 
-fn policies(tables: &dyn Reads) -> Kept<BTreeMap<QueueName, QueuePolicy>> {
+pub(super) fn policies(tables: &dyn Reads) -> Kept<BTreeMap<QueueName, QueuePolicy>> {
     Ok(tables.queues()?.into_iter().map(|(name, row)| (name, row.policy)).collect())
 }
 
@@ -84,9 +84,13 @@ pub(crate) fn key_state(tables: &dyn Reads, row: &KeyRow, now: Time) -> Kept<Sta
     if let Some(live) = tables.live(row.id)? {
         return Ok(live.life.state(now));
     }
-    // A letter that was reopened is dead again, whatever became of it before.
-    let open = tables.letter(row.id)?.is_some_and(|letter| !letter.file.status.is_closed());
-    Ok(row.ended.filter(|_| !open).unwrap_or(State::Dead))
+    // A letter that was reopened is dead again, whatever became of it before, and a purged one is gone until it
+    // is taken back.
+    Ok(match tables.letter(row.id)?.map(|letter| letter.file.status) {
+        Some(Status::Purged) => State::Purged,
+        Some(Status::Resolved | Status::Abandoned) | None => row.ended.unwrap_or(State::Dead),
+        Some(Status::Pending | Status::Retrying | Status::Review | Status::Quarantined) => State::Dead,
+    })
 }
 
 /// Where the message of a key is, if the key is still remembered.
@@ -126,11 +130,18 @@ pub(crate) fn queue(tables: &dyn Reads, name: &QueueName, now: Time) -> Outcome<
 /// A letter with everything that belongs to it. While it is retried, the message part is the live message's.
 pub(crate) fn assemble(tables: &dyn Reads, letter: &Letter, now: Time) -> Kept<DeadLetter> {
     let policy = tables.queues()?.remove(&letter.slip.queue).unwrap_or_default().policy;
-    assemble_with(tables, &policy, letter, now)
+    assemble_with(tables, &policy, letter, Needs { body: true, failures: true }, now)
 }
 
-fn assemble_with(tables: &dyn Reads, policy: &QueuePolicy, letter: &Letter, now: Time) -> Kept<DeadLetter> {
-    let envelope = tables.envelope(&letter.slip)?;
+/// A letter with no more of its body and failures than is needed; what is not stays empty.
+pub(super) fn assemble_with(
+    tables: &dyn Reads,
+    policy: &QueuePolicy,
+    letter: &Letter,
+    needs: Needs,
+    now: Time,
+) -> Kept<DeadLetter> {
+    let envelope = if needs.body { tables.envelope(&letter.slip)? } else { bare(&letter.slip) };
     let life = if letter.file.status == Status::Retrying {
         tables.live(letter.slip.id)?.map(|live| live.life)
     } else {
@@ -139,8 +150,33 @@ fn assemble_with(tables: &dyn Reads, policy: &QueuePolicy, letter: &Letter, now:
     let record = Record { envelope, life: life.unwrap_or_else(|| letter.life.clone()) };
     let message = record.view(policy, now);
     let group = tables.leaf(letter.file.leaf)?.map_or(letter.file.leaf, |leaf| leaf.group);
-    let failures = tables.failures(&letter.slip)?;
+    let failures = if needs.failures { tables.failures(&letter.slip)? } else { Vec::new() };
     Ok(DeadLetter::assemble(message, letter.file.clone(), group, letter.death, failures))
+}
+
+/// An envelope with what is on the slip and nothing of the body.
+fn bare(slip: &Slip) -> Envelope {
+    Envelope {
+        id: slip.id,
+        seq: slip.seq,
+        queue: slip.queue.clone(),
+        kind: slip.kind.clone(),
+        priority: slip.priority,
+        payload: Payload::default(),
+        headers: BTreeMap::new(),
+        tags: BTreeSet::new(),
+        key: slip.key.clone(),
+        ordering_key: slip.ordering_key.clone(),
+        reply_to: slip.reply_to.clone(),
+        trace: None,
+        context: None,
+        max_attempts: slip.terms.max_attempts,
+        delay: None,
+        ttl: None,
+        deadline: slip.terms.deadline,
+        enqueued_by: None,
+        enqueued_at: Time::ZERO,
+    }
 }
 
 /// The filter with merged groups called by their present name.
@@ -150,54 +186,6 @@ pub(super) fn with_present_groups(tables: &dyn Reads, filter: &Filter) -> Kept<F
         names.extend(tables.leaf(id)?.map(|leaf| (id, leaf.group)));
     }
     Ok(filter.with_groups(|id| names.get(&id).copied().unwrap_or(id)))
-}
-
-/// Walks letters that match, latest death first, until `take` says stop. Gives where it stopped, if it did.
-fn walk_letters(
-    tables: &dyn Reads,
-    filter: &Filter,
-    before: u64,
-    scan_max: usize,
-    now: Time,
-    mut take: impl FnMut(DeadLetter) -> bool,
-) -> Kept<Option<u64>> {
-    let filter = &with_present_groups(tables, filter)?;
-    let policies = policies(tables)?;
-    let mut before = before;
-    let mut looked_at = 0;
-    loop {
-        let chunk = tables.letters_before(before, CHUNK, filter, now)?;
-        let ended = chunk.len() < CHUNK;
-        let mut left = chunk.len();
-        for letter in chunk {
-            left -= 1;
-            looked_at += 1;
-            before = letter.death;
-            let policy = policies.get(&letter.slip.queue).cloned().unwrap_or_default();
-            let seen = assemble_with(tables, &policy, &letter, now)?;
-            let stop = filter.matches_letter(&seen, now) && take(seen);
-            if stop || looked_at >= scan_max {
-                let more = left > 0 || !tables.letters_before(before, 1, filter, now)?.is_empty();
-                return Ok(more.then_some(before));
-            }
-        }
-        if ended {
-            return Ok(None);
-        }
-    }
-}
-
-/// Letters that match, latest death first.
-pub(crate) fn letters(tables: &dyn Reads, query: &Query, now: Time) -> Outcome<Page<DeadLetter>> {
-    let before = query.page.position("l")?.unwrap_or(u64::MAX);
-    let limit = query.page.limit();
-    let (mut items, mut bytes) = (Vec::new(), 0);
-    let stopped = walk_letters(tables, &query.filter, before, limits::PAGE_SCAN_MAX, now, |letter| {
-        bytes += letter.message.envelope.size();
-        items.push(letter);
-        items.len() >= limit || bytes >= limits::PAGE_BYTES_MAX
-    })?;
-    Ok(Page { items, next: stopped.map(|death| Cursor::after("l", death)) })
 }
 
 /// One letter.
@@ -220,16 +208,9 @@ pub(crate) fn revisions(tables: &dyn Reads, id: MessageId) -> Outcome<Vec<Revisi
 /// What an operation would touch.
 pub(crate) fn preview(tables: &dyn Reads, filter: &Filter, sample: usize, now: Time) -> Outcome<Preview> {
     let bound = tables.heads()?.death;
-    let mut shown = Vec::new();
-    let mut count = 0;
-    walk_letters(tables, filter, u64::MAX, usize::MAX, now, |letter| {
-        count += 1;
-        if shown.len() < sample.min(limits::PAGE_ITEMS_MAX) {
-            shown.push(letter);
-        }
-        false
-    })?;
-    Ok(Preview { count, sample: shown, bound })
+    let count = survey::survey(tables, filter, None, u64::MAX, now)?.count;
+    let sample = survey::sample(tables, filter, None, u64::MAX, sample.min(limits::PAGE_ITEMS_MAX), now)?;
+    Ok(Preview { count, sample, bound })
 }
 
 /// Everything that was counted, and the queues as they stand.
@@ -268,26 +249,6 @@ pub(crate) fn drawers(tables: &dyn Reads) -> Outcome<Vec<Drawer>> {
         }
     }
     Ok(all.into_values().collect())
-}
-
-fn all_groups(tables: &dyn Reads) -> Kept<Vec<Group>> {
-    Ok(group::sum(&tables.leaves()?, &tables.leaf_counts()?))
-}
-
-/// Groups, most open letters first.
-pub(crate) fn groups(tables: &dyn Reads, page: &PageRequest) -> Outcome<Page<Group>> {
-    let start = usize::try_from(page.position("g")?.unwrap_or(0)).unwrap_or(usize::MAX);
-    let all = all_groups(tables)?;
-    let end = start.saturating_add(page.limit());
-    let next = (end < all.len()).then(|| Cursor::after("g", end as u64));
-    Ok(Page { items: all.into_iter().skip(start).take(page.limit()).collect(), next })
-}
-
-/// One group; a merged group's old id still finds it.
-pub(crate) fn group(tables: &dyn Reads, id: GroupId) -> Outcome<Group> {
-    let now_named = tables.leaf(id)?.map_or(id, |leaf| leaf.group);
-    let found = all_groups(tables)?.into_iter().find(|g| g.id == now_named);
-    found.ok_or_else(|| Refusal::NoSuchGroup { group: id }.into())
 }
 
 /// Takes one more row than the page has, to know whether there is a next one.
@@ -370,6 +331,7 @@ pub(crate) fn verify(tables: &dyn Reads, key: &AuditKey, deep: bool) -> Outcome<
     }
     let shown = tables.queues()?.into_iter().map(|(name, row)| (name, row.counts)).collect();
     census.compare(&shown, &tables.leaf_counts()?);
+    super::group_reads::check(tables, &mut census)?;
     let audit = audit_verify(tables, key, None)?;
     census.verification.audit_rows = audit.rows;
     if let Some(broken) = audit.broken {

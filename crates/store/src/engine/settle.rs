@@ -137,7 +137,7 @@ impl<T: Tables> Engine<T> {
         policy: &QueuePolicy,
         now: Time,
     ) -> Kept<Review> {
-        let group = self.place(&mut failure)?;
+        let group = self.place(&mut failure, now)?;
         let same = match live.life.indicators.leaf {
             Some(last) => last == failure.signature.leaf || self.group_of(last)? == Some(group),
             None => false,
@@ -184,12 +184,9 @@ impl<T: Tables> Engine<T> {
             next.attempts = 0;
         }
         // A redriven message that succeeds leaves its letter behind, closed: it counts there, not as done.
-        let counted_as = if life.generation > 1 && next.phase != Phase::Waiting && next.lease().is_none() {
-            &Phase::Dead
-        } else {
-            &next.phase
-        };
-        self.move_count(&slip, Some(&life.phase), counted_as)?;
+        if life.generation == 1 || effect != Effect::Ended(Final::Done) {
+            self.move_count(&slip, Some(&life.phase), &next.phase)?;
+        }
         if self.hot.is_some() {
             self.hot()?.remove(&slip, &life);
         }
@@ -203,7 +200,7 @@ impl<T: Tables> Engine<T> {
         if let Some(failure) = &mut failure {
             next.failed = life.failed + 1;
             if !reviewed {
-                self.place(failure)?;
+                self.place(failure, now)?;
             }
             self.file_failure(&slip, &life, failure, now)?;
         }
@@ -223,7 +220,7 @@ impl<T: Tables> Engine<T> {
             }
             Effect::Ended(how) => {
                 let by = life.lease().map_or("system", |l| l.worker.as_str());
-                self.end(&slip, &next, how, by, policy, now)?;
+                self.end((&slip, &life.phase), &next, how, by, now)?;
             }
             Effect::PulledBack | Effect::Revived => self.tables.drop_live(&slip)?,
         }
@@ -255,14 +252,35 @@ impl<T: Tables> Engine<T> {
         Ok(())
     }
 
+    /// The same for a message and its letter, which may be of different queues: what one queue took in, the other
+    /// has now.
+    pub(super) fn carry_count(
+        &mut self,
+        (from, was): (&Slip, &Phase),
+        (to, is): (&Slip, &Phase),
+    ) -> Outcome<()> {
+        if from.queue == to.queue {
+            return self.move_count(from, Some(was), is);
+        }
+        let row = self.queue_mut(&from.queue)?;
+        row.counts.leave(was, from.size);
+        row.counts.enqueued -= 1;
+        self.move_count(to, None, is)
+    }
+
     /// Adds a failure to the history and to the counters of its leaf.
     fn file_failure(&mut self, slip: &Slip, life: &Life, failure: &Analysed, now: Time) -> Kept<()> {
         let worker = life.lease().map(|l| l.worker.clone());
+        self.group_failed(failure, worker.as_deref(), now)?;
         let filed = failure.clone().file(life.generation, life.attempts, now, worker);
         if let Some(victim) = displaced_by(life.failed) {
             self.tables.drop_failure(slip, victim)?;
         }
         self.tables.add_failure(slip, life.failed, &filed)?;
+        if life.generation > 1 {
+            // A letter says what its message's last failure said, also while the message is tried again.
+            self.tables.text_changed(slip.id)?;
+        }
         let took = failure.report.duration.or(life.lease().map(|l| now.since(l.granted_at)));
         let labels = [failure.route.name(), failure.category.name()];
         self.tally(Event::Failed, &slip.queue, &labels, took.map_or(0, Span::as_millis), now)?;
@@ -293,10 +311,14 @@ impl<T: Tables> Engine<T> {
         );
         self.count_death(slip, life, &file, &failure.report.error.error_type, now)?;
         if let Some(old) = previous {
-            self.tally(Event::RedriveFailed, &slip.queue, &[], 0, now)?;
+            self.tally(Event::RedriveFailed, &old.slip.queue, &[], 0, now)?;
             self.learn(&old, |lessons| lessons.redriven_failed += 1)?;
             self.count_drawer(&old.file.dlq, old.file.status, -1)?;
-            self.count_leaf(leaf_key(slip, old.file.leaf), |c| c.add(-1, 0, 0, now))?;
+            self.count_leaf(leaf_key(&old.slip, old.file.leaf), |c| c.add(-1, 0, 0, now))?;
+            if let Some(hot) = &mut self.hot {
+                // It may have been sent to another queue; what it held in this one is free.
+                hot.hold(&old.slip, false);
+            }
             self.tables.drop_letter(&old)?;
         }
         let heads = self.heads()?;
@@ -305,6 +327,7 @@ impl<T: Tables> Engine<T> {
             Letter { death: heads.death, slip: slip.clone(), life: life.clone(), file, secret: None };
         self.count_drawer(&letter.file.dlq, letter.file.status, 1)?;
         self.count_leaf(leaf_key(slip, letter.file.leaf), |c| c.add(1, 1, 0, now))?;
+        self.group_died(letter.file.leaf, now)?;
         if let Some(hot) = &mut self.hot {
             hot.hold(slip, letter.file.holds_key);
         }
@@ -315,18 +338,17 @@ impl<T: Tables> Engine<T> {
     /// A message is over: its rows go, its key remembers how.
     fn end(
         &mut self,
-        slip: &Slip,
+        (slip, was): (&Slip, &Phase),
         life: &Life,
         how: Final,
         by: &str,
-        policy: &QueuePolicy,
         now: Time,
     ) -> Outcome<()> {
         self.tables.drop_live(slip)?;
         self.woke |= slip.ordering_key.is_some();
         self.end_key(slip, how)?;
         if life.generation > 1 {
-            return self.close_letter(slip, life, by, policy, now);
+            return self.close_letter((slip, was), life, by, now);
         }
         if life.failed > 0 {
             self.tables.drop_failures(slip)?;
@@ -338,7 +360,7 @@ impl<T: Tables> Engine<T> {
     /// The idempotency key of a finished message remembers how it ended (I41).
     pub(super) fn end_key(&mut self, slip: &Slip, how: Final) -> Kept<()> {
         let Some(key) = &slip.key else { return Ok(()) };
-        let Some(mut row) = self.tables.key(&slip.queue, key)? else { return Ok(()) };
+        let Some(mut row) = self.tables.key(slip.home(), key)? else { return Ok(()) };
         if row.id == slip.id {
             row.ended = Some(match how {
                 Final::Done => State::Done,
@@ -346,35 +368,39 @@ impl<T: Tables> Engine<T> {
                 Final::Expired => State::Expired,
                 Final::Purged => State::Purged,
             });
-            self.tables.put_key(&slip.queue, key, &row)?;
+            self.tables.put_key(slip.home(), key, &row)?;
         }
         Ok(())
     }
 
     /// The redriven message succeeded: its letter is resolved, keeps the lifetime numbers, and counts as dead
-    /// until retention.
+    /// until retention. It stays where it lies, also when the message was sent to another queue.
     fn close_letter(
         &mut self,
-        slip: &Slip,
+        (slip, was): (&Slip, &Phase),
         life: &Life,
         by: &str,
-        policy: &QueuePolicy,
         now: Time,
     ) -> Outcome<()> {
-        let Some(mut old) = self.tables.letter(slip.id)? else { return Ok(()) };
-        let file = old.file.succeeded(slip.id, policy, by, now)?;
+        let Some(mut old) = self.tables.letter(slip.id)? else {
+            return self.move_count(slip, Some(was), &life.phase);
+        };
+        let policy = self.queue(&old.slip.queue)?.policy.clone();
+        let file = old.file.succeeded(slip.id, &policy, by, now)?;
+        self.carry_count((slip, was), (&old.slip, &Phase::Dead))?;
         let age = now.since(old.file.dead_at).as_millis();
-        self.tally(Event::RedriveSucceeded, &slip.queue, &[], age, now)?;
+        self.tally(Event::RedriveSucceeded, &old.slip.queue, &[], age, now)?;
         self.learn(&old, |lessons| lessons.redriven_ok += 1)?;
         old.life = Life { phase: Phase::Dead, ..life.clone() };
         self.replace_letter(&old, file, now)?;
+        self.group_succeeded(old.file.leaf, now)?;
         Ok(())
     }
 
     /// Writes a letter's new file and everything that follows from the change of status.
     pub(super) fn replace_letter(&mut self, old: &Letter, file: File, now: Time) -> Kept<Letter> {
         let open = |s: Status| i64::from(!s.is_closed());
-        if old.file.status != file.status {
+        if old.file.status != file.status || old.file.dlq != file.dlq {
             self.count_drawer(&old.file.dlq, old.file.status, -1)?;
             self.count_drawer(&file.dlq, file.status, 1)?;
         }

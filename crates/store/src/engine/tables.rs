@@ -8,7 +8,7 @@ use redrive_core::dead_letter::{File, Status};
 use redrive_core::error::{StoreError, StoreErrorKind};
 use redrive_core::failure::Failure;
 use redrive_core::filter::Filter;
-use redrive_core::group::{Leaf, LeafCount, LeafKey};
+use redrive_core::group::{Facts, GroupRow, Leaf, LeafCount, LeafKey, Marker};
 use redrive_core::ids::{GroupId, LeafId, MessageId, OperationId, QueueName, Secret};
 use redrive_core::invariants::{Counts, Verification};
 use redrive_core::lifecycle::{Life, State};
@@ -19,8 +19,10 @@ use redrive_core::poison::Standing;
 use redrive_core::policy::QueuePolicy;
 use redrive_core::revision::Content;
 use redrive_core::store::KvEntry;
+use redrive_core::survey::Survey;
 use redrive_core::time::{Span, Time};
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 /// What a table access gives.
 pub(crate) type Kept<T> = Result<T, StoreError>;
@@ -81,6 +83,77 @@ pub(crate) struct Heads {
     pub(crate) death: u64,
     pub(crate) audit_n: u64,
     pub(crate) audit_seal: String,
+}
+
+/// Which letters are looked for, and how much may be looked at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask<'a> {
+    /// The filter, with groups called by their present names.
+    pub(crate) filter: &'a Filter,
+    /// Only these statuses; any when not said.
+    pub(crate) statuses: Option<&'a [Status]>,
+    /// Deaths after this one.
+    pub(crate) after: u64,
+    /// Deaths up to this one.
+    pub(crate) up_to: u64,
+    /// The latest death first, or the oldest.
+    pub(crate) latest_first: bool,
+    /// Candidates wanted at most.
+    pub(crate) hits: usize,
+    /// Rows to look at, at most; a few more when they come in batches.
+    pub(crate) rows: usize,
+    /// No further batch after this instant.
+    pub(crate) until: Option<Instant>,
+    pub(crate) now: Time,
+}
+
+/// What a look for candidates came to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Candidates {
+    /// Their deaths, in the order asked for.
+    pub(crate) deaths: Vec<u64>,
+    /// Rows looked at.
+    pub(crate) looked_at: usize,
+    /// Everything up to this death, in the order asked for, was looked at.
+    pub(crate) reached: u64,
+    /// Whether there is nothing beyond.
+    pub(crate) ended: bool,
+    /// Whether every candidate is a match, without a look by the evaluator.
+    pub(crate) exact: bool,
+}
+
+/// How far a text index is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TextState {
+    /// Every letter that died up to here has been put in.
+    pub(crate) indexed_to: u64,
+    /// Deaths whose entry is not what the letter says now, or whose letter is gone, each with the number of the
+    /// change.
+    pub(crate) stale: Vec<(u64, u64)>,
+}
+
+/// What is to be put into a text index, made from one consistent view.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TextBatch {
+    /// How far the index was.
+    pub(crate) state: TextState,
+    /// How far it is with this.
+    pub(crate) up_to: u64,
+    /// The letters in between, by death.
+    pub(crate) fresh: Vec<(u64, String)>,
+    /// What letters of [`TextState::stale`] say now; none for those that are gone.
+    pub(crate) changed: Vec<((u64, u64), Option<String>)>,
+}
+
+/// Members written down in one go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Frozen {
+    /// How many.
+    pub(crate) members: u64,
+    /// Every death up to this one was looked at.
+    pub(crate) frozen_to: u64,
+    /// Whether none is left up to the bound.
+    pub(crate) exhausted: bool,
 }
 
 /// Where a breaker belongs: its queue and the value of its key.
@@ -144,10 +217,21 @@ pub(crate) trait Reads {
     fn revision_numbers(&self, slip: &Slip) -> Kept<Vec<u32>>;
 
     fn letter(&self, id: MessageId) -> Kept<Option<Letter>>;
-    /// Letters with a death before this one, latest first; a store may leave out what the filter cannot match.
-    fn letters_before(&self, death: u64, limit: usize, filter: &Filter, now: Time) -> Kept<Vec<Letter>>;
+    /// The deaths of letters that a filter may match, in the order asked for. Bounded by what it looks at, so it
+    /// may find nothing and still not be at the end.
+    fn candidates(&self, ask: &Ask<'_>) -> Kept<Candidates>;
+    /// The letters of these deaths, in their order; one that is gone is left out.
+    fn letters_at(&self, deaths: &[u64]) -> Kept<Vec<Letter>>;
+    /// Counts the letters that are asked for, if the tables can tell them exactly without opening any; the bounds
+    /// on how much is looked at do not hold here. Nothing when every letter must be looked at.
+    fn survey(&self, ask: &Ask<'_>) -> Kept<Option<Survey>>;
     /// Letters with a death after this one and up to the bound, oldest first.
     fn letters_after(&self, death: u64, bound: u64, limit: usize) -> Kept<Vec<Letter>>;
+    /// How far the text index is; nothing where there is none. Lists up to so many letters whose text changed.
+    fn text_state(&self, limit: usize) -> Kept<Option<TextState>> {
+        let _ = limit;
+        Ok(None)
+    }
     fn leasable_letters(&self, dlq: &QueueName, limit: usize, now: Time) -> Kept<Vec<Letter>>;
     fn quarantine_ended(&self, limit: usize, now: Time) -> Kept<Vec<Letter>>;
     fn retention_ended(&self, limit: usize, now: Time) -> Kept<Vec<Letter>>;
@@ -158,6 +242,20 @@ pub(crate) trait Reads {
     fn leaves(&self) -> Kept<Vec<Leaf>>;
     fn leaf_count(&self, key: &LeafKey) -> Kept<LeafCount>;
     fn leaf_counts(&self) -> Kept<Vec<(LeafKey, LeafCount)>>;
+    /// Where the counters of one leaf are.
+    fn counts_of(&self, leaf: LeafId) -> Kept<Vec<(LeafKey, LeafCount)>>;
+    /// The leaves of a group.
+    fn leaves_of(&self, group: GroupId) -> Kept<Vec<LeafId>>;
+    /// The latest deaths filed under a leaf, latest first.
+    fn deaths_of(&self, leaf: LeafId, limit: usize) -> Kept<Vec<u64>>;
+    fn group_row(&self, id: GroupId) -> Kept<Option<GroupRow>>;
+    /// Every group, in no order that means anything.
+    fn group_rows(&self) -> Kept<Vec<(GroupId, GroupRow)>>;
+    /// Every group that has a row, whether it can be read or not.
+    fn group_ids(&self) -> Kept<Vec<GroupId>>;
+    fn group_facts(&self, id: GroupId) -> Kept<Facts>;
+    /// Markers with a number below this one, latest first.
+    fn markers_before(&self, n: u64, limit: usize) -> Kept<Vec<Marker>>;
     /// What is known of a group; nothing much when it has no row.
     fn standing(&self, group: GroupId) -> Kept<Standing>;
     /// Every breaker that has something to remember.
@@ -234,10 +332,24 @@ pub(crate) trait Tables: Reads {
     fn add_letter(&mut self, letter: &Letter) -> Kept<()>;
     fn put_letter(&mut self, letter: &Letter) -> Kept<()>;
     fn drop_letter(&mut self, letter: &Letter) -> Kept<()>;
+    /// Notes that the text of a letter is not what it was. Nothing where there is no index.
+    fn text_changed(&mut self, id: MessageId) -> Kept<()> {
+        let _ = id;
+        Ok(())
+    }
+    /// Puts a batch into the text index, unless another has moved it on meanwhile; says how many entries it made.
+    fn put_text(&mut self, batch: &TextBatch) -> Kept<u64> {
+        let _ = batch;
+        Ok(0)
+    }
     fn put_drawer(&mut self, dlq: &QueueName, status: Status, count: i64) -> Kept<()>;
 
     fn put_leaf(&mut self, leaf: &Leaf) -> Kept<()>;
     fn put_leaf_count(&mut self, key: &LeafKey, count: &LeafCount) -> Kept<()>;
+    fn put_group_row(&mut self, id: GroupId, row: Option<&GroupRow>) -> Kept<()>;
+    fn put_group_facts(&mut self, id: GroupId, facts: Option<&Facts>) -> Kept<()>;
+    /// Adds a marker; the oldest beyond [`redrive_core::limits::MARKERS_MAX`] go.
+    fn add_marker(&mut self, marker: &Marker) -> Kept<()>;
     fn put_standing(&mut self, group: GroupId, standing: Option<&Standing>) -> Kept<()>;
     fn put_breaker(&mut self, at: &BreakerAt, breaker: Option<&Breaker>) -> Kept<()>;
 
@@ -246,6 +358,9 @@ pub(crate) trait Tables: Reads {
     fn add_operation(&mut self, operation: &Operation) -> Kept<()>;
     fn put_operation(&mut self, operation: &Operation) -> Kept<()>;
     fn add_member(&mut self, id: OperationId, position: u64, member: &Member) -> Kept<()>;
+    /// Writes down the letters that are asked for as waiting members, oldest first, if the tables can tell them
+    /// exactly without opening any. Nothing when every letter must be looked at.
+    fn freeze(&mut self, id: OperationId, ask: &Ask<'_>) -> Kept<Option<Frozen>>;
     fn put_member(&mut self, id: OperationId, position: u64, outcome: MemberOutcome) -> Kept<()>;
 
     fn add_audit(&mut self, row: &AuditRow) -> Kept<()>;

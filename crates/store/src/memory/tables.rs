@@ -1,24 +1,26 @@
 //! Tables as ordered maps.
 
 use crate::engine::tables::{
-    BreakerAt, DrawerCounts, Heads, Kept, KeyRow, Letter, Live, QueueRow, Reads, Stored, Tables,
+    Ask, BreakerAt, Candidates, DrawerCounts, Frozen, Heads, Kept, KeyRow, Letter, Live, QueueRow, Reads,
+    Stored, Tables,
 };
 use redrive_core::audit::{AuditRow, ORIGIN};
 use redrive_core::breaker::Breaker;
 use redrive_core::dead_letter::Status;
 use redrive_core::error::{StoreError, StoreErrorKind};
 use redrive_core::failure::Failure;
-use redrive_core::filter::Filter;
-use redrive_core::group::{Leaf, LeafCount, LeafKey};
+use redrive_core::group::{Facts, GroupRow, Leaf, LeafCount, LeafKey, Marker};
 use redrive_core::ids::{GroupId, LeafId, MessageId, OperationId, QueueName};
 use redrive_core::invariants::Verification;
 use redrive_core::lifecycle::{Life, Phase};
+use redrive_core::limits;
 use redrive_core::message::{Envelope, NewMessage, Payload, Slip};
 use redrive_core::metrics::{Tally, TallyKey};
 use redrive_core::operation::{Member, MemberOutcome, Operation};
 use redrive_core::poison::Standing;
 use redrive_core::revision::Content;
 use redrive_core::store::KvEntry;
+use redrive_core::survey::Survey;
 use redrive_core::time::{Span, Time};
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -47,6 +49,9 @@ pub(crate) struct Maps {
     leaves: BTreeMap<LeafId, Leaf>,
     leaf_counts: BTreeMap<LeafKey, LeafCount>,
     standings: BTreeMap<GroupId, Standing>,
+    group_rows: BTreeMap<GroupId, GroupRow>,
+    group_facts: BTreeMap<GroupId, Facts>,
+    markers: BTreeMap<u64, Marker>,
     breakers: BTreeMap<BreakerAt, Breaker>,
     tallies: BTreeMap<TallyKey, Tally>,
     operations: BTreeMap<u64, Operation>,
@@ -103,6 +108,7 @@ impl Reads for Maps {
             id: slip.id,
             seq: slip.seq,
             queue: slip.queue.clone(),
+            origin: slip.origin.clone(),
             kind: slip.kind.clone(),
             priority: slip.priority,
             payload: rest.payload,
@@ -146,8 +152,34 @@ impl Reads for Maps {
         Ok(self.deaths.get(&id).and_then(|death| self.letters.get(death)).cloned())
     }
 
-    fn letters_before(&self, death: u64, limit: usize, _: &Filter, _: Time) -> Kept<Vec<Letter>> {
-        Ok(self.letters.range(..death).rev().take(limit).map(|(_, l)| l.clone()).collect())
+    fn candidates(&self, ask: &Ask<'_>) -> Kept<Candidates> {
+        let start = if ask.latest_first { ask.up_to.saturating_add(1) } else { ask.after };
+        let mut found = Candidates { reached: start, ..Candidates::default() };
+        if ask.after >= ask.up_to {
+            return Ok(Candidates { ended: true, ..found });
+        }
+        let range = self.letters.range((Bound::Excluded(ask.after), Bound::Included(ask.up_to)));
+        let mut letters: Box<dyn Iterator<Item = (&u64, &Letter)>> =
+            if ask.latest_first { Box::new(range.rev()) } else { Box::new(range) };
+        while found.looked_at < ask.rows && found.deaths.len() < ask.hits {
+            let Some((death, letter)) = letters.next() else {
+                return Ok(Candidates { ended: true, ..found });
+            };
+            found.looked_at += 1;
+            found.reached = *death;
+            if ask.statuses.is_none_or(|statuses| statuses.contains(&letter.file.status)) {
+                found.deaths.push(*death);
+            }
+        }
+        Ok(found)
+    }
+
+    fn letters_at(&self, deaths: &[u64]) -> Kept<Vec<Letter>> {
+        Ok(deaths.iter().filter_map(|death| self.letters.get(death)).cloned().collect())
+    }
+
+    fn survey(&self, _: &Ask<'_>) -> Kept<Option<Survey>> {
+        Ok(None)
     }
 
     fn letters_after(&self, death: u64, bound: u64, limit: usize) -> Kept<Vec<Letter>> {
@@ -203,6 +235,40 @@ impl Reads for Maps {
 
     fn standing(&self, group: GroupId) -> Kept<Standing> {
         Ok(self.standings.get(&group).cloned().unwrap_or_default())
+    }
+
+    fn counts_of(&self, leaf: LeafId) -> Kept<Vec<(LeafKey, LeafCount)>> {
+        let of_leaf = self.leaf_counts.iter().filter(|(key, _)| key.leaf == leaf);
+        Ok(of_leaf.map(|(key, count)| (key.clone(), *count)).collect())
+    }
+
+    fn leaves_of(&self, group: GroupId) -> Kept<Vec<LeafId>> {
+        Ok(self.leaves.values().filter(|leaf| leaf.group == group).map(|leaf| leaf.id).collect())
+    }
+
+    fn deaths_of(&self, leaf: LeafId, limit: usize) -> Kept<Vec<u64>> {
+        let of_leaf = self.letters.iter().rev().filter(|(_, letter)| letter.file.leaf == leaf);
+        Ok(of_leaf.take(limit).map(|(death, _)| *death).collect())
+    }
+
+    fn group_row(&self, id: GroupId) -> Kept<Option<GroupRow>> {
+        Ok(self.group_rows.get(&id).cloned())
+    }
+
+    fn group_rows(&self) -> Kept<Vec<(GroupId, GroupRow)>> {
+        Ok(self.group_rows.iter().map(|(id, row)| (*id, row.clone())).collect())
+    }
+
+    fn group_ids(&self) -> Kept<Vec<GroupId>> {
+        Ok(self.group_rows.keys().copied().collect())
+    }
+
+    fn group_facts(&self, id: GroupId) -> Kept<Facts> {
+        Ok(self.group_facts.get(&id).cloned().unwrap_or_default())
+    }
+
+    fn markers_before(&self, n: u64, limit: usize) -> Kept<Vec<Marker>> {
+        Ok(self.markers.range(..n).rev().take(limit).map(|(_, marker)| marker.clone()).collect())
     }
 
     fn leaf_count(&self, key: &LeafKey) -> Kept<LeafCount> {
@@ -412,6 +478,30 @@ impl Tables for Maps {
         Ok(())
     }
 
+    fn put_group_row(&mut self, id: GroupId, row: Option<&GroupRow>) -> Kept<()> {
+        match row {
+            Some(row) => self.group_rows.insert(id, row.clone()),
+            None => self.group_rows.remove(&id),
+        };
+        Ok(())
+    }
+
+    fn put_group_facts(&mut self, id: GroupId, facts: Option<&Facts>) -> Kept<()> {
+        match facts {
+            Some(facts) => self.group_facts.insert(id, facts.clone()),
+            None => self.group_facts.remove(&id),
+        };
+        Ok(())
+    }
+
+    fn add_marker(&mut self, marker: &Marker) -> Kept<()> {
+        self.markers.insert(marker.n, marker.clone());
+        while self.markers.len() > limits::MARKERS_MAX {
+            self.markers.pop_first();
+        }
+        Ok(())
+    }
+
     fn put_breaker(&mut self, at: &BreakerAt, breaker: Option<&Breaker>) -> Kept<()> {
         match breaker {
             Some(breaker) => self.breakers.insert(at.clone(), breaker.clone()),
@@ -445,6 +535,10 @@ impl Tables for Maps {
     fn add_member(&mut self, id: OperationId, position: u64, member: &Member) -> Kept<()> {
         self.members.insert((id, position), member.clone());
         Ok(())
+    }
+
+    fn freeze(&mut self, _: OperationId, _: &Ask<'_>) -> Kept<Option<Frozen>> {
+        Ok(None)
     }
 
     fn put_member(&mut self, id: OperationId, position: u64, outcome: MemberOutcome) -> Kept<()> {

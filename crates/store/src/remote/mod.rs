@@ -13,7 +13,7 @@ use redrive_core::dead_letter::{ActRequest, Actor, DeadLetter, LetterDelivery};
 use redrive_core::error::{Error, Outcome, StoreError, StoreErrorKind};
 use redrive_core::failure::Category;
 use redrive_core::filter::Filter;
-use redrive_core::group::Group;
+use redrive_core::group::{Group, GroupAct, GroupDetail, GroupQuery, Marker};
 use redrive_core::ids::{GroupId, MessageId, OperationId, QueueName};
 use redrive_core::invariants::Verification;
 use redrive_core::message::{Delivery, Message, NewMessage};
@@ -23,8 +23,9 @@ use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Page, PageRequest, Query};
 use redrive_core::revision::Revision;
 use redrive_core::store::{
-    Drawer, Each, Enqueued, HandOver, KeyState, KvEntry, LeaseRequest, LetterLeaseRequest, LetterSettlement,
-    LetterState, Letters, Purged, Queue, Reaped, Settled, Settlement, Store, StoreInfo, VerifyRequest, Work,
+    Drawer, Each, Enqueued, HandOver, Indexed, KeyState, KvEntry, LeaseRequest, LetterLeaseRequest,
+    LetterSettlement, LetterState, Letters, Purged, Queue, Reaped, Settled, Settlement, Store, StoreInfo,
+    VerifyRequest, Work,
 };
 use redrive_core::time::{Span, Time};
 use serde::de::DeserializeOwned;
@@ -307,11 +308,23 @@ impl Letters for RemoteStore {
     async fn act(&self, batch: Vec<ActRequest>) -> Outcome<Each<LetterState>> {
         self.call(Call::Act(batch)).await
     }
-    async fn groups(&self, page: PageRequest) -> Outcome<Page<Group>> {
-        self.call(Call::Groups(page)).await
+    async fn groups(&self, query: GroupQuery) -> Outcome<Page<Group>> {
+        self.call(Call::Groups(Box::new(query))).await
     }
     async fn group(&self, id: GroupId) -> Outcome<Group> {
         self.call(Call::Group(id)).await
+    }
+    async fn group_detail(&self, id: GroupId) -> Outcome<GroupDetail> {
+        self.call(Call::GroupDetail(id)).await
+    }
+    async fn act_on_group(&self, id: GroupId, act: GroupAct, actor: Actor) -> Outcome<Group> {
+        self.call(Call::ActOnGroup(id, act, actor)).await
+    }
+    async fn mark(&self, text: String, actor: Actor) -> Outcome<Marker> {
+        self.call(Call::Mark(text, actor)).await
+    }
+    async fn markers(&self, page: PageRequest) -> Outcome<Page<Marker>> {
+        self.call(Call::Markers(page)).await
     }
     async fn merge_groups(&self, groups: Vec<GroupId>, actor: Actor) -> Outcome<Group> {
         self.call(Call::MergeGroups(groups, actor)).await
@@ -322,6 +335,10 @@ impl Letters for RemoteStore {
     async fn import(&self, batch: Vec<DeadLetter>, actor: Actor) -> Outcome<Each<MessageId>> {
         self.call(Call::Import(batch, actor)).await
     }
+    async fn index_text(&self, limit: usize) -> Outcome<Indexed> {
+        self.call(Call::IndexText(limit)).await
+    }
+
     async fn preview(&self, filter: Filter, sample: usize) -> Outcome<Preview> {
         self.call(Call::Preview(filter, sample)).await
     }

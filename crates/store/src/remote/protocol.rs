@@ -5,6 +5,7 @@ use redrive_core::dead_letter::{ActRequest, Actor, DeadLetter};
 use redrive_core::error::{StoreError, StoreErrorKind};
 use redrive_core::failure::Category;
 use redrive_core::filter::Filter;
+use redrive_core::group::{GroupAct, GroupQuery};
 use redrive_core::ids::{GroupId, MessageId, OperationId, QueueName};
 use redrive_core::limits;
 use redrive_core::message::NewMessage;
@@ -55,12 +56,17 @@ pub(super) enum Call {
     LeaseLetters(LetterLeaseRequest),
     SettleLetters(Vec<LetterSettlement>),
     Act(Vec<ActRequest>),
-    Groups(PageRequest),
+    Groups(Box<GroupQuery>),
     Group(GroupId),
+    GroupDetail(GroupId),
+    ActOnGroup(GroupId, GroupAct, Actor),
+    Mark(String, Actor),
+    Markers(PageRequest),
     MergeGroups(Vec<GroupId>, Actor),
     LabelGroup(GroupId, Option<Category>, Actor),
     Import(Vec<DeadLetter>, Actor),
     HandOver(Vec<HandOver>, Actor),
+    IndexText(usize),
     Preview(Filter, usize),
     Start(Box<OperationSpec>),
     Step(OperationId),

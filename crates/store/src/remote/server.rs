@@ -117,13 +117,18 @@ async fn answer(stream: &mut UnixStream, store: &dyn Store, call: Call) -> Resul
         Call::LeaseLetters(request) => reply(stream, store.lease_letters(request).await).await,
         Call::SettleLetters(batch) => reply(stream, store.settle_letters(batch).await).await,
         Call::Act(batch) => reply(stream, store.act(batch).await).await,
-        Call::Groups(page) => reply(stream, store.groups(page).await).await,
+        Call::Groups(query) => reply(stream, store.groups(*query).await).await,
         Call::Group(id) => reply(stream, store.group(id).await).await,
+        Call::GroupDetail(id) => reply(stream, store.group_detail(id).await).await,
+        Call::ActOnGroup(id, act, actor) => reply(stream, store.act_on_group(id, act, actor).await).await,
+        Call::Mark(text, actor) => reply(stream, store.mark(text, actor).await).await,
+        Call::Markers(page) => reply(stream, store.markers(page).await).await,
         Call::MergeGroups(groups, actor) => reply(stream, store.merge_groups(groups, actor).await).await,
         Call::LabelGroup(id, category, actor) => {
             reply(stream, store.label_group(id, category, actor).await).await
         }
         Call::Import(batch, actor) => reply(stream, store.import(batch, actor).await).await,
+        Call::IndexText(limit) => reply(stream, store.index_text(limit).await).await,
         Call::Preview(filter, sample) => reply(stream, store.preview(filter, sample).await).await,
         Call::Start(spec) => reply(stream, store.start(*spec).await).await,
         Call::Step(id) => reply(stream, store.step(id).await).await,

@@ -155,6 +155,7 @@ impl Packed {
             id: slip.id,
             seq: slip.seq,
             queue: slip.queue.clone(),
+            origin: slip.origin.clone(),
             kind: slip.kind.clone(),
             priority: slip.priority,
             payload,

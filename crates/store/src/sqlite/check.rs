@@ -6,6 +6,7 @@ use super::reads::SqlTables;
 use super::rows::Cell;
 use crate::engine::tables::Kept;
 use redrive_core::breaker::Breaker;
+use redrive_core::group::Facts;
 use redrive_core::invariants::Verification;
 use redrive_core::poison::Standing;
 use redrive_core::time::{Span, Time};
@@ -86,6 +87,11 @@ fn advice(tables: &SqlTables, verification: &mut Verification) -> Kept<()> {
     for body in tables.all(standings, &[], text)? {
         if serde_json::from_str::<Standing>(&body).is_err() {
             verification.find("I46", "what is known of a group cannot be read; it is learned again", false);
+        }
+    }
+    for body in tables.all("SELECT id, body FROM group_facts", &[], text)? {
+        if serde_json::from_str::<Facts>(&body).is_err() {
+            verification.find("I46", "what was counted of a group cannot be read; it starts afresh", false);
         }
     }
     Ok(())

@@ -11,7 +11,9 @@ mod reads;
 mod reserve;
 mod rows;
 mod schema;
+mod search;
 mod tables;
+mod text;
 mod writer;
 
 use crate::clock::Slewing;

@@ -234,8 +234,7 @@ fn connect(directory: &Path) -> Kept<Connection> {
     )))?;
     // Closing would otherwise checkpoint by itself, also on a full disk.
     kept(connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true))?;
-    schema::migrate(&connection, version)?;
-    Ok(connection)
+    schema::migrate(connection, version)
 }
 
 /// Writes what the log holds into the file anew and empties the log. After a failed sync the log can be read

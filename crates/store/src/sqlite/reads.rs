@@ -1,16 +1,16 @@
 //! Reading the tables, on the writer's connection inside a commit or on a reader's own.
 
+use super::body;
 use super::errors::{damaged, kept};
 use super::rows::{self, Cell, LIFE, SLIP, int, json};
-use super::{body, narrow};
 use crate::engine::tables::{
-    BreakerAt, DrawerCounts, Heads, Kept, KeyRow, Letter, Live, QueueRow, Reads, Stored,
+    Ask, BreakerAt, Candidates, DrawerCounts, Heads, Kept, KeyRow, Letter, Live, QueueRow, Reads, Stored,
+    TextState,
 };
 use redrive_core::audit::AuditRow;
 use redrive_core::breaker::Breaker;
 use redrive_core::failure::Failure;
-use redrive_core::filter::Filter;
-use redrive_core::group::{Leaf, LeafCount, LeafKey};
+use redrive_core::group::{Facts, GroupRow, Leaf, LeafCount, LeafKey, Marker};
 use redrive_core::ids::{GroupId, LeafId, MessageId, OperationId, QueueName};
 use redrive_core::invariants::{Counts, Verification};
 use redrive_core::message::Slip;
@@ -20,6 +20,7 @@ use redrive_core::poison::Standing;
 use redrive_core::policy::QueuePolicy;
 use redrive_core::revision::Content;
 use redrive_core::store::KvEntry;
+use redrive_core::survey::Survey;
 use redrive_core::time::{Span, Time};
 use rusqlite::types::ToSql;
 use rusqlite::{Connection, OptionalExtension as _, Row};
@@ -64,7 +65,7 @@ impl SqlTables {
         kept(rows.collect())
     }
 
-    fn all_letters(&self, rest: &str, params: &[&dyn ToSql]) -> Kept<Vec<Letter>> {
+    pub(super) fn all_letters(&self, rest: &str, params: &[&dyn ToSql]) -> Kept<Vec<Letter>> {
         let sql = format!("SELECT {SLIP}, {LIFE}, death, file, secret FROM letters {rest}");
         self.all(&sql, params, rows::letter)?.into_iter().map(rows::SealedLetter::open).collect()
     }
@@ -244,15 +245,20 @@ impl Reads for SqlTables {
         Ok(self.all_letters("WHERE id = ?1", &[&id.to_bytes()])?.pop())
     }
 
-    fn letters_before(&self, death: u64, limit: usize, filter: &Filter, now: Time) -> Kept<Vec<Letter>> {
-        let narrowed = narrow::narrow(filter, now);
-        let rest = format!("WHERE death < ? AND ({}) ORDER BY death DESC LIMIT ?", narrowed.sql);
-        let death = int(death);
-        let limit = int(limit as u64);
-        let mut params: Vec<&dyn ToSql> = vec![&death];
-        params.extend(narrowed.params.iter().map(|p| p as &dyn ToSql));
-        params.push(&limit);
-        self.all_letters(&rest, &params)
+    fn candidates(&self, ask: &Ask<'_>) -> Kept<Candidates> {
+        self.find(ask)
+    }
+
+    fn letters_at(&self, deaths: &[u64]) -> Kept<Vec<Letter>> {
+        self.letters_of(deaths)
+    }
+
+    fn text_state(&self, limit: usize) -> Kept<Option<TextState>> {
+        self.text_index(limit).map(Some)
+    }
+
+    fn survey(&self, ask: &Ask<'_>) -> Kept<Option<Survey>> {
+        self.count(ask)
     }
 
     fn letters_after(&self, death: u64, bound: u64, limit: usize) -> Kept<Vec<Letter>> {
@@ -262,7 +268,7 @@ impl Reads for SqlTables {
 
     fn leasable_letters(&self, dlq: &QueueName, limit: usize, now: Time) -> Kept<Vec<Letter>> {
         let rest = "WHERE status = 'pending' AND dlq = ?1 AND available_at <= ?2 \
-                    AND (consumer_until IS NULL OR consumer_until <= ?2) ORDER BY death LIMIT ?3";
+                    AND (snoozed_until IS NULL OR snoozed_until <= ?2) AND (consumer_until IS NULL OR consumer_until <= ?2) ORDER BY death LIMIT ?3";
         self.all_letters(rest, &[&dlq.as_str(), &now.as_millis(), &int(limit as u64)])
     }
 
@@ -322,14 +328,54 @@ impl Reads for SqlTables {
 
     fn leaf_counts(&self) -> Kept<Vec<(LeafKey, LeafCount)>> {
         let sql = "SELECT leaf, queue, kind, open, total, failures, first_seen, last_seen FROM leaf_counts";
-        self.all(sql, &[], |row| {
-            let key = LeafKey {
-                leaf: row.get::<_, Cell<LeafId>>(0)?.0,
-                queue: row.get::<_, Cell<QueueName>>(1)?.0,
-                kind: row.get(2)?,
-            };
-            Ok((key, leaf_count(row, 3)?))
-        })
+        self.all(sql, &[], keyed_count)
+    }
+
+    fn counts_of(&self, leaf: LeafId) -> Kept<Vec<(LeafKey, LeafCount)>> {
+        let sql = "SELECT leaf, queue, kind, open, total, failures, first_seen, last_seen FROM leaf_counts \
+                   WHERE leaf = ?1";
+        self.all(sql, &[&rows::leaf(leaf)], keyed_count)
+    }
+
+    fn leaves_of(&self, group: GroupId) -> Kept<Vec<LeafId>> {
+        let sql = "SELECT id FROM leaves WHERE group_id = ?1";
+        self.all(sql, &[&rows::leaf(group)], |row| Ok(row.get::<_, Cell<LeafId>>(0)?.0))
+    }
+
+    fn deaths_of(&self, leaf: LeafId, limit: usize) -> Kept<Vec<u64>> {
+        let sql = "SELECT death FROM letters WHERE leaf = ?1 ORDER BY death DESC LIMIT ?2";
+        self.all(sql, &[&rows::leaf(leaf), &int(limit as u64)], |row| row.get(0))
+    }
+
+    fn group_row(&self, id: GroupId) -> Kept<Option<GroupRow>> {
+        let sql = "SELECT body FROM group_rows WHERE id = ?1";
+        let body = self.one(sql, &[&rows::leaf(id)], |row| row.get::<_, String>(0))?;
+        body.map(|body| json(&body, "a group")).transpose()
+    }
+
+    fn group_rows(&self) -> Kept<Vec<(GroupId, GroupRow)>> {
+        let raw = self.all("SELECT id, body FROM group_rows", &[], |row| {
+            Ok((row.get::<_, Cell<LeafId>>(0)?.0, row.get::<_, String>(1)?))
+        })?;
+        // One that cannot be read does not hide the others; `doctor` names it and can count it again.
+        let read = |(id, body): (GroupId, String)| serde_json::from_str(&body).ok().map(|row| (id, row));
+        Ok(raw.into_iter().filter_map(read).collect())
+    }
+
+    fn group_ids(&self) -> Kept<Vec<GroupId>> {
+        self.all("SELECT id FROM group_rows", &[], |row| Ok(row.get::<_, Cell<LeafId>>(0)?.0))
+    }
+
+    fn group_facts(&self, id: GroupId) -> Kept<Facts> {
+        let sql = "SELECT body FROM group_facts WHERE id = ?1";
+        let body = self.one(sql, &[&rows::leaf(id)], |row| row.get::<_, String>(0))?;
+        body.map_or_else(|| Ok(Facts::default()), |body| json(&body, "what was counted of a group"))
+    }
+
+    fn markers_before(&self, n: u64, limit: usize) -> Kept<Vec<Marker>> {
+        let sql = "SELECT body FROM markers WHERE n < ?1 ORDER BY n DESC LIMIT ?2";
+        let raw = self.all(sql, &[&int(n), &int(limit as u64)], |row| row.get::<_, String>(0))?;
+        raw.into_iter().map(|body| json(&body, "a marker")).collect()
     }
 
     fn tallies(&self) -> Kept<Vec<(TallyKey, Tally)>> {
@@ -357,7 +403,7 @@ impl Reads for SqlTables {
     }
 
     fn oldest_open(&self) -> Kept<Option<Time>> {
-        let sql = "SELECT min(dead_at) FROM letters WHERE status NOT IN ('resolved', 'abandoned')";
+        let sql = "SELECT min(dead_at) FROM letters WHERE status NOT IN ('resolved', 'abandoned', 'purged')";
         let oldest = self.one(sql, &[], |row| row.get::<_, Option<Cell<Time>>>(0))?;
         Ok(oldest.flatten().map(|cell| cell.0))
     }
@@ -419,6 +465,15 @@ fn leaf(row: &Row<'_>) -> rusqlite::Result<Leaf> {
     })
 }
 
+fn keyed_count(row: &Row<'_>) -> rusqlite::Result<(LeafKey, LeafCount)> {
+    let key = LeafKey {
+        leaf: row.get::<_, Cell<LeafId>>(0)?.0,
+        queue: row.get::<_, Cell<QueueName>>(1)?.0,
+        kind: row.get(2)?,
+    };
+    Ok((key, leaf_count(row, 3)?))
+}
+
 fn leaf_count(row: &Row<'_>, at: usize) -> rusqlite::Result<LeafCount> {
     Ok(LeafCount {
         open: row.get(at)?,
@@ -434,7 +489,7 @@ mod const_sql {
     macro_rules! live_columns {
         () => {
             "SELECT id, seq, queue, kind, priority, size, key, ordering_key, max_attempts, ttl_ends_at, deadline, \
-             breaker, reply_to, ready_at, attempts, deliveries, generation, given_back, failed, failing_since, last_delay, \
+             breaker, reply_to, origin, ready_at, attempts, deliveries, generation, given_back, failed, failing_since, last_delay, \
              first_received_at, updated_at, indicators, progress, phase, secret, worker, granted_at, lease_expires_at, permit \
              FROM messages "
         };

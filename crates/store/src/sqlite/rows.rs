@@ -13,13 +13,13 @@ use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, 
 use rusqlite::{Result as Sql, Row};
 
 /// Columns of a slip, in the order [`slip`] reads them.
-pub(super) const SLIP: &str = "id, seq, queue, kind, priority, size, key, ordering_key, max_attempts, ttl_ends_at, deadline, breaker, reply_to";
+pub(super) const SLIP: &str = "id, seq, queue, kind, priority, size, key, ordering_key, max_attempts, ttl_ends_at, deadline, breaker, reply_to, origin";
 /// Columns of a life without its lease, in the order [`life`] reads them.
 pub(super) const LIFE: &str = "ready_at, attempts, deliveries, generation, given_back, failed, failing_since, \
      last_delay, first_received_at, updated_at, indicators, progress";
 
 /// How many columns a slip has.
-const SLIP_COLUMNS: usize = 13;
+const SLIP_COLUMNS: usize = 14;
 /// How many columns a life has.
 const LIFE_COLUMNS: usize = 12;
 
@@ -135,6 +135,7 @@ pub(super) fn slip(row: &Row<'_>, at: usize) -> Sql<Slip> {
         },
         breaker: row.get(at + 11)?,
         reply_to: row.get::<_, Option<Cell<QueueName>>>(at + 12)?.map(|cell| cell.0),
+        origin: row.get::<_, Option<Cell<QueueName>>>(at + 13)?.map(|cell| cell.0),
     })
 }
 

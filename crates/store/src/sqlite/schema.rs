@@ -3,8 +3,10 @@
 //! (I47). A file of a newer version is refused and left as it is.
 
 use super::errors::kept;
-use crate::engine::tables::Kept;
+use super::reads::SqlTables;
+use crate::engine::tables::{Kept, Reads as _, Tables as _};
 use redrive_core::error::{StoreError, StoreErrorKind};
+use redrive_core::group::{self, GroupRow};
 use rusqlite::Connection;
 
 /// "RDRV": says that a SQLite file is ours.
@@ -130,6 +132,22 @@ UPDATE letters SET version = coalesce(json_extract(file, '$.version'), 0) WHERE 
 CREATE TABLE revisions(
   seq INTEGER NOT NULL, n INTEGER NOT NULL, rest BLOB, content_type TEXT NOT NULL, payload BLOB NOT NULL,
   packed INTEGER NOT NULL, checksum INTEGER NOT NULL, PRIMARY KEY(seq, n));
+CREATE INDEX leaves_group ON leaves(group_id);
+CREATE TABLE group_rows(id INTEGER PRIMARY KEY, body TEXT NOT NULL);
+CREATE TABLE group_facts(id INTEGER PRIMARY KEY, body TEXT NOT NULL);
+CREATE TABLE markers(n INTEGER PRIMARY KEY, body TEXT NOT NULL);
+CREATE INDEX letters_key ON letters(key, death) WHERE key IS NOT NULL;
+CREATE INDEX letters_rare ON letters(status, death) WHERE status IN ('review', 'quarantined');
+ALTER TABLE messages ADD COLUMN origin TEXT;
+ALTER TABLE letters ADD COLUMN origin TEXT;
+ALTER TABLE letters ADD COLUMN snoozed_until INTEGER;
+ALTER TABLE letters ADD COLUMN owner TEXT;
+ALTER TABLE letters ADD COLUMN held INTEGER NOT NULL DEFAULT 0;
+CREATE VIRTUAL TABLE letters_text USING fts5(
+  threes, content='', contentless_delete=1, detail='none', columnsize=1, tokenize='trigram case_sensitive 1');
+CREATE TABLE text_head(one INTEGER PRIMARY KEY CHECK(one = 1), indexed_to INTEGER NOT NULL);
+CREATE TABLE text_stale(death INTEGER PRIMARY KEY, n INTEGER NOT NULL);
+INSERT INTO text_head VALUES(1, 0);
 ";
 
 /// The version this program writes.
@@ -161,12 +179,27 @@ pub(super) fn check(connection: &Connection, place: &str) -> Kept<usize> {
 }
 
 /// Brings the file to the present version, a step and a transaction at a time.
-pub(super) fn migrate(connection: &Connection, from: usize) -> Kept<()> {
+pub(super) fn migrate(connection: Connection, from: usize) -> Kept<Connection> {
+    let mut tables = SqlTables::new(connection);
     for (version, step) in (1..).zip(STEPS).skip(from) {
-        let sql = format!(
-            "BEGIN IMMEDIATE; {step} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {version}; COMMIT;"
-        );
-        kept(connection.execute_batch(&sql))?;
+        kept(tables.connection.execute_batch(&format!("BEGIN IMMEDIATE; {step}")))?;
+        if version == GROUPS_HAVE_ROWS {
+            add_group_rows(&mut tables)?;
+        }
+        let sql =
+            format!("PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {version}; COMMIT;");
+        kept(tables.connection.execute_batch(&sql))?;
+    }
+    Ok(tables.connection)
+}
+
+/// The version from which on the sums of a group lie in a row of its own.
+const GROUPS_HAVE_ROWS: usize = 4;
+
+/// What a template has in common with others is not for SQL to say.
+fn add_group_rows(tables: &mut SqlTables) -> Kept<()> {
+    for (id, sums) in group::sum(&tables.leaves()?, &tables.leaf_counts()?) {
+        tables.put_group_row(id, Some(&GroupRow { sums, ..GroupRow::default() }))?;
     }
     Ok(())
 }

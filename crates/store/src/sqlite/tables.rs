@@ -4,14 +4,17 @@ use super::body::{self, Packed};
 use super::errors::{damaged, kept};
 use super::reads::SqlTables;
 use super::rows::{self, int, ms, text};
-use crate::engine::tables::{BreakerAt, Heads, Kept, KeyRow, Letter, Live, QueueRow, Tables};
+use crate::engine::tables::{
+    Ask, BreakerAt, Frozen, Heads, Kept, KeyRow, Letter, Live, QueueRow, Tables, TextBatch,
+};
 use redrive_core::audit::AuditRow;
 use redrive_core::breaker::Breaker;
 use redrive_core::dead_letter::Status;
 use redrive_core::failure::Failure;
-use redrive_core::group::{Leaf, LeafCount, LeafKey};
-use redrive_core::ids::{GroupId, OperationId, QueueName, Secret};
+use redrive_core::group::{Facts, GroupRow, Leaf, LeafCount, LeafKey, Marker};
+use redrive_core::ids::{GroupId, MessageId, OperationId, QueueName, Secret};
 use redrive_core::lifecycle::{Life, Phase};
+use redrive_core::limits;
 use redrive_core::message::{NewMessage, Payload, Slip, Terms};
 use redrive_core::metrics::{Tally, TallyKey};
 use redrive_core::operation::{Member, MemberOutcome, Operation};
@@ -45,6 +48,10 @@ impl SqlTables {
         Ok(hash)
     }
 
+    fn drop_row(&self, letter: &Letter) -> Kept<()> {
+        self.run_one("a dead letter", "DELETE FROM letters WHERE death = ?1", &[&int(letter.death)])
+    }
+
     fn release_stacks(&self, condition: &str, params: &[&dyn ToSql]) -> Kept<()> {
         let sql = format!("SELECT stack FROM failures WHERE stack IS NOT NULL AND {condition}");
         for hash in self.all(&sql, params, |row| row.get::<_, [u8; 32]>(0))? {
@@ -57,8 +64,8 @@ impl SqlTables {
 
 const ADD_LIVE: &str = "INSERT INTO messages(id, seq, queue, kind, priority, size, key, ordering_key, max_attempts, \
      ttl_ends_at, deadline, ready_at, attempts, deliveries, generation, given_back, failed, failing_since, last_delay, \
-     first_received_at, updated_at, delayed, breaker, indicators, reply_to, progress, phase) \
-     VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,?25,?26,0)";
+     first_received_at, updated_at, delayed, breaker, indicators, reply_to, progress, origin, phase) \
+     VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,?25,?26,?27,0)";
 
 /// The same for a message that is new, due and plain, as most are: everything else is the column's default.
 const ADD_PLAIN: &str = "INSERT INTO messages(id, seq, queue, kind, priority, size, ready_at, updated_at) VALUES(?1,?2,?3,?4,?5,?6,?7,?7)";
@@ -67,7 +74,7 @@ fn is_plain(live: &Live) -> bool {
     let Live { slip, life } = live;
     let fresh = Life::new(life.updated_at, life.updated_at);
     let unkeyed = slip.key.is_none() && slip.ordering_key.is_none() && slip.breaker.is_none();
-    let unasked = slip.reply_to.is_none();
+    let unasked = slip.reply_to.is_none() && slip.origin.is_none();
     unkeyed && unasked && slip.terms == Terms::default() && *life == fresh
 }
 
@@ -79,9 +86,10 @@ const ADD_LETTER: &str = "INSERT INTO letters(death, id, seq, queue, kind, prior
      max_attempts, ttl_ends_at, deadline, ready_at, attempts, deliveries, generation, given_back, failed, \
      failing_since, last_delay, first_received_at, updated_at, file, secret, dlq, status, reason, route, category, \
      severity, leaf, redrives, dead_at, last_failed_at, expires_at, quarantined_until, holds_key, available_at, \
-     consumer_until, breaker, indicators, reply_to, progress, version) \
+     consumer_until, breaker, indicators, reply_to, progress, version, origin, snoozed_until, owner, held) \
      VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,\
-     ?25,?26,?27,?28,?29,?30,?31,?32,?33,?34,?35,?36,?37,?38,?39,?40,?41,?42,?43,?44)";
+     ?25,?26,?27,?28,?29,?30,?31,?32,?33,?34,?35,?36,?37,?38,?39,?40,?41,?42,?43,?44,\
+     ?45,?46,?47,?48)";
 
 /// Rows kept in memory as they were written: about 20 MB at most.
 const RECENT_MAX: usize = 65_536;
@@ -242,6 +250,7 @@ impl Tables for SqlTables {
             &rows::indicators(life)?,
             &slip.reply_to.as_ref().map(QueueName::as_str),
             &rows::progress(life)?,
+            &slip.origin.as_ref().map(QueueName::as_str),
         ];
         self.run_one("a message", ADD_LIVE, params)
     }
@@ -371,17 +380,30 @@ impl Tables for SqlTables {
             &slip.reply_to.as_ref().map(QueueName::as_str),
             &rows::progress(life)?,
             &int(file.version),
+            &slip.origin.as_ref().map(QueueName::as_str),
+            &ms(file.snoozed_until),
+            &file.owner,
+            &file.held,
         ];
         self.run_one("a dead letter", ADD_LETTER, params)
     }
 
     fn put_letter(&mut self, letter: &Letter) -> Kept<()> {
-        self.drop_letter(letter)?;
+        self.drop_row(letter)?;
         self.add_letter(letter)
     }
 
     fn drop_letter(&mut self, letter: &Letter) -> Kept<()> {
-        self.run_one("a dead letter", "DELETE FROM letters WHERE death = ?1", &[&int(letter.death)])
+        self.note_text_gone(letter.death)?;
+        self.drop_row(letter)
+    }
+
+    fn text_changed(&mut self, id: MessageId) -> Kept<()> {
+        self.note_text_changed(id)
+    }
+
+    fn put_text(&mut self, batch: &TextBatch) -> Kept<u64> {
+        self.write_text(batch)
     }
 
     fn put_drawer(&mut self, dlq: &QueueName, status: Status, count: i64) -> Kept<()> {
@@ -405,6 +427,33 @@ impl Tables for SqlTables {
             &leaf.fixed,
         ];
         self.run_one("a leaf", sql, params)
+    }
+
+    fn put_group_row(&mut self, id: GroupId, row: Option<&GroupRow>) -> Kept<()> {
+        match row {
+            Some(row) => {
+                let sql = "INSERT OR REPLACE INTO group_rows(id, body) VALUES(?1, ?2)";
+                self.run_one("a group", sql, &[&rows::leaf(id), &text(row)?])
+            }
+            None => self.run("DELETE FROM group_rows WHERE id = ?1", &[&rows::leaf(id)]).map(|_| ()),
+        }
+    }
+
+    fn put_group_facts(&mut self, id: GroupId, facts: Option<&Facts>) -> Kept<()> {
+        match facts {
+            Some(facts) => {
+                let sql = "INSERT OR REPLACE INTO group_facts(id, body) VALUES(?1, ?2)";
+                self.run_one("what was counted of a group", sql, &[&rows::leaf(id), &text(facts)?])
+            }
+            None => self.run("DELETE FROM group_facts WHERE id = ?1", &[&rows::leaf(id)]).map(|_| ()),
+        }
+    }
+
+    fn add_marker(&mut self, marker: &Marker) -> Kept<()> {
+        let sql = "INSERT INTO markers(n, body) VALUES(?1, ?2)";
+        self.run_one("a marker", sql, &[&int(marker.n), &text(marker)?])?;
+        let oldest = int(marker.n.saturating_sub(limits::MARKERS_MAX as u64));
+        self.run("DELETE FROM markers WHERE n <= ?1", &[&oldest]).map(|_| ())
     }
 
     fn put_standing(&mut self, group: GroupId, standing: Option<&Standing>) -> Kept<()> {
@@ -480,6 +529,10 @@ impl Tables for SqlTables {
             &member.outcome.name(),
         ];
         self.run_one("a member of an operation", sql, params)
+    }
+
+    fn freeze(&mut self, id: OperationId, ask: &Ask<'_>) -> Kept<Option<Frozen>> {
+        self.copy_members(id, ask)
     }
 
     fn put_member(&mut self, id: OperationId, position: u64, outcome: MemberOutcome) -> Kept<()> {

@@ -9,6 +9,7 @@
 )]
 
 mod embedded;
+mod filters;
 mod heir;
 mod laws;
 mod pages;

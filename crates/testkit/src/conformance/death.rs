@@ -14,6 +14,7 @@ use redrive_core::limits;
 use redrive_core::message::{Message, NewMessage};
 use redrive_core::policy::{OnExpire, QueuePolicy};
 use redrive_core::store::{LetterState, Settle, Settled};
+use std::collections::BTreeSet;
 
 /// The letter of a message that died at its first execution, written out by hand.
 fn first_death(
@@ -45,6 +46,7 @@ fn first_death(
             alert: false,
             leaf: cause.signature.leaf,
             redrives: 0,
+            redriven: None,
             review_requested_by: None,
             review_requested_at: None,
             reviewed_by: None,
@@ -57,6 +59,11 @@ fn first_death(
             closed_at: None,
             closed_by: None,
             expires_at: None,
+            held: false,
+            snoozed_until: None,
+            owner: None,
+            labels: BTreeSet::new(),
+            purged_from: None,
             notes: Vec::new(),
             version: 1,
             holds_key: false,

@@ -16,7 +16,9 @@ use redrive_core::patch::Patch;
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::PageRequest;
 use redrive_core::revision::{Content, Edit, EditMark, Erased, Revision};
-use redrive_core::store::{LetterLeaseRequest, LetterSettle, LetterSettlement, LetterState, Settle};
+use redrive_core::store::{
+    HandOver, LetterLeaseRequest, LetterSettle, LetterSettlement, LetterState, Settle,
+};
 use std::collections::BTreeMap;
 
 /// Spacing, order and digits that no serializer would write, and bytes after it that are no text at all.
@@ -132,6 +134,9 @@ pub(super) async fn i39_an_edit_is_delivered_and_the_original_can_be_had_back(st
     stage.settle(taken.token, Settle::Ack).await.expect("held");
     assert_eq!(stage.revisions(id).await.len(), 3, "a closed letter keeps its lineage");
     stage.act(id, Act::Purge).await.expect("closed");
+    assert_eq!(stage.revisions(id).await.len(), 3, "and so does one that can be taken back");
+    stage.clock.advance(limits::PURGE_UNDO);
+    stage.store.reap(100).await.expect("answers");
     assert_eq!(refused(stage.store.revisions(id).await), Refusal::NoSuchLetter { id });
 }
 
@@ -166,11 +171,15 @@ pub(super) async fn content_changes_only_where_it_is_looked_at(stage: &Stage<'_>
         (Status::Retrying, Some(Act::retry())),
         (Status::Resolved, Some(Act::Resolve)),
         (Status::Abandoned, Some(Act::Abandon)),
+        (Status::Purged, Some(Act::Purge)),
     ];
     for (n, (status, way)) in (1..).zip(ways) {
         let queue = format!("q{n}");
         let id = stage.dead(NewMessage { queue: q(&queue), ..sent(n) }, "Bad").await.id();
         stage.edit(id, bytes(payload("{\"n\":1}"))).await.expect("open");
+        if status == Status::Purged {
+            stage.act(id, Act::Resolve).await.expect("open");
+        }
         if let Some(way) = way {
             stage.act(id, way).await.expect("the way there is open");
         }
@@ -357,8 +366,9 @@ pub(super) async fn i33_a_letter_comes_back_with_its_lineage(stage: &Stage<'_>) 
     let text = serde_json::to_string(&whole).expect("an export");
     let back: DeadLetter = serde_json::from_str(&text).expect("an import");
     assert_eq!(back, whole, "exports lose nothing");
-    stage.act(id, Act::Resolve).await.expect("open");
-    stage.act(id, Act::Purge).await.expect("closed");
+    let version = bare.file.version;
+    let gone = stage.store.hand_over(vec![HandOver { id, version }], operator()).await.expect("answers");
+    assert_eq!(gone, [Ok(id)]);
     let mut forged = whole.clone();
     forged.revisions[1].content.payload.bytes.push(b'!');
     for wrong in [bare, forged] {

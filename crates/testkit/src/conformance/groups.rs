@@ -43,6 +43,7 @@ pub(super) async fn a_group_is_all_failures_of_one_cause(stage: &Stage<'_>) {
         kinds: ["charge".into()].into(),
         owner: None,
         note: None,
+        link: None,
     };
     assert_eq!(stage.store.group(sign.leaf).await, Ok(group.clone()), "known from the first failure");
     stage.clock.advance(BACKOFF);
@@ -117,13 +118,13 @@ pub(super) async fn groups_are_paged_in_their_order(stage: &Stage<'_>) {
             stage.dead(new(n, "q"), error).await;
         }
     }
-    let first = stage.store.groups(PageRequest::first(3)).await.expect("answers");
+    let first = stage.store.groups(PageRequest::first(3).into()).await.expect("answers");
     let names = |page: &[Group]| -> Vec<_> { page.iter().map(|g| g.error_type.clone()).collect() };
     assert_eq!(names(&first.items), ["B", "D", "C"]);
     let rest = PageRequest { limit: Some(3), cursor: first.next };
-    let rest = stage.store.groups(rest).await.expect("answers");
+    let rest = stage.store.groups(rest.into()).await.expect("answers");
     assert_eq!((names(&rest.items), &rest.next), (vec!["A".to_owned()], &None));
-    let exact = stage.store.groups(PageRequest::first(4)).await.expect("answers");
+    let exact = stage.store.groups(PageRequest::first(4).into()).await.expect("answers");
     assert_eq!((exact.items.len(), exact.next), (4, None));
 }
 

@@ -118,6 +118,7 @@ pub(super) fn fresh(new: &NewMessage, policy: &QueuePolicy, seq: u64, now: Time)
             id: sent.id,
             seq,
             queue: sent.queue,
+            origin: None,
             kind: sent.kind,
             priority: sent.priority.unwrap_or(policy.priority),
             payload: sent.payload,

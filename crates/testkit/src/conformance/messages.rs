@@ -137,7 +137,7 @@ pub(super) async fn a_cursor_belongs_to_its_list(stage: &Stage<'_>) {
     let page = PageRequest { limit: None, cursor: Some(next) };
     let letters = stage.store.letters(Query { page: page.clone(), ..Query::default() }).await;
     assert_eq!(field(refused(letters)), "cursor");
-    assert_eq!(field(refused(stage.store.groups(page.clone()).await)), "cursor");
+    assert_eq!(field(refused(stage.store.groups(page.clone().into()).await)), "cursor");
     assert_eq!(field(refused(stage.store.operations(page.clone()).await)), "cursor");
     assert_eq!(field(refused(stage.store.audit(page).await)), "cursor");
     for text in ["", "garbage", "m.", "m.zz", "l.1"] {

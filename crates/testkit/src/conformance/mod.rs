@@ -6,6 +6,7 @@
 
 mod kit;
 
+mod acts;
 mod audit;
 mod breaker;
 mod death;
@@ -18,6 +19,7 @@ mod import;
 mod kv;
 mod lease;
 mod letters;
+mod lives;
 mod messages;
 mod operations;
 mod order;
@@ -245,6 +247,24 @@ pub const LAWS: &[Law] = laws! {
         letters_are_listed_latest_death_first,
         drawers_count_their_letters_by_status,
     }
+    acts {
+        trap1_another_queue_judges_by_its_own_rules,
+        success_closes_the_letter_where_it_lies,
+        a_retry_can_change_priority_and_attempts,
+        trap2_trap3_a_retry_starts_afresh_and_stays_itself,
+        i37_where_it_is_sent_must_be_a_queue_with_room,
+        i28_the_breaker_of_the_other_queue_knows_it,
+        i30_a_key_that_is_held_is_free_when_its_letter_dies_elsewhere,
+        i41_what_is_done_under_its_key_is_not_run_again,
+        a_letter_that_comes_back_too_often_is_for_a_person,
+        i37_a_redrive_can_be_taken_back_until_it_is_leased,
+        a_purged_letter_can_be_taken_back_for_a_day,
+        trap11_what_is_purged_is_gone_after_its_time,
+        a_held_letter_never_expires,
+        a_snoozed_letter_is_hidden_from_consumers_until_then,
+        owners_and_labels_stay_with_the_letter,
+        i38_a_letter_moves_to_drawers_only,
+    }
     drawers {
         a_leased_letter_is_the_letter_as_it_is_now,
         i16_the_oldest_death_first_and_each_once,
@@ -282,6 +302,17 @@ pub const LAWS: &[Law] = laws! {
         outcomes_and_operators_teach_what_a_group_is,
         groups_that_vary_in_a_word_become_one_and_old_names_lead_to_it,
         groups_are_paged_in_their_order,
+    }
+    lives {
+        the_table_of_a_groups_life,
+        resolving_a_group_leaves_its_letters_alone,
+        success_of_the_last_open_letter_resolves_and_the_next_death_brings_it_back,
+        what_is_ignored_comes_back_when_its_time_or_count_is_over,
+        i48_people_look_after_groups_and_the_trail_says_who,
+        i15_groups_that_become_one_add_up_and_keep_what_was_said,
+        groups_are_found_by_status_queue_owner_age_and_text,
+        everything_about_one_group,
+        i48_markers_are_moments_in_order,
     }
     operations {
         a_preview_says_what_would_be_touched,

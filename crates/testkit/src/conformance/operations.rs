@@ -18,7 +18,7 @@ use redrive_core::operation::{
 use redrive_core::query::PageRequest;
 use redrive_core::store::{LetterLeaseRequest, Settle};
 
-fn spec(n: u64, act: Act, filter: &str) -> OperationSpec {
+pub(super) fn spec(n: u64, act: Act, filter: &str) -> OperationSpec {
     let filter = Filter::parse(filter).expect("a filter");
     OperationSpec { id: operation_id(n), act, filter, bound: None, actor: operator() }
 }

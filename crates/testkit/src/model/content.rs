@@ -39,11 +39,12 @@ impl Books {
         let earlier = if let Act::Restore { n } = &request.act { wanted(n) } else { None };
         let edited = file.edit(request, &envelope, earlier, now)?;
         self.contents.entry(id).or_default().push(Content::of(&envelope));
-        self.breaker_values.remove(&id);
+        let place = (id, envelope.queue.clone());
+        self.breaker_values.remove(&place);
         let rules = self.policy(&envelope.queue).breaker.clone();
         let next = edited.envelope;
         let value = rules.and_then(|rules| rules.key.read(&next.headers, &next.payload));
-        self.breaker_values.extend(value.map(|value| (id, value)));
+        self.breaker_values.extend(value.map(|value| (place, value)));
         let state = state(&edited.file);
         self.letters[at].record.envelope = next;
         self.letters[at].file = edited.file;

@@ -6,7 +6,7 @@ use redrive_core::dead_letter::{File, Status};
 use redrive_core::error::Refusal;
 use redrive_core::failure::{Analysed, Reason, displaced_by};
 use redrive_core::group::LeafKey;
-use redrive_core::ids::{LeafId, MessageId};
+use redrive_core::ids::{LeafId, MessageId, QueueName};
 use redrive_core::lifecycle::{Command, Effect, Final, Life, Phase, State, transition};
 use redrive_core::message::{Envelope, NewMessage, Payload, Record};
 use redrive_core::metrics::Event;
@@ -77,7 +77,7 @@ impl Books {
         let reply = reply::due(&(&record).into(), &next, effect, answer, error);
         let failed = matches!(command, Command::Fail { .. } | Command::LoseLease { .. });
         failure = failure.filter(|_| failed || matches!(effect, Effect::Died(_)));
-        failure = failure.map(|failure| if reviewed { failure } else { self.place(failure) });
+        failure = failure.map(|failure| if reviewed { failure } else { self.place(failure, now) });
         if let Some(failure) = &failure {
             next.failed = life.failed + 1;
             let worker = life.lease().map(|l| l.worker.clone());
@@ -86,6 +86,7 @@ impl Books {
             history.push((life.failed, failure.clone().file(life.generation, life.attempts, now, worker)));
             let sign = &failure.signature;
             self.tally(&envelope, sign.leaf, [0, 0, 1], now);
+            self.note_failure(failure, life.lease().map(|l| l.worker.as_str()), now);
             let held = life.lease().map(|l| now.since(l.granted_at));
             let took = failure.report.duration.or(held).map_or(0, Span::as_millis);
             let labels = [failure.route.name(), failure.category.name()];
@@ -93,13 +94,15 @@ impl Books {
         }
         self.count_step(&envelope, (&life, &next), command, effect, now);
         let letter = self.letter_at(id);
-        // A redriven message that is done is a closed letter, and closed letters are counted as dead.
-        let shown =
-            if letter.is_some() && effect == Effect::Ended(Final::Done) { &Phase::Dead } else { &next.phase };
-        let counts = self.counts(&envelope.queue);
-        counts.leave(&life.phase, envelope.size());
-        counts.enter(shown, envelope.size());
-        self.note_peaks(&envelope.queue);
+        // A redriven message that is done is a closed letter: it is counted as dead, where the letter lies.
+        let home = letter.filter(|_| effect == Effect::Ended(Final::Done));
+        let home = home.map(|at| self.letters[at].record.envelope.queue.clone());
+        let shown = if home.is_some() { &Phase::Dead } else { &next.phase };
+        self.counts(&envelope.queue).leave(&life.phase, envelope.size());
+        let to = home.unwrap_or_else(|| envelope.queue.clone());
+        self.change_queue(&envelope.queue, &to);
+        self.counts(&to).enter(shown, envelope.size());
+        self.note_peaks(&to);
         self.live[at].life = next.clone();
         match effect {
             Effect::Died(reason) => {
@@ -111,13 +114,14 @@ impl Books {
                 self.remember(&envelope, next.state(now));
                 if let (Some(letter), Final::Done) = (letter, how) {
                     let worker = life.lease().map_or("", |l| l.worker.as_str());
-                    let policy = self.policy(&envelope.queue);
-                    let file = self.letters[letter].file.succeeded(id, policy, worker, now)?;
+                    let queue = self.letters[letter].record.envelope.queue.clone();
+                    let file = self.letters[letter].file.succeeded(id, self.policy(&queue), worker, now)?;
                     self.letters[letter].record.life = Life { phase: Phase::Dead, ..next.clone() };
                     let age = now.since(self.letters[letter].file.dead_at).as_millis();
-                    self.happened(Event::RedriveSucceeded, &envelope.queue, &[], age, now);
+                    self.happened(Event::RedriveSucceeded, &queue, &[], age, now);
                     self.teach(&self.letters[letter].clone(), |l| l.redriven_ok += 1);
                     self.refile(letter, file, now);
+                    self.note_success(self.letters[letter].file.leaf, now);
                 } else {
                     self.histories.remove(&id);
                 }
@@ -134,6 +138,12 @@ impl Books {
             sent
         });
         Ok((next, effect, sent))
+    }
+
+    /// A message that goes from one queue to another was enqueued to the other.
+    pub(super) fn change_queue(&mut self, from: &QueueName, to: &QueueName) {
+        self.counts(from).enqueued -= 1;
+        self.counts(to).enqueued += 1;
     }
 
     /// What is counted of a step; what is filed is counted where it is filed.
@@ -181,12 +191,14 @@ impl Books {
     /// Files the letter of a message that died; a second death replaces the file and keeps the identity.
     fn bury(&mut self, record: Record, failure: &Analysed, reason: Reason, before: Option<usize>, now: Time) {
         if let Some(at) = before {
-            self.happened(Event::RedriveFailed, &record.envelope.queue, &[], 0, now);
-            self.teach(&self.letters[at].clone(), |l| l.redriven_failed += 1);
+            let letter = self.letters[at].clone();
+            self.happened(Event::RedriveFailed, &letter.record.envelope.queue, &[], 0, now);
+            self.teach(&letter, |l| l.redriven_failed += 1);
         }
-        let before = before.map(|at| self.letters.remove(at).file);
+        let before = before.map(|at| self.letters.remove(at));
         let policy = self.policy(&record.envelope.queue);
-        let file = File::of_death(&record, &record.life, policy, failure, reason, before.as_ref(), now);
+        let old = before.as_ref().map(|l| &l.file);
+        let file = File::of_death(&record, &record.life, policy, failure, reason, old, now);
         let (queue, attempts) = (record.envelope.queue.clone(), u64::from(record.life.attempts));
         let labels = [file.reason.name(), file.route.name(), file.category.name()];
         self.happened(Event::Dead, &queue, &labels, attempts, now);
@@ -196,9 +208,10 @@ impl Books {
         }
         let sign = &failure.signature;
         if let Some(before) = before {
-            self.tally(&record.envelope, before.leaf, [-1, 0, 0], now);
+            self.tally(&before.record.envelope, before.file.leaf, [-1, 0, 0], now);
         }
         self.tally(&record.envelope, sign.leaf, [1, 1, 0], now);
+        self.note_death(sign.leaf, now);
         self.deaths += 1;
         self.drawers.insert(file.dlq.clone());
         self.letters.push(Letter { record, file, death: self.deaths, secret: None });
@@ -214,11 +227,12 @@ impl Books {
     ) {
         let key = LeafKey { leaf, queue: envelope.queue.clone(), kind: envelope.kind.clone() };
         self.tallies.entry(key).or_default().add(open, total, failures, now);
+        self.lives.entry(self.group_of(leaf)).or_default();
     }
 
     /// Notes how the message of a key ended.
     pub(super) fn remember(&mut self, envelope: &Envelope, state: State) {
-        let key = envelope.key.clone().and_then(|key| self.keys.get_mut(&(envelope.queue.clone(), key)));
+        let key = envelope.key.clone().and_then(|key| self.keys.get_mut(&(envelope.home().clone(), key)));
         if let Some(key) = key.filter(|key| key.id == envelope.id) {
             key.over = Some(state);
         }

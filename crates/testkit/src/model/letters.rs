@@ -2,10 +2,10 @@
 
 use super::{Books, Letter};
 use redrive_core::dead_letter::{
-    Act, ActRequest, Acted, Actor, CONSUMER_BACKOFF, CONSUMER_LEASE, DeadLetter, File, Status,
+    Act, ActRequest, Actor, CONSUMER_BACKOFF, CONSUMER_LEASE, DeadLetter, File, Retry, Status,
 };
 use redrive_core::error::Refusal;
-use redrive_core::ids::{LeaseToken, MessageId, OperationId};
+use redrive_core::ids::{LeaseToken, MessageId, OperationId, QueueName};
 use redrive_core::lifecycle::{Command, Final, Life, Phase, State, transition};
 use redrive_core::limits::{self, OPERATION_CHUNK};
 use redrive_core::message::{Envelope, Record};
@@ -15,7 +15,7 @@ use redrive_core::poison::Release;
 use redrive_core::progress::Progress;
 use redrive_core::revision::{Content, check_lineage};
 use redrive_core::store::{
-    HandOver, LetterLeaseRequest, LetterSettle, LetterSettlement, LetterState, Reaped, check_lease,
+    HandOver, KeyState, LetterLeaseRequest, LetterSettle, LetterSettlement, LetterState, Reaped, check_lease,
     check_snooze,
 };
 use redrive_core::time::Time;
@@ -32,9 +32,16 @@ impl Books {
         self.letters[at].file = file;
     }
 
-    /// Removes a letter for good: purged by an operator or by retention.
-    fn remove_letter(&mut self, at: usize, what: &str, now: Time) {
-        let envelope = self.take_out_letter(at, what, now);
+    /// Removes a letter for good. One that was purged has been counted as gone since.
+    fn remove_letter(&mut self, at: usize, now: Time) {
+        let envelope = if self.letters[at].file.status == Status::Purged {
+            let envelope = self.letters.remove(at).record.envelope;
+            self.histories.remove(&envelope.id);
+            self.contents.remove(&envelope.id);
+            envelope
+        } else {
+            self.take_out_letter(at, "retention", now)
+        };
         self.remember(&envelope, State::Purged);
     }
 
@@ -60,46 +67,130 @@ impl Books {
         if request.act.is_content() {
             return self.change_content(at, file, request, now);
         }
-        let record = self.letters[at].record.clone();
-        let next = match file.act(id, request, self.policy(&record.envelope.queue), now)? {
-            Acted::Changed(next) => *next,
-            Acted::Purged => {
-                self.remove_letter(at, "letter", now);
-                return Ok(LetterState { id, status: None, version: file.version });
-            }
-        };
-        if let Act::Retry(retry) = &request.act {
-            let command = Command::Redrive { at: retry.at.unwrap_or(now) };
-            let life = transition(id, &record.life, &command, now)?.next;
-            let counts = self.counts(&record.envelope.queue);
-            counts.leave(&Phase::Dead, 0);
-            counts.enter(&life.phase, record.envelope.size());
-            self.note_peaks(&record.envelope.queue);
-            self.live.push(Record { life, ..record });
-        }
         let letter = self.letters[at].clone();
-        self.count_act(&letter, &request.act, now);
-        match request.act {
+        let queue = letter.record.envelope.queue.clone();
+        let mut next = file.act(id, request, self.policy(&queue), now)?;
+        match &request.act {
+            Act::Retry(retry) => {
+                if retry.runs(&(&letter.record).into(), self.key_holder(&letter.record.envelope, now))? {
+                    self.send_back(&letter.record, retry, now)?;
+                } else {
+                    next = file.already_done(self.policy(&queue), &request.actor, now);
+                }
+            }
+            Act::PullBack => self.pull_back(at, now)?,
+            Act::Move { dlq } => self.check_drawer(dlq)?,
+            Act::Purge => {
+                self.happened(Event::Discarded, &queue, &["letter"], 0, now);
+                let counts = self.counts(&queue);
+                (counts.dead, counts.purged) = (counts.dead - 1, counts.purged + 1);
+            }
+            Act::Unpurge => {
+                let counts = self.counts(&queue);
+                (counts.dead, counts.purged) = (counts.dead + 1, counts.purged - 1);
+                self.note_peaks(&queue);
+            }
             Act::Resolve => self.teach(&letter, |l| l.resolved += 1),
             Act::Abandon => self.teach(&letter, |l| l.abandoned += 1),
-            Act::Retry { .. } | Act::Review | Act::Quarantine { .. } | Act::Release => {}
-            Act::Reopen | Act::Note | Act::Purge => {}
+            Act::Review | Act::Quarantine { .. } | Act::Release | Act::Reopen | Act::Note => {}
+            Act::Hold { .. } | Act::Snooze { .. } | Act::Assign { .. } | Act::Label { .. } => {}
             Act::Edit(_) | Act::Patch(_) | Act::Restore { .. } | Act::Erase => {}
         }
+        let unrun = matches!(request.act, Act::Retry(_)) && next.status == Status::Resolved;
+        self.count_act(&letter, if unrun { &Act::Resolve } else { &request.act }, now);
         let state = LetterState { id, status: Some(next.status), version: next.version };
+        self.drawers.insert(next.dlq.clone());
         self.refile(at, next, now);
         Ok(state)
+    }
+
+    /// Who has the key of a message, and where that is or how it ended.
+    fn key_holder(&self, envelope: &Envelope, now: Time) -> Option<KeyState> {
+        let key = self.keys.get(&(envelope.home().clone(), envelope.key.clone()?))?;
+        if key.created_at.plus(limits::KEY_WINDOW) <= now {
+            return None;
+        }
+        let live = self.live_at(key.id).map(|at| self.live[at].life.state(now));
+        Some(KeyState { id: key.id, state: live.or(key.over).unwrap_or(State::Dead) })
+    }
+
+    /// Puts the message of a letter back to work, where and how it was said.
+    fn send_back(&mut self, dead: &Record, retry: &Retry, now: Time) -> Result<(), Refusal> {
+        let mut record = dead.clone();
+        let envelope = &mut record.envelope;
+        let at = retry.at.unwrap_or(now);
+        record.life = transition(envelope.id, &dead.life, &Command::Redrive { at }, now)?.next;
+        if let Some(queue) = &retry.queue {
+            envelope.origin = (queue != dead.envelope.home()).then(|| dead.envelope.home().clone());
+            envelope.queue = queue.clone();
+        }
+        envelope.priority = retry.priority.unwrap_or(envelope.priority);
+        envelope.max_attempts = retry.max_attempts.or(envelope.max_attempts);
+        let (queue, size) = (envelope.queue.clone(), envelope.size());
+        if !self.queues.contains_key(&queue) {
+            let owner = self.queues.iter().find(|(name, shelf)| shelf.policy.drawers(name).contains(&queue));
+            let owner = owner.map(|(name, _)| name.clone());
+            return Err(owner.map_or(Refusal::NoSuchQueue { queue: queue.clone() }, |owner| {
+                Refusal::IsDrawer { queue: queue.clone(), owner }
+            }));
+        }
+        self.check_room(&queue, size)?;
+        if queue != dead.envelope.queue {
+            let rules = self.policy(&queue).breaker.as_ref();
+            let value = rules.and_then(|rules| rules.key.read(&envelope.headers, &envelope.payload));
+            let place = (envelope.id, queue.clone());
+            self.breaker_values.remove(&place);
+            self.breaker_values.extend(value.map(|value| (place, value)));
+        }
+        self.counts(&dead.envelope.queue).leave(&Phase::Dead, 0);
+        self.change_queue(&dead.envelope.queue, &queue);
+        self.counts(&queue).enter(&Phase::Waiting, size);
+        self.note_peaks(&queue);
+        self.live.push(record);
+        Ok(())
+    }
+
+    /// Takes the message of a letter back out of its queue. The letter is what it was, but a lease that was granted
+    /// meanwhile stays counted.
+    fn pull_back(&mut self, letter: usize, now: Time) -> Result<(), Refusal> {
+        let id = self.letters[letter].record.envelope.id;
+        let at = self.live_at(id).expect("it is being retried");
+        let life = transition(id, &self.live[at].life, &Command::UndoRedrive, now)?.next;
+        let Record { envelope, life: before } = self.live.remove(at);
+        let record = &mut self.letters[letter].record;
+        record.life.deliveries = life.deliveries;
+        record.life.first_received_at = life.first_received_at;
+        record.life.progress = life.progress;
+        record.life.updated_at = now;
+        let home = record.envelope.queue.clone();
+        self.counts(&envelope.queue).leave(&before.phase, envelope.size());
+        self.change_queue(&envelope.queue, &home);
+        self.counts(&home).enter(&Phase::Dead, 0);
+        self.note_peaks(&home);
+        Ok(())
+    }
+
+    /// Letters lie in drawers, and a drawer is some queue's (I38).
+    fn check_drawer(&self, dlq: &QueueName) -> Result<(), Refusal> {
+        let is_one = self.queues.iter().any(|(name, shelf)| shelf.policy.drawers(name).contains(dlq));
+        if self.queues.contains_key(dlq) || !is_one {
+            return Err(Refusal::invalid("dlq", "not a drawer"));
+        }
+        Ok(())
     }
 
     fn count_act(&mut self, letter: &Letter, act: &Act, now: Time) {
         let age = now.since(letter.file.dead_at).as_millis();
         let (event, amount) = match act {
             Act::Retry { .. } => (Event::Redriven, 0),
+            Act::PullBack => (Event::PulledBack, 0),
             Act::Resolve => (Event::Resolved, age),
             Act::Abandon => (Event::Abandoned, age),
             Act::Review => (Event::Reviewed, 0),
             Act::Quarantine { .. } => (Event::Quarantined, 0),
-            Act::Release | Act::Reopen | Act::Note | Act::Purge => return,
+            Act::Release | Act::Reopen | Act::Note | Act::Purge | Act::Unpurge => return,
+            Act::Move { .. } | Act::Hold { .. } | Act::Snooze { .. } => return,
+            Act::Assign { .. } | Act::Label { .. } => return,
             Act::Edit(_) | Act::Patch(_) | Act::Restore { .. } | Act::Erase => return,
         };
         self.happened(event, &letter.record.envelope.queue, &[], amount, now);
@@ -211,9 +302,10 @@ impl Books {
             let at = self.letter_at(id).expect("just found");
             let Letter { record, file, .. } = self.letters[at].clone();
             let policy = self.policy(&record.envelope.queue);
-            if file.released_to(policy) == Release::Queue {
-                self.act_on(&file, &ActRequest::release_to_queue(id), now).expect("quarantined");
-            } else {
+            let to_queue = file.released_to(policy) == Release::Queue;
+            // What cannot go back after all is for a person.
+            if !to_queue || self.act_on(&file, &ActRequest::release_to_queue(id), now).is_err() {
+                let policy = self.policy(&record.envelope.queue);
                 let next = file.moved(Status::Review, policy, "system", now);
                 self.count_act(&self.letters[at].clone(), &Act::Review, now);
                 self.refile(at, next, now);
@@ -227,8 +319,12 @@ impl Books {
         reaped.released = self.end_quarantines(limit, now);
         let expired = |f: &File| f.expires_at.filter(|t| *t <= now && f.status != Status::Retrying);
         for id in self.letters_due(limit, expired) {
-            self.remove_letter(self.letter_at(id).expect("just found"), "retention", now);
-            reaped.letters_expired += 1;
+            let at = self.letter_at(id).expect("just found");
+            match self.letters[at].file.status {
+                Status::Purged => reaped.letters_gone += 1,
+                _ => reaped.letters_expired += 1,
+            }
+            self.remove_letter(at, now);
         }
         let old = self.keys.iter().filter(|(_, key)| key.created_at.plus(limits::KEY_WINDOW) <= now);
         let old: Vec<_> = old.map(|(name, _)| name.clone()).take(limit).collect();
@@ -273,7 +369,9 @@ impl Books {
                     let request =
                         ActRequest { id, act: op.act.clone(), actor: op.actor.clone(), expected_version };
                     let file = self.letter_at(id).map(|at| self.letters[at].file.clone());
+                    let leaf = file.as_ref().map(|file| file.leaf);
                     let done = file.is_some_and(|file| self.act_on(&file, &request, now).is_ok());
+                    self.touched.extend(leaf.filter(|_| done).map(|leaf| (op.id, leaf, now)));
                     *(if done { &mut succeeded } else { &mut skipped }) += 1;
                     member.outcome = if done { MemberOutcome::Succeeded } else { MemberOutcome::Skipped };
                 }
@@ -302,7 +400,7 @@ impl Books {
         self.check_new(&envelope.queue)?;
         let counts = &mut self.queues.entry(envelope.queue.clone()).or_default().counts;
         counts.enqueued += 1;
-        counts.enter(&Phase::Dead, 0);
+        *(if file.status == Status::Purged { &mut counts.purged } else { &mut counts.dead }) += 1;
         self.note_peaks(&envelope.queue);
         self.happened(Event::Imported, &envelope.queue, &[], 0, now);
         self.seq += 1;
@@ -312,13 +410,13 @@ impl Books {
         }
         let rules = self.policy(&envelope.queue).breaker.as_ref();
         let breaker = rules.and_then(|rules| rules.key.read(&envelope.headers, &envelope.payload));
-        self.breaker_values.extend(breaker.map(|value| (id, value)));
+        self.breaker_values.extend(breaker.map(|value| ((id, envelope.queue.clone()), value)));
         for f in &mut message.failures {
-            f.leaf = self.adopt(f.leaf, &f.signature, &f.error);
+            f.leaf = self.adopt(f.leaf, &f.signature, &f.error, now);
             self.tally(&envelope, f.leaf, [0, 0, 1], now);
         }
         let open = i64::from(!file.status.is_closed());
-        file.leaf = self.adopt(file.leaf, &signature, &error);
+        file.leaf = self.adopt(file.leaf, &signature, &error, now);
         self.tally(&envelope, file.leaf, [open, 1, 0], now);
         // The kept history is the first and the last ten of `failed`: number it so that it goes on right.
         let kept = u32::try_from(message.failures.len()).expect("bounded");

@@ -7,24 +7,25 @@ use redrive_core::audit::{
 };
 use redrive_core::breaker::BreakerView;
 use redrive_core::dead_letter::{Act, ActRequest, Actor, DeadLetter, LetterDelivery};
-use redrive_core::error::{Error, Outcome, Refusal, StoreError, StoreErrorKind};
+use redrive_core::error::{Outcome, Refusal};
 use redrive_core::failure::Failure;
 use redrive_core::failure::{Category, check_label};
 use redrive_core::filter::Filter;
-use redrive_core::group::{Group, LeafCount, LeafKey, check_merge, sum};
+use redrive_core::group::{
+    Group, GroupAct, GroupDetail, GroupQuery, LeafCount, LeafKey, Marker, check_merge,
+};
 use redrive_core::ids::{GroupId, LeaseToken, MessageId, OperationId, QueueName};
 use redrive_core::invariants::{Census, Verification};
 use redrive_core::lifecycle::{Command, State, transition};
 use redrive_core::limits;
 use redrive_core::message::{Delivery, Message, NewMessage, Record};
-use redrive_core::metrics::{QueueStats, Snapshot, Stats};
 use redrive_core::operation::{Control, Member, Operation, OperationSpec, Preview};
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Cursor, Page, PageRequest, Query};
 use redrive_core::revision::Revision;
 use redrive_core::store::{
-    Drawer, Each, Enqueued, HandOver, KeyState, KvEntry, LeaseRequest, LetterLeaseRequest, LetterSettlement,
-    LetterState, Letters, Purged, Queue, Reaped, Settled, Settlement, Store, StoreInfo, VerifyRequest, Work,
+    Drawer, Each, Enqueued, HandOver, Indexed, KeyState, LeaseRequest, LetterLeaseRequest, LetterSettlement,
+    LetterState, Letters, Purged, Queue, Reaped, Settled, Settlement, Work,
 };
 use redrive_core::time::{Clock, Span, Time};
 use std::collections::BTreeMap;
@@ -58,12 +59,12 @@ fn page<T>(
 }
 
 /// The position of an item in a list that shows the latest first.
-fn latest(n: u64) -> u64 {
+pub(super) fn latest(n: u64) -> u64 {
     u64::MAX - n
 }
 
 impl Books {
-    fn failures(&self, id: MessageId) -> Vec<Failure> {
+    pub(super) fn failures(&self, id: MessageId) -> Vec<Failure> {
         let kept = self.histories.get(&id).into_iter().flatten();
         kept.map(|(_, failure)| failure.clone()).collect()
     }
@@ -72,10 +73,14 @@ impl Books {
         record.view(self.policy(&record.envelope.queue), now)
     }
 
-    /// A letter shows its message as it is now, also while it is being retried.
+    /// A letter shows how far its message is now, also while it is being retried; it stays where it was filed.
     pub(super) fn show_letter(&self, letter: &Letter, now: Time) -> DeadLetter {
         let id = letter.record.envelope.id;
-        let record = self.live_at(id).map_or(&letter.record, |at| &self.live[at]);
+        let mut record = letter.record.clone();
+        if let Some(at) = self.live_at(id) {
+            record.life = self.live[at].life.clone();
+        }
+        let record = &record;
         let group =
             self.leaves.iter().find(|l| l.id == letter.file.leaf).map_or(letter.file.leaf, |l| l.group);
         let failures = self.failures(id);
@@ -104,11 +109,6 @@ impl Books {
             counts: shelf.counts,
             policy: shelf.policy.clone(),
         })
-    }
-
-    fn show_groups(&self) -> Vec<Group> {
-        let counts: Vec<(LeafKey, LeafCount)> = self.tallies.iter().map(|(k, c)| (k.clone(), *c)).collect();
-        sum(&self.leaves, &counts)
     }
 
     fn operation(&self, id: OperationId) -> Result<usize, Refusal> {
@@ -165,7 +165,7 @@ impl Books {
         Ok(op)
     }
 
-    fn verify(&self) -> Verification {
+    pub(super) fn verify(&self) -> Verification {
         let mut census = Census::default();
         self.live.iter().for_each(|r| census.message(&r.into(), &r.life));
         for letter in &self.letters {
@@ -196,7 +196,7 @@ impl Model {
     }
 
     /// Runs one verb: one lock, one instant.
-    fn at<T>(&self, verb: impl FnOnce(&mut Books, Time) -> T) -> T {
+    pub(super) fn at<T>(&self, verb: impl FnOnce(&mut Books, Time) -> T) -> T {
         let now = self.clock.now();
         verb(&mut self.books.lock().expect("a law that panics ends its test"), now)
     }
@@ -421,13 +421,32 @@ impl Letters for Model {
         self.at(|b, now| Ok(batch.iter().map(|request| b.act(request, now)).collect()))
     }
 
-    async fn groups(&self, request: PageRequest) -> Outcome<Page<Group>> {
-        self.at(|b, _| page("g", &request, (0..).zip(b.show_groups()), |_| true))
+    async fn groups(&self, query: GroupQuery) -> Outcome<Page<Group>> {
+        self.at(|b, now| Ok(query.select(b.show_groups(now), now)?))
     }
 
     async fn group(&self, id: GroupId) -> Outcome<Group> {
-        let found = self.at(|b, _| b.show_groups().into_iter().find(|g| g.id == b.group_of(id)));
-        Ok(found.ok_or(Refusal::NoSuchGroup { group: id })?)
+        self.at(|b, now| Ok(b.show_group(id, now)?))
+    }
+
+    async fn group_detail(&self, id: GroupId) -> Outcome<GroupDetail> {
+        self.at(|b, now| Ok(b.group_detail(id, now)?))
+    }
+
+    async fn act_on_group(&self, id: GroupId, act: GroupAct, actor: Actor) -> Outcome<Group> {
+        actor.check()?;
+        self.at(|b, now| Ok(b.act_on_group(id, &act, &actor, now)?))
+    }
+
+    async fn mark(&self, text: String, actor: Actor) -> Outcome<Marker> {
+        actor.check()?;
+        self.at(|b, now| Ok(b.mark(text, &actor, now)?))
+    }
+
+    async fn markers(&self, request: PageRequest) -> Outcome<Page<Marker>> {
+        self.at(|b, _| {
+            page("k", &request, b.markers.iter().rev().map(|m| (latest(m.n), m.clone())), |_| true)
+        })
     }
 
     async fn merge_groups(&self, groups: Vec<GroupId>, actor: Actor) -> Outcome<Group> {
@@ -452,6 +471,11 @@ impl Letters for Model {
     async fn import(&self, batch: Vec<DeadLetter>, actor: Actor) -> Outcome<Each<MessageId>> {
         actor.check()?;
         self.at(|b, now| Ok(batch.into_iter().map(|letter| b.import(letter, &actor, now)).collect()))
+    }
+
+    /// The model reads every letter for every question; it has no index.
+    async fn index_text(&self, _: usize) -> Outcome<Indexed> {
+        Ok(Indexed::default())
     }
 
     async fn preview(&self, filter: Filter, sample: usize) -> Outcome<Preview> {
@@ -519,80 +543,5 @@ impl Letters for Model {
     async fn hand_over(&self, batch: Vec<HandOver>, actor: Actor) -> Outcome<Each<MessageId>> {
         actor.check()?;
         self.at(|b, now| Ok(batch.into_iter().map(|one| b.hand_over(one, &actor, now)).collect()))
-    }
-}
-
-#[async_trait]
-impl Store for Model {
-    async fn info(&self) -> Outcome<StoreInfo> {
-        let (backend, place, now) = ("model".into(), "memory".into(), self.clock.now());
-        Ok(StoreInfo { backend, durable: false, place, now, skew_ms: 0, degraded: Vec::new() })
-    }
-
-    async fn stats(&self) -> Outcome<Stats> {
-        self.at(|b, now| {
-            let letters = |queue: &QueueName| {
-                let open = |l: &&Letter| l.record.envelope.queue == *queue && !l.file.status.is_closed();
-                b.letters.iter().filter(open).count() as u64
-            };
-            let queues = b.queues.iter().map(|(name, shelf)| QueueStats {
-                queue: name.clone(),
-                waiting: shelf.counts.waiting.unsigned_abs(),
-                leased: shelf.counts.leased.unsigned_abs(),
-                bytes: shelf.counts.bytes.unsigned_abs(),
-                letters_open: letters(name),
-                peak: shelf.peak.unsigned_abs(),
-                letters_peak: shelf.dead_peak.unsigned_abs(),
-                capacity: shelf.policy.max_messages,
-            });
-            let open = b.letters.iter().filter(|l| !l.file.status.is_closed());
-            Ok(Stats {
-                now,
-                counters: b.counted.counted(),
-                queues: queues.collect(),
-                oldest_open_at: open.map(|l| l.file.dead_at).min(),
-                process: Snapshot::default(),
-            })
-        })
-    }
-
-    async fn verify(&self, _request: VerifyRequest) -> Outcome<Verification> {
-        self.at(|b, _| Ok(b.verify()))
-    }
-
-    async fn backup(&self, _target: String) -> Outcome<u64> {
-        Err(Error::Store(StoreError::new(StoreErrorKind::Unsupported, "the model has nothing to copy")))
-    }
-
-    async fn kv_get(&self, namespace: String, key: String) -> Outcome<Option<KvEntry>> {
-        self.at(|b, _| Ok(b.kv.get(&(namespace, key)).cloned()))
-    }
-
-    async fn kv_put(
-        &self,
-        namespace: String,
-        key: String,
-        value: Option<Vec<u8>>,
-        expected: u64,
-    ) -> Outcome<u64> {
-        if namespace == "audit" {
-            return Err(Refusal::invalid("namespace", "belongs to the audit trail").into());
-        }
-        if value.as_ref().is_some_and(|v| v.len() > limits::KV_BYTES_MAX) {
-            return Err(Refusal::invalid("value", format!("at most {} bytes", limits::KV_BYTES_MAX)).into());
-        }
-        self.at(|b, _| {
-            let place = (namespace.clone(), key.clone());
-            let version = b.kv.get(&place).map_or(0, |entry| entry.version);
-            if version != expected {
-                return Err(Refusal::KvConflict { namespace, key }.into());
-            }
-            let Some(value) = value else {
-                b.kv.remove(&place);
-                return Ok(0);
-            };
-            b.kv.insert(place, KvEntry { value, version: version + 1 });
-            Ok(version + 1)
-        })
     }
 }

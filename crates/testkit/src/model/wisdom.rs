@@ -20,9 +20,10 @@ use redrive_core::time::Time;
 use std::collections::BTreeSet;
 
 impl Books {
-    /// A message's slip, with the value its breaker went by when it came in.
+    /// A message's slip, with the value its breaker went by when it came to its queue.
     fn slip(&self, record: &Record) -> Slip {
-        let breaker = self.breaker_values.get(&record.envelope.id).cloned();
+        let place = (record.envelope.id, record.envelope.queue.clone());
+        let breaker = self.breaker_values.get(&place).cloned();
         Slip { breaker, ..Slip::from(record) }
     }
 
@@ -120,21 +121,28 @@ impl Books {
     }
 
     /// The failure under the leaf it belongs to; leaves that turn out to be one group are.
-    pub(super) fn place(&mut self, mut failure: Analysed) -> Analysed {
+    pub(super) fn place(&mut self, mut failure: Analysed, now: Time) -> Analysed {
         let Placed { leaf, new, moved } = self.tree.learn(&failure.signature);
         self.leaves.extend(new);
-        self.regroup(moved);
+        self.regroup(moved, now);
         failure.signature.leaf = leaf;
         failure
     }
 
-    fn regroup(&mut self, moved: Vec<(LeafId, GroupId)>) {
+    fn regroup(&mut self, moved: Vec<(LeafId, GroupId)>, now: Time) {
         for (leaf, group) in moved {
             let known = self.leaves.iter_mut().find(|l| l.id == leaf).expect("only known leaves move");
             let old = std::mem::replace(&mut known.group, group);
             if let Some(standing) = self.standings.remove(&old).filter(|_| old != group) {
                 let both = self.standings.remove(&group).unwrap_or_default().joined(standing);
                 self.standings.insert(group, both);
+            }
+            if let Some(life) = self.lives.remove(&old) {
+                let both = match self.lives.remove(&group) {
+                    Some(mine) if old != group => mine.joined(life, now),
+                    _ => life,
+                };
+                self.lives.insert(group, both);
             }
         }
     }
@@ -150,17 +158,17 @@ impl Books {
         }
         let moved = self.tree.merge(groups);
         let (name, count) = (self.tree.group_of(groups[0]).expect("just found"), moved.len() as u64);
-        self.regroup(moved);
+        self.regroup(moved, now);
         self.log(now, actor, "merge groups", name, count);
         Ok(name)
     }
 
     /// Takes in a leaf that was filed elsewhere.
-    pub(super) fn adopt(&mut self, leaf: LeafId, template: &str, error: &ErrorInfo) -> LeafId {
+    pub(super) fn adopt(&mut self, leaf: LeafId, template: &str, error: &ErrorInfo, now: Time) -> LeafId {
         let report = Report { error: error.clone(), ..Report::default() };
         let failure = report.analyse();
         if failure.signature.leaf == leaf {
-            return self.place(failure).signature.leaf;
+            return self.place(failure, now).signature.leaf;
         } else if !self.leaves.iter().any(|l| l.id == leaf) {
             let alone = Leaf::alone(leaf, template.into(), error.error_type.clone());
             self.tree.restore(&alone);
@@ -178,7 +186,7 @@ impl Books {
         now: Time,
     ) -> Review {
         let record = self.live[at].clone();
-        let failure = self.place(failure);
+        let failure = self.place(failure, now);
         let group = self.group_of(failure.signature.leaf);
         let last = record.life.indicators.leaf;
         let standing = &self.standings.get(&group).cloned().unwrap_or_default();

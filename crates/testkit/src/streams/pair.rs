@@ -1,6 +1,8 @@
 //! Two stores side by side: tells both the same, compares what they answer and what they show.
 
-use super::{ActOp, ERRORS, FILTERS, Op, QUEUES, REPLY_TO, Say, SayLetter, Send, policies};
+use super::{
+    ActOp, ERRORS, FILTERS, GROUP_QUERIES, Op, QUEUES, REPLY_TO, Say, SayLetter, Send, USERS, policies,
+};
 use crate::clock::TestClock;
 use crate::ids::{message_id, operation_id};
 use crate::observe::Seen;
@@ -8,6 +10,7 @@ use redrive_core::dead_letter::{ActRequest, Actor, DeadLetter, LetterDelivery};
 use redrive_core::error::{Error, Outcome, Refusal};
 use redrive_core::failure::{Category, ErrorInfo, Report};
 use redrive_core::filter::Filter;
+use redrive_core::group::{GroupQuery, GroupSort, GroupStatus};
 use redrive_core::ids::{GroupId, LeaseToken, MessageId, QueueName, Secret};
 use redrive_core::message::{Delivery, NewMessage, Payload, Priority};
 use redrive_core::operation::OperationSpec;
@@ -65,6 +68,18 @@ fn filter(n: usize) -> Filter {
     Filter::parse(FILTERS[n % FILTERS.len()]).expect("a filter")
 }
 
+/// One of a few ways to ask for groups.
+fn group_query(n: usize, now: Time) -> GroupQuery {
+    let query = GroupQuery::default();
+    match n {
+        0 => GroupQuery { status: vec![GroupStatus::New, GroupStatus::Regressed], ..query },
+        1 => GroupQuery { queue: Some(queue(1)), sort: Some(GroupSort::Impact), ..query },
+        2 => GroupQuery { owner: Some("bob".into()), sort: Some(GroupSort::LastSeen), ..query },
+        3 => GroupQuery { since: Some(now.minus(Span::from_secs(60))), ..query },
+        _ => GroupQuery { text: Some("BAD".into()), ..query },
+    }
+}
+
 /// The item that a number chooses, counted from the latest.
 fn choose<T>(all: &[T], n: usize) -> Option<&T> {
     n.checked_rem(all.len()).and_then(|n| all.iter().rev().nth(n))
@@ -74,6 +89,9 @@ fn choose<T>(all: &[T], n: usize) -> Option<&T> {
 fn plain(refusal: Refusal) -> Refusal {
     match refusal {
         Refusal::Invalid { field, .. } => Refusal::invalid(field, ""),
+        Refusal::WrongGroupStatus { group, status, act, .. } => {
+            Refusal::WrongGroupStatus { group, status, act, hint: String::new() }
+        }
         Refusal::WrongStatus { id, status, act, .. } => {
             Refusal::WrongStatus { id, status, act, hint: String::new() }
         }
@@ -91,6 +109,8 @@ fn plain(refusal: Refusal) -> Refusal {
         | Refusal::NoChange { .. }
         | Refusal::Erased { .. }
         | Refusal::KeyConflict { .. }
+        | Refusal::KeyInUse { .. }
+        | Refusal::RedrivenTooOften { .. }
         | Refusal::IdConflict { .. }
         | Refusal::QueueFull { .. }
         | Refusal::IsDrawer { .. }
@@ -184,15 +204,36 @@ impl Pair<'_> {
                 Ok(())
             }
             Op::Import(n, fresh) => self.import(*n, *fresh).await,
+            Op::ActOnGroup(n, act) => {
+                let (id, act) = (self.group(*n).await?, act.at(self.now()));
+                let a = self.a.act_on_group(id, act.clone(), actor()).await;
+                same(a, self.b.act_on_group(id, act, actor()).await).map(drop)
+            }
+            Op::Mark(n) => {
+                let text = if *n == 0 { String::new() } else { format!("deploy {n}") };
+                same(self.a.mark(text.clone(), actor()).await, self.b.mark(text, actor()).await).map(drop)
+            }
+            Op::Groups(n, limit) => self.groups(*n, *limit).await,
             Op::Walk(limit, n) => self.walk(*limit, *n).await,
             Op::KeyState(n, key) => self.key_state(*n, *key).await,
             Op::Kv(key, value, wrong) => self.kv(*key, *value, *wrong).await,
         }
     }
 
+    /// Reads groups in small pages.
+    async fn groups(&self, which: usize, limit: usize) -> Result<(), String> {
+        let query = group_query(which % GROUP_QUERIES, self.now());
+        let mut met = Vec::new();
+        for store in [self.a, self.b] {
+            let page = |page| store.groups(GroupQuery { page, ..query.clone() });
+            met.push(small_pages(limit, page).await?);
+        }
+        if met[0] == met[1] { Ok(()) } else { Err(format!("groups by {query:?} differ: {met:?}")) }
+    }
+
     /// A group if there is one, else a name that nobody has.
     async fn group(&self, n: usize) -> Result<GroupId, String> {
-        let groups = self.a.groups(PageRequest::default()).await.map_err(|error| error.to_string())?.items;
+        let groups = self.a.groups(GroupQuery::default()).await.map_err(|error| error.to_string())?.items;
         Ok(choose(&groups, n).map_or(GroupId::new(7), |group| group.id))
     }
 
@@ -257,12 +298,21 @@ impl Pair<'_> {
                 },
                 Say::Progress(done) => Settle::Progress { progress: Progress::new(*done, Some(3), "at it") },
                 Say::Fail(error, permanent, said) => {
-                    let error = ErrorInfo {
-                        error_type: ERRORS[error % ERRORS.len()].into(),
-                        message: "something is wrong".into(),
-                        ..ErrorInfo::default()
+                    let message = match error.checked_sub(ERRORS.len()) {
+                        None => "something is wrong".to_owned(),
+                        Some(n) => {
+                            let user = USERS[n / ERRORS.len() % USERS.len()];
+                            format!("box {user} gone")
+                        }
                     };
-                    let report = Report { error, permanent: *permanent, ..Report::default() };
+                    let error_type = ERRORS[error % ERRORS.len()].into();
+                    let report = Report {
+                        error: ErrorInfo { error_type, message, ..ErrorInfo::default() },
+                        permanent: *permanent,
+                        host: (error % 3 > 0).then(|| format!("h{}", error % 3)),
+                        version: said.is_none().then(|| "1.0".to_owned()),
+                        ..Report::default()
+                    };
                     Settle::Fail { failure: Box::new(report.analyse()), said: *said }
                 }
                 Say::Release => Settle::Release,

@@ -98,7 +98,7 @@ async fn measure(app: &App, args: &BenchArgs, root: &Path) -> Result<Vec<Step>, 
     let tokens = lease(store.as_ref(), 1).await?;
     steps.push(step("first lease (builds the index)", tokens.len() as u64, began.elapsed()));
     let began = Instant::now();
-    let groups = store.groups(redrive::core::query::PageRequest::default()).await?;
+    let groups = store.groups(redrive::core::group::GroupQuery::default()).await?;
     steps.push(step("groups", groups.items.len() as u64, began.elapsed()));
     let began = Instant::now();
     let left = drain(store.as_ref(), |token, _| Settlement { token, what: Settle::Ack }).await?;

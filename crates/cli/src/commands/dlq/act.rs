@@ -9,22 +9,13 @@ use crate::exit_code::{CliError, Done, ExitCode};
 use crate::output::{Column, Look, Show, complain};
 use crate::progress::Progress;
 use clap::Args;
-use redrive::core::dead_letter::{Act, ActRequest, DeadLetter, Retry, Status};
+use redrive::core::dead_letter::{Act, ActRequest, DeadLetter, Status};
 use redrive::core::filter::Filter;
 use redrive::core::ids::{MessageId, OperationId, QueueName};
-use redrive::core::limits;
 use redrive::core::operation::{Operation, OperationSpec, Stage};
 use redrive::core::store::LetterState;
-use redrive::core::time::{Span, Time};
+use redrive::core::time::Time;
 use serde::Serialize;
-
-const EXAMPLES: &str = "\
-Examples:
-  redrive dlq retry 01981c3e-7d5a-7cc0-8b1f-3a52c0ffee00
-  redrive dlq retry --filter 'queue:payments error:timeout age<2h' --dry-run
-  redrive dlq retry --filter 'queue:payments error:timeout age<2h' --reason 'bank is back' --yes
-  redrive dlq retry --all --delay 10m --max 1000
-  redrive dlq retry --job resize --yes && redrive run resize.yaml";
 
 /// How many letters a person is shown before deciding.
 const SAMPLE: usize = 5;
@@ -61,42 +52,15 @@ pub(crate) struct Selection {
     /// Why, for the letters' notes and the audit trail
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
+    /// Only if the letter is still at this version; for one letter
+    #[arg(long, value_name = "N", conflicts_with_all = ["filter", "job", "all", "resume"])]
+    if_version: Option<u64>,
     /// Exit with 3 when nothing matches
     #[arg(long)]
     fail_empty: bool,
 }
 
-/// The flags of `dlq retry`.
-#[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
-pub(crate) struct RetryArgs {
-    /// Not before then, such as 2026-01-31T12:00:00Z
-    #[arg(long, value_name = "TIME", conflicts_with = "delay")]
-    at: Option<Time>,
-    /// Not before this long from now
-    #[arg(long, value_name = "DURATION")]
-    delay: Option<Span>,
-    #[command(flatten)]
-    which: Selection,
-}
-
 impl Selection {
-    /// Those that match, for a command that says itself which.
-    pub(super) fn of(filter: String, reason: Option<String>) -> Self {
-        Self {
-            ids: Vec::new(),
-            filter: Some(filter),
-            job: None,
-            all: false,
-            resume: None,
-            yes: true,
-            dry_run: false,
-            max: None,
-            reason,
-            fail_empty: false,
-        }
-    }
-
     /// The letters that were named one by one.
     pub(super) fn ids(&self) -> &[MessageId] {
         &self.ids
@@ -190,21 +154,34 @@ impl Show for DryRun {
     }
 }
 
-/// Runs `dlq retry`.
-pub(crate) async fn retry(app: &App, args: RetryArgs) -> Done {
-    let RetryArgs { at, delay, which } = args;
-    if let Some(delay) = delay
-        && delay > limits::SPAN_MAX
-    {
-        return Err(CliError::usage(format!("--delay: {delay} is more than {}", limits::SPAN_MAX)));
-    }
-    run(app, which, |now| Act::Retry(Retry { at: at.or(delay.map(|delay| now.plus(delay))) })).await
+/// A selection as it is written on the command line.
+#[derive(clap::Parser, Debug)]
+struct Written {
+    #[command(flatten)]
+    which: Selection,
+}
+
+/// Resolves the letters that match, as `dlq resolve --filter` does.
+pub(crate) async fn resolve_matching(app: &App, filter: &str, yes: bool, reason: Option<String>) -> Done {
+    run(app, of_filter(filter, yes, reason)?, |_| Act::Resolve).await
+}
+
+/// Those that match, for a command that says itself which.
+pub(super) fn of_filter(filter: &str, yes: bool, reason: Option<String>) -> Result<Selection, CliError> {
+    let mut words = vec!["resolve".to_owned(), "--filter".to_owned(), filter.to_owned()];
+    words.extend(yes.then(|| "--yes".to_owned()));
+    words.extend(reason.map(|reason| format!("--reason={reason}")));
+    let written = <Written as clap::Parser>::try_parse_from(words);
+    Ok(written.map_err(|error| CliError::usage(error.to_string()))?.which)
 }
 
 /// Runs a verb; `act` is told the store's time.
 pub(crate) async fn run(app: &App, which: Selection, act: impl FnOnce(Time) -> Act) -> Done {
     // A filter that does not parse must not even open the store.
     let matching = which.matching()?;
+    if which.if_version.is_some() && which.ids.len() != 1 {
+        return Err(CliError::usage("--if-version: name one letter; each has a version of its own"));
+    }
     let hold = if which.ids.len() == 1 { Hold::Moment } else { Hold::Long };
     let store = app.open(Access::Existing, hold).await?;
     let act = act(store.info().await?.now);
@@ -228,7 +205,7 @@ struct Verb<'a> {
 impl Verb<'_> {
     fn request(&self, id: MessageId) -> ActRequest {
         let actor = self.app.actor(self.which.reason.clone());
-        ActRequest { id, act: self.act.clone(), actor, expected_version: None }
+        ActRequest { id, act: self.act.clone(), actor, expected_version: self.which.if_version }
     }
 
     async fn one(&mut self, id: MessageId) -> Done {
@@ -237,8 +214,27 @@ impl Verb<'_> {
             self.act.next_status(id, letter.file.status)?;
             return self.show_dry_run(1, &[letter]);
         }
-        self.app.out.one(&only(self.store.act(vec![self.request(id)]).await?)?)?;
+        let acted = only(self.store.act(vec![self.request(id)]).await?);
+        let state = match acted {
+            Ok(state) => state,
+            Err(error) => return Err(self.as_it_is_now(id, error).await),
+        };
+        self.app.out.one(&state)?;
+        if matches!(self.act, Act::Retry(_)) && state.status == Some(Status::Resolved) {
+            self.app.out.note("work with its key is done already: closed, not sent back; --force sends it");
+        }
         Ok(ExitCode::Ok)
+    }
+
+    /// A conflict says what the letter is now, so that whoever asked can decide anew.
+    async fn as_it_is_now(&self, id: MessageId, error: CliError) -> CliError {
+        if error.code != ExitCode::Conflict || error.hint.is_some() {
+            return error;
+        }
+        let Ok(letter) = self.store.letter(id).await else { return error };
+        let file = &letter.file;
+        let by = file.closed_by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
+        error.hint(format!("it is {}{by} now, at version {}", file.status, file.version))
     }
 
     async fn several(&mut self) -> Done {

@@ -1,7 +1,7 @@
 //! `erase`: removes what dead letters say, by key, tag, payload or filter, in every status, and keeps tombstones.
 //! What is still at work cannot be erased; it is counted and named, so that nobody takes silence for done.
 
-use super::act::{self, Selection, possible};
+use super::act::{self, of_filter, possible};
 use crate::commands::{filter, with_term};
 use crate::confirm::confirm;
 use crate::connect::{Access, App, Hold, Link};
@@ -155,7 +155,7 @@ pub(crate) async fn run(app: &App, args: EraseArgs) -> Done {
     drop(store);
     let mut code = ExitCode::Ok;
     if found.letters > 0 {
-        let selection = Selection::of(wanted.text().to_owned(), args.reason.clone());
+        let selection = of_filter(wanted.text(), true, args.reason.clone())?;
         code = act::run(app, selection, |_| Act::Erase).await?;
     }
     let left = left_over(app, &wanted).await?;

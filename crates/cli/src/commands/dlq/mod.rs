@@ -7,7 +7,11 @@ mod edit;
 pub(crate) mod erase;
 mod patch;
 mod stats;
+mod timeline;
 mod transfer;
+mod verbs;
+
+pub(super) use act::resolve_matching;
 
 use super::{error_text, filter, narrowed, only, pages};
 use crate::args::PageArgs;
@@ -43,16 +47,40 @@ pub(crate) enum DlqCommand {
         #[arg(long)]
         payload: bool,
     },
+    /// Show the life of one dead letter, moment by moment
+    Timeline {
+        /// The letter
+        #[arg(value_name = "ID")]
+        id: MessageId,
+    },
     /// Count dead letters by drawer and status
     Stats(stats::StatsArgs),
     /// Send dead letters back to work
-    Retry(act::RetryArgs),
+    Retry(Box<verbs::RetryArgs>),
+    /// Take letters back that were sent to work, if nobody has leased them yet
+    Undo(act::Selection),
     /// Close dead letters as dealt with
     Resolve(act::Selection),
     /// Close dead letters as given up
     Abandon(act::Selection),
     /// Ask for a person to look
     Review(act::Selection),
+    /// Set dead letters aside until a time
+    Quarantine(verbs::UntilArgs),
+    /// Take dead letters out of quarantine or review
+    Release(act::Selection),
+    /// Put dead letters into another drawer
+    Move(verbs::MoveArgs),
+    /// Hide dead letters from consumers and automatic redrives until a time
+    Snooze(verbs::UntilArgs),
+    /// Say whose dead letters are
+    Assign(verbs::AssignArgs),
+    /// Put labels on dead letters, or take them off
+    Label(verbs::LabelArgs),
+    /// Keep dead letters: they never expire and cannot be purged
+    Hold(act::Selection),
+    /// Let go of dead letters that were held
+    Unhold(act::Selection),
     /// Open closed dead letters again
     Reopen(act::Selection),
     /// Give a dead letter other content; what it said is kept
@@ -74,8 +102,10 @@ pub(crate) enum DlqCommand {
     Export(transfer::ExportArgs),
     /// File dead letters from an export; those that are here already stay as they are
     Import(transfer::ImportArgs),
-    /// Remove closed dead letters for good
+    /// Remove closed dead letters; `unpurge` takes them back for a day
     Purge(act::Selection),
+    /// Take purged dead letters back
+    Unpurge(act::Selection),
 }
 
 impl Show for DeadLetter {
@@ -104,6 +134,12 @@ impl Show for DeadLetter {
     fn sheet(&self, look: &Look) -> Sheet {
         let file = &self.file;
         let text = |value: &Option<String>| value.clone().unwrap_or_default();
+        let labels: Vec<&str> = file.labels.iter().map(String::as_str).collect();
+        let redriven = file.redriven.as_ref().map(|redriven| {
+            let to = redriven.to.as_ref().map(|queue| format!(" to {queue}")).unwrap_or_default();
+            format!("{} by {}{to}", look.time(redriven.at), redriven.by)
+        });
+        let redriven = redriven.unwrap_or_default();
         let head = Sheet::default()
             .field("status", file.status)
             .field("reason", file.reason)
@@ -118,6 +154,11 @@ impl Show for DeadLetter {
             .field("dead_at", look.time(file.dead_at))
             .field("first_failed_at", look.maybe(file.first_failed_at))
             .field("redrives", file.redrives)
+            .field("redriven", redriven)
+            .field("owner", text(&file.owner))
+            .field("labels", labels.join(", "))
+            .field("held", if file.held { "yes" } else { "" })
+            .field("snoozed_until", look.maybe(file.snoozed_until))
             .field("eligible", self.eligible)
             .field("review_requested_by", text(&file.review_requested_by))
             .field("quarantined_until", look.maybe(file.quarantined_until))
@@ -166,7 +207,18 @@ pub(crate) async fn run(app: &App, command: DlqCommand) -> Done {
         }
         DlqCommand::Show { id, payload } => show(app, id, payload).await,
         DlqCommand::Stats(args) => stats::run(app, args).await,
-        DlqCommand::Retry(args) => act::retry(app, args).await,
+        DlqCommand::Timeline { id } => timeline::run(app, id).await,
+        DlqCommand::Retry(args) => verbs::retry(app, *args).await,
+        DlqCommand::Undo(which) => act::run(app, which, |_| Act::PullBack).await,
+        DlqCommand::Quarantine(args) => verbs::until(app, args, |until| Act::Quarantine { until }).await,
+        DlqCommand::Release(which) => act::run(app, which, |_| Act::Release).await,
+        DlqCommand::Move(args) => verbs::shift(app, args).await,
+        DlqCommand::Snooze(args) => verbs::until(app, args, |until| Act::Snooze { until }).await,
+        DlqCommand::Assign(args) => verbs::assign(app, args).await,
+        DlqCommand::Label(args) => verbs::label(app, args).await,
+        DlqCommand::Hold(which) => act::run(app, which, |_| Act::Hold { on: true }).await,
+        DlqCommand::Unhold(which) => act::run(app, which, |_| Act::Hold { on: false }).await,
+        DlqCommand::Unpurge(which) => act::run(app, which, |_| Act::Unpurge).await,
         DlqCommand::Resolve(which) => act::run(app, which, |_| Act::Resolve).await,
         DlqCommand::Abandon(which) => act::run(app, which, |_| Act::Abandon).await,
         DlqCommand::Review(which) => act::run(app, which, |_| Act::Review).await,

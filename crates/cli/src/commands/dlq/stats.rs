@@ -1,12 +1,14 @@
 //! `dlq stats`: counts by drawer and status, the summary of what was counted ever, and a check that a cron job can
 //! fail on.
 
-use crate::commands::report::Totals;
+use crate::commands::marker;
+use crate::commands::report::{News, Totals};
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::{CliError, Done, ExitCode};
 use crate::output::{Column, Format, Look, Show};
 use clap::Args;
 use redrive::core::dead_letter::Status;
+use redrive::core::group::GroupNews;
 use redrive::core::ids::QueueName;
 use redrive::core::metrics::Summary;
 use redrive::core::query::Cursor;
@@ -126,6 +128,7 @@ struct Counted<'a> {
     items: &'a [Drawer],
     next: Option<Cursor>,
     summary: &'a Summary,
+    groups: &'a GroupNews,
 }
 
 /// Runs it.
@@ -134,14 +137,17 @@ pub(crate) async fn run(app: &App, args: StatsArgs) -> Done {
     let mut drawers = store.drawers().await?;
     drawers.retain(|drawer| args.dlq.as_ref().is_none_or(|wanted| drawer.dlq == *wanted));
     let summary = store.stats().await?.summary();
+    let groups = marker::news(&*store).await?;
     match app.out.format {
         Format::Table => {
             app.out.all(&drawers)?;
             app.out.raw(b"\n")?;
             app.out.one(&Totals(&summary))?;
+            app.out.raw(b"\n")?;
+            app.out.one(&News(&groups))?;
         }
         Format::Json | Format::Yaml => {
-            app.out.document(&Counted { items: &drawers, next: None, summary: &summary })?
+            app.out.document(&Counted { items: &drawers, next: None, summary: &summary, groups: &groups })?
         }
         Format::Ndjson | Format::Csv => app.out.all(&drawers)?,
     }

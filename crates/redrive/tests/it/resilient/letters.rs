@@ -153,7 +153,7 @@ async fn a_thousand_at_once() {
     let letters = all_letters(store.as_ref()).await;
     assert_eq!(letters.iter().map(redrive::core::dead_letter::DeadLetter::id).collect::<BTreeSet<_>>(), ids);
     assert_eq!(letters.len(), 900);
-    let groups = store.groups(PageRequest::first(10)).await.unwrap().items;
+    let groups = store.groups(PageRequest::first(10).into()).await.unwrap().items;
     let counted: Vec<_> = groups.iter().map(|g| (g.open, g.total, g.failures)).collect();
     assert_eq!(counted, [(900, 900, 1_800)]);
     let queue = store.queue("p".parse().unwrap()).await.unwrap();

@@ -110,7 +110,7 @@ async fn a_write_whose_answer_was_lost_is_repeated_and_counts_once() {
     let state = until(&executor, |state| state.buffered == 0).await;
     assert_eq!((state.stored, state.since), (1, None));
     assert_eq!(ids(&far).await, BTreeSet::from([id]));
-    let groups = far.store.groups(redrive::core::query::PageRequest::first(9)).await.unwrap().items;
+    let groups = far.store.groups(redrive::core::query::PageRequest::first(9).into()).await.unwrap().items;
     let counted: Vec<_> = groups.iter().map(|g| (g.open, g.total, g.failures)).collect();
     assert_eq!(counted, [(1, 1, 1)], "once in the group as well");
     sound(far.store.as_ref()).await;

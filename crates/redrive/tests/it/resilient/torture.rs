@@ -108,7 +108,7 @@ async fn torture(seed: u64, room: usize) -> State {
     // To the last one: whoever was given up had either not failed yet, or is kept and nobody was told.
     let failed = told.len() as u64 + given_up - state.withdrawn;
     assert_eq!(state.stored + state.dropped, failed, "seed {seed}: {state:?}");
-    let groups = far.store.groups(PageRequest::first(100)).await.unwrap().items;
+    let groups = far.store.groups(PageRequest::first(100).into()).await.unwrap().items;
     let total: i64 = groups.iter().map(|group| i64::try_from(group.total).unwrap()).sum();
     assert_eq!(total, i64::try_from(found.len()).unwrap(), "seed {seed}: groups count each once");
     sound(far.store.as_ref()).await;

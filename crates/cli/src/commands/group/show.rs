@@ -1,0 +1,214 @@
+//! How groups and everything about one of them are shown.
+
+use crate::output::{Column, Look, Sheet, Show, escape};
+use redrive::core::group::{Counted, Group, GroupDetail, Hour};
+use redrive::core::ids::QueueName;
+use redrive::core::signature::Variable;
+use redrive::core::time::{Span, Time};
+use serde::Serialize;
+
+impl Show for Group {
+    const COLUMNS: &'static [Column] = &[
+        Column::whole("id"),
+        Column::number("open"),
+        Column::number("total"),
+        Column::number("failures"),
+        Column::whole("status"),
+        Column::whole("last_seen"),
+        Column::text("queues"),
+        Column::text("error_type"),
+        Column::text("template"),
+    ];
+
+    fn cells(&self, look: &Look) -> Vec<String> {
+        vec![
+            self.id.to_string(),
+            self.open.to_string(),
+            self.total.to_string(),
+            self.failures.to_string(),
+            self.status.to_string(),
+            look.time(self.last_seen),
+            queues(self),
+            self.error_type.clone(),
+            self.template.clone(),
+        ]
+    }
+
+    fn sheet(&self, look: &Look) -> Sheet {
+        let kinds: Vec<&str> = self.kinds.iter().map(String::as_str).collect();
+        Sheet::default()
+            .field("id", self.id)
+            .field("status", self.status)
+            .field("error_type", &self.error_type)
+            .field("open", self.open)
+            .field("total", self.total)
+            .field("failures", self.failures)
+            .field("first_seen", look.time(self.first_seen))
+            .field("last_seen", look.time(self.last_seen))
+            .field("queues", queues(self))
+            .field("kinds", kinds.join(", "))
+            .field("owner", self.owner.clone().unwrap_or_default())
+            .field("note", self.note.clone().unwrap_or_default())
+            .field("link", self.link.clone().unwrap_or_default())
+            .block("template", &self.template)
+    }
+}
+
+fn queues(group: &Group) -> String {
+    group.queues.iter().map(QueueName::as_str).collect::<Vec<_>>().join(", ")
+}
+
+/// Everything about one group, as of a time.
+#[derive(Debug, Serialize)]
+pub(super) struct Shown {
+    #[serde(flatten)]
+    pub(super) detail: GroupDetail,
+    #[serde(skip)]
+    pub(super) now: Time,
+}
+
+impl Show for Shown {
+    const COLUMNS: &'static [Column] = Group::COLUMNS;
+
+    fn cells(&self, look: &Look) -> Vec<String> {
+        self.detail.group.cells(look)
+    }
+
+    fn sheet(&self, look: &Look) -> Sheet {
+        let detail = &self.detail;
+        let lessons = &detail.outcomes;
+        let retried = lessons.redriven_ok.saturating_add(lessons.redriven_failed);
+        let outcomes = match retried {
+            0 => String::new(),
+            _ => format!("{retried}: {} ok, {} back", lessons.redriven_ok, lessons.redriven_failed),
+        };
+        let ignored = detail.ignored.map(|ignored| {
+            let until = ignored.until.map(|until| format!("until {}", look.time(until)));
+            let deaths = ignored.deaths.map(|deaths| format!("for {deaths} more deaths"));
+            let ends: Vec<String> = until.into_iter().chain(deaths).collect();
+            if ends.is_empty() { "until it is reopened".to_owned() } else { ends.join(" or ") }
+        });
+        let head = Sheet::default()
+            .field("since", look.maybe(detail.since))
+            .field("ignored", ignored.unwrap_or_default())
+            .field("retried", outcomes)
+            .field("said", lessons.said.map(|said| said.to_string()).unwrap_or_default())
+            .field("last_48h", sparkline(&detail.hours, self.now))
+            .field("workers", counted(&detail.workers))
+            .field("versions", counted(&detail.versions))
+            .field("hosts", counted(&detail.hosts));
+        let sheet = detail.group.sheet(look).and(head);
+        self.blocks(look)
+            .into_iter()
+            .filter(|(_, lines)| !lines.is_empty())
+            .fold(sheet, |sheet, (name, lines)| sheet.block(name, lines.join("\n")))
+    }
+}
+
+impl Shown {
+    fn blocks(&self, look: &Look) -> Vec<(&'static str, Vec<String>)> {
+        let detail = &self.detail;
+        let shares = detail.shares.iter().map(|share| {
+            let kind = if share.kind.is_empty() { String::new() } else { format!(" {}", share.kind) };
+            format!(
+                "{}{kind}: {} open, {} total, {} failures",
+                share.queue, share.open, share.total, share.failures
+            )
+        });
+        let samples = detail.samples.iter().map(|sample| {
+            let message = escape::line(&sample.message);
+            format!("{} {} {} {message}", sample.id, sample.status, look.time(sample.dead_at))
+        });
+        let similar = detail.similar.iter().map(|other| {
+            format!(
+                "{} {:.2} {} open {}: {}",
+                other.id, other.score, other.open, other.error_type, other.template
+            )
+        });
+        let operations = detail.operations.iter().map(|operation| {
+            let (act, stage) = (operation.act.name(), operation.stage);
+            format!("{} {act} {stage}: {} of {} done", operation.id, operation.succeeded, operation.members)
+        });
+        let history = detail.history.iter().map(|mark| {
+            let text =
+                mark.text.as_deref().map(|text| format!(": {}", escape::line(text))).unwrap_or_default();
+            format!("{} {} {} ({}){text}", look.time(mark.at), mark.by, mark.what, mark.status)
+        });
+        vec![
+            ("by queue", shares.collect()),
+            ("values", detail.variables.iter().map(variable_line).collect()),
+            ("latest", samples.collect()),
+            ("similar", similar.collect()),
+            ("operations", operations.collect()),
+            ("history", history.collect()),
+        ]
+    }
+}
+
+fn variable_line(variable: &Variable) -> String {
+    let top: Vec<String> = variable.top.iter().map(|(value, n)| format!("{value} ({n})")).collect();
+    let more = variable.distinct.saturating_sub(top.len());
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("word {} {}: {}{more}", variable.place, variable.shown, top.join(", "))
+}
+
+/// The first few names; those whose count may have some of others are marked.
+fn counted(all: &[Counted]) -> String {
+    let shown = all.iter().take(5).map(|counted| {
+        let about = if counted.over > 0 { "~" } else { "" };
+        format!("{} ({about}{})", counted.name, counted.count)
+    });
+    let mut text = shown.collect::<Vec<_>>().join(", ");
+    if all.len() > 5 {
+        text.push_str(&format!(" and {} more", all.len() - 5));
+    }
+    text
+}
+
+/// Failures per hour of the last two days as a row of bars, the present hour last.
+fn sparkline(hours: &[Hour], now: Time) -> String {
+    const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let Some(most) = hours.iter().map(|hour| hour.failures.max(hour.deaths)).max().filter(|most| *most > 0)
+    else {
+        return String::new();
+    };
+    let at = |back: u64| now.minus(Span::from_hours(back));
+    let count = |back: u64| {
+        let in_hour = |hour: &&Hour| hour.at <= at(back) && at(back).since(hour.at) < Span::from_hours(1);
+        hours.iter().find(in_hour).map_or(0, |hour| hour.failures.max(hour.deaths))
+    };
+    let bar = |count: u64| match count {
+        0 => ' ',
+        _ => {
+            let place = usize::try_from((count * 8).div_ceil(most)).unwrap_or(8);
+            BARS.get(place.saturating_sub(1)).copied().unwrap_or('█')
+        }
+    };
+    let bars: String = (0..redrive::core::limits::GROUP_HOURS).rev().map(|back| bar(count(back))).collect();
+    format!("|{bars}| most {most} an hour")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sparkline_has_a_bar_for_each_hour() {
+        let now = Time::from_millis(1_767_225_600_000).plus(Span::from_secs(60));
+        let hour = |back, failures| Hour {
+            at: now.minus(Span::from_secs(60)).minus(Span::from_hours(back)),
+            deaths: 0,
+            failures,
+        };
+        let line = sparkline(&[hour(47, 1), hour(1, 80), hour(0, 40)], now);
+        assert_eq!(line, format!("|▁{}█▄| most 80 an hour", " ".repeat(45)));
+        assert_eq!(sparkline(&[], now), "");
+    }
+
+    #[test]
+    fn names_are_few() {
+        let all: Vec<Counted> =
+            (0..7).map(|n| Counted { name: format!("w{n}"), count: 9 - n, over: n / 4 }).collect();
+        assert_eq!(counted(&all), "w0 (9), w1 (8), w2 (7), w3 (6), w4 (~5) and 2 more");
+    }
+}

@@ -1,0 +1,377 @@
+//! What an operator's act does to the file of a letter, and whether it may. Pure: the message's own part of a
+//! retry is `transition`'s, and whoever has the tables says what stands under a letter's key.
+
+use super::status::UNPURGE_FIRST;
+use super::{Act, ActRequest, Actor, File, Move, Note, Redriven, Retry, Status, next_status};
+use crate::error::Refusal;
+use crate::ids::MessageId;
+use crate::lifecycle::State;
+use crate::limits;
+use crate::message::{Slip, printable, sane};
+use crate::policy::QueuePolicy;
+use crate::revision::may_change;
+use crate::store::KeyState;
+use crate::time::{Span, Time};
+use std::collections::BTreeSet;
+
+/// How a letter is closed whose work is done already, under its key.
+pub const ALREADY_DONE: &str = "already done";
+
+impl Retry {
+    /// Refuses absurd numbers, naming the field.
+    fn check(&self, now: Time) -> Result<(), Refusal> {
+        if let Some(at) = self.at {
+            sane("at", at.since(now), Span::ZERO, limits::SPAN_MAX)?;
+        }
+        match self.max_attempts {
+            Some(n) if n == 0 || n > limits::ATTEMPTS_MAX => {
+                let why = format!("{n} is outside 1 to {}; it counts executions", limits::ATTEMPTS_MAX);
+                Err(Refusal::invalid("max_attempts", why))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Whether the letter is to run, by what stands under its key: not when that work is done already. `holder` is
+    /// the message that has the key, where it is now or how it ended.
+    ///
+    /// # Errors
+    /// [`Refusal::KeyInUse`] when another message with the key is on its way.
+    pub fn runs(&self, slip: &Slip, holder: Option<KeyState>) -> Result<bool, Refusal> {
+        let (Some(holder), Some(key), false) = (holder, &slip.key, self.force) else { return Ok(true) };
+        match holder.state {
+            State::Done => Ok(false),
+            State::Scheduled | State::Ready | State::Leased if holder.id != slip.id => {
+                Err(Refusal::KeyInUse { id: slip.id, key: key.clone(), by: holder.id })
+            }
+            State::Scheduled
+            | State::Ready
+            | State::Leased
+            | State::Dead
+            | State::Cancelled
+            | State::Expired
+            | State::Purged => Ok(true),
+        }
+    }
+}
+
+impl Act {
+    /// The status of a letter after this act; the one it has, when the act only writes on its file.
+    ///
+    /// # Errors
+    /// [`Refusal::WrongStatus`] when the status does not allow it, with a hint at what would work.
+    pub fn next_status(&self, id: MessageId, from: Status) -> Result<Status, Refusal> {
+        let refuse = |hint: &str| {
+            let act = self.name().to_owned();
+            Err(Refusal::WrongStatus { id, status: from, act, hint: hint.to_owned() })
+        };
+        if let Some(by) = self.as_move() {
+            return next_status(id, from, by);
+        }
+        if self.is_content() {
+            return may_change(id, from, self).map(|()| from);
+        }
+        match (self, from) {
+            (Self::Note, _) => Ok(from),
+            (_, Status::Purged) => refuse(UNPURGE_FIRST),
+            (Self::Snooze { .. }, Status::Retrying | Status::Resolved | Status::Abandoned) => {
+                refuse("only a letter that waits for a decision can be snoozed")
+            }
+            (Self::Move { .. }, Status::Retrying) => {
+                refuse("it was sent back to work; wait until the message is done or dies again")
+            }
+            (_, _) => Ok(from),
+        }
+    }
+
+    /// Refuses what cannot be meant, naming the field.
+    fn check(&self, now: Time) -> Result<(), Refusal> {
+        match self {
+            Self::Retry(retry) => retry.check(now),
+            Self::Snooze { until } => sane("until", until.since(now), Span::ZERO, limits::SPAN_MAX),
+            Self::Assign { to: Some(owner) } if owner.is_empty() => {
+                Err(Refusal::invalid("to", "is empty; leave it out to assign it to nobody"))
+            }
+            Self::Assign { to: Some(owner) } => printable("to", owner, limits::LABEL_BYTES_MAX),
+            Self::Label { add, .. } => {
+                add.iter().try_for_each(|label| printable("add", label, limits::TAG_BYTES_MAX))
+            }
+            Self::Assign { to: None }
+            | Self::Review
+            | Self::Quarantine { .. }
+            | Self::Release
+            | Self::Resolve
+            | Self::Abandon
+            | Self::Reopen
+            | Self::Note
+            | Self::Purge
+            | Self::Unpurge
+            | Self::PullBack
+            | Self::Move { .. }
+            | Self::Hold { .. }
+            | Self::Edit(_)
+            | Self::Patch(_)
+            | Self::Restore { .. }
+            | Self::Erase => Ok(()),
+        }
+    }
+
+    /// Whether it may be done while a dead-letter consumer works on the letter: it only adds to the file.
+    const fn only_annotates(&self) -> bool {
+        matches!(self, Self::Note | Self::Hold { .. } | Self::Assign { .. } | Self::Label { .. })
+    }
+
+    /// What the audit trail says beside the verb; nothing when the verb says it all.
+    #[must_use]
+    pub fn detail(&self) -> Option<String> {
+        match self {
+            Self::Retry(retry) => {
+                let parts = [
+                    retry.queue.as_ref().map(|queue| format!("to queue {queue}")),
+                    retry.priority.map(|priority| format!("priority {priority}")),
+                    retry.max_attempts.map(|n| format!("{n} attempts")),
+                    retry.at.map(|at| format!("not before {at}")),
+                    retry.force.then(|| "by force".to_owned()),
+                ];
+                let said: Vec<String> = parts.into_iter().flatten().collect();
+                (!said.is_empty()).then(|| said.join(", "))
+            }
+            Self::Move { dlq } => Some(format!("to drawer {dlq}")),
+            Self::Snooze { until } | Self::Quarantine { until } => Some(format!("until {until}")),
+            Self::Assign { to } => Some(to.as_ref().map_or("to nobody".to_owned(), |to| format!("to {to}"))),
+            Self::Label { add, remove } => {
+                let (on, off) = (add.iter().map(|l| format!("+{l}")), remove.iter().map(|l| format!("-{l}")));
+                Some(on.chain(off).collect::<Vec<_>>().join(" "))
+            }
+            Self::Patch(patch) => Some(patch.summary()),
+            Self::Restore { n } => Some(format!("of revision {n}")),
+            Self::Review
+            | Self::Release
+            | Self::Resolve
+            | Self::Abandon
+            | Self::Reopen
+            | Self::Note
+            | Self::Purge
+            | Self::Unpurge
+            | Self::PullBack
+            | Self::Hold { .. }
+            | Self::Edit(_)
+            | Self::Erase => None,
+        }
+    }
+}
+
+impl File {
+    /// The file after the operator's act; pure. The message's own part of a retry is `transition`'s.
+    ///
+    /// # Errors
+    /// A refusal when the status does not allow it, a consumer holds the letter, the version moved on, or it was
+    /// sent back too often.
+    pub fn act(
+        &self,
+        id: MessageId,
+        request: &ActRequest,
+        policy: &QueuePolicy,
+        now: Time,
+    ) -> Result<Self, Refusal> {
+        let ActRequest { act, actor, .. } = request;
+        self.may_act(id, request, now)?;
+        if act.is_content() {
+            return Err(Refusal::invalid("act", format!("{} needs the content too", act.name())));
+        }
+        if self.erased.is_some() && matches!(act, Act::Retry(_)) {
+            return Err(Refusal::Erased { id, act: act.name().into() });
+        }
+        let status = act.next_status(id, self.status)?;
+        let mut next = match act.as_move() {
+            Some(Move::Purge) => self.purged(id, now)?,
+            Some(Move::Unpurge) => self.unpurged(id, policy, now)?,
+            Some(_) => self.moved(status, policy, &actor.name, now),
+            None => Self { version: self.version + 1, ..self.clone() },
+        };
+        next.write_down(id, self, request, policy, now)?;
+        if self.status == Status::Review && status != Status::Review {
+            next.reviewed_by = Some(actor.name.clone());
+            next.reviewed_at = Some(now);
+        }
+        if actor.reason.is_some() || *act == Act::Note {
+            next.note(actor, now);
+        }
+        Ok(next)
+    }
+
+    /// Whether the letter is as the actor saw it, and in nobody else's hands.
+    pub(crate) fn may_act(&self, id: MessageId, request: &ActRequest, now: Time) -> Result<(), Refusal> {
+        if let Some(expected) = request.expected_version
+            && expected != self.version
+        {
+            return Err(Refusal::VersionConflict { id, expected, actual: self.version });
+        }
+        request.actor.check()?;
+        request.act.check(now)?;
+        if let (Some(worker), Some(until)) = (&self.consumer, self.consumer_until)
+            && until > now
+            && !request.act.only_annotates()
+        {
+            return Err(Refusal::LetterLeased { id, worker: worker.clone(), until });
+        }
+        Ok(())
+    }
+
+    /// What an act changes beside the status.
+    fn write_down(
+        &mut self,
+        id: MessageId,
+        before: &Self,
+        request: &ActRequest,
+        policy: &QueuePolicy,
+        now: Time,
+    ) -> Result<(), Refusal> {
+        let by = &request.actor;
+        match &request.act {
+            Act::Retry(retry) => {
+                let (redrives, allowed) = (before.redrives, policy.max_redrives);
+                if redrives >= allowed && !retry.force {
+                    return Err(Refusal::RedrivenTooOften { id, redrives, allowed });
+                }
+                self.redrives = redrives.saturating_add(1);
+                self.redriven = Some(Redriven { at: now, by: by.name.clone(), to: retry.queue.clone() });
+            }
+            Act::PullBack => {
+                self.redrives = before.redrives.saturating_sub(1);
+                self.redriven = None;
+            }
+            Act::Review => {
+                self.review_requested_by = Some(by.name.clone());
+                self.review_requested_at = Some(now);
+            }
+            Act::Quarantine { until } => self.quarantined_until = Some(*until),
+            Act::Resolve | Act::Abandon => self.resolution.clone_from(&by.reason),
+            Act::Move { dlq } if *dlq == before.dlq => {
+                let hint = "it lies there already".to_owned();
+                return Err(Refusal::WrongStatus { id, status: before.status, act: "move".into(), hint });
+            }
+            Act::Move { dlq } => self.dlq = dlq.clone(),
+            Act::Hold { on } => {
+                self.held = *on;
+                self.expires_at = self.expiry(policy).map(|at| at.max(now.plus(limits::PURGE_UNDO)));
+            }
+            Act::Snooze { until } => self.snoozed_until = Some(*until).filter(|until| *until > now),
+            Act::Assign { to } => self.owner.clone_from(to),
+            Act::Label { add, remove } => {
+                let labels: BTreeSet<String> = before.labels.union(add).cloned().collect();
+                self.labels = labels.difference(remove).cloned().collect();
+                if self.labels.len() > limits::TAGS_MAX {
+                    let why = format!("a letter has at most {} labels", limits::TAGS_MAX);
+                    return Err(Refusal::invalid("add", why));
+                }
+            }
+            Act::Release | Act::Reopen | Act::Note | Act::Purge | Act::Unpurge => {}
+            Act::Edit(_) | Act::Patch(_) | Act::Restore { .. } | Act::Erase => {}
+        }
+        Ok(())
+    }
+
+    /// The file with a new status and everything that follows from the status alone.
+    #[must_use]
+    pub fn moved(&self, status: Status, policy: &QueuePolicy, by: &str, now: Time) -> Self {
+        let closed = status.is_closed();
+        let mut next = Self {
+            status,
+            quarantined_until: None,
+            snoozed_until: None,
+            resolution: None,
+            closed_at: closed.then_some(now),
+            closed_by: closed.then(|| by.to_owned()),
+            version: self.version + 1,
+            holds_key: self.holds_key && !closed,
+            available_at: if self.erased.is_some() { Time::NEVER } else { now },
+            consumer: None,
+            consumer_until: None,
+            ..self.clone()
+        };
+        next.expires_at = next.expiry(policy);
+        next
+    }
+
+    /// When retention removes it: closed ones some time after closing, open ones never or some time after death.
+    fn expiry(&self, policy: &QueuePolicy) -> Option<Time> {
+        let after = match (self.status.is_closed(), self.closed_at) {
+            (true, Some(closed_at)) => Some(closed_at.plus(policy.retention)),
+            (true, None) => Some(self.dead_at.plus(policy.retention)),
+            (false, _) => policy.open_ttl.map(|ttl| self.dead_at.plus(ttl)),
+        };
+        after.filter(|_| !self.held)
+    }
+
+    /// Removed, but not gone before the time to take it back is over.
+    fn purged(&self, id: MessageId, now: Time) -> Result<Self, Refusal> {
+        if self.held {
+            let hint = "somebody holds it; let go of it with unhold first".to_owned();
+            return Err(Refusal::WrongStatus { id, status: self.status, act: "purge".into(), hint });
+        }
+        Ok(Self {
+            status: Status::Purged,
+            purged_from: Some(self.status),
+            expires_at: Some(now.plus(limits::PURGE_UNDO)),
+            version: self.version + 1,
+            consumer: None,
+            consumer_until: None,
+            ..self.clone()
+        })
+    }
+
+    /// Closed as it was before the purge.
+    fn unpurged(&self, id: MessageId, policy: &QueuePolicy, now: Time) -> Result<Self, Refusal> {
+        if self.expires_at.is_some_and(|until| until <= now) {
+            let hint = "the time to take it back is over".to_owned();
+            return Err(Refusal::WrongStatus { id, status: self.status, act: "unpurge".into(), hint });
+        }
+        let mut next = Self {
+            status: self.purged_from.unwrap_or(Status::Resolved),
+            purged_from: None,
+            version: self.version + 1,
+            ..self.clone()
+        };
+        next.expires_at = next.expiry(policy).map(|at| at.max(now.plus(limits::PURGE_UNDO)));
+        Ok(next)
+    }
+
+    /// The file of a letter that is not sent back because work with its key is done already.
+    #[must_use]
+    pub fn already_done(&self, policy: &QueuePolicy, actor: &Actor, now: Time) -> Self {
+        let mut next = self.moved(Status::Resolved, policy, &actor.name, now);
+        next.resolution = Some(ALREADY_DONE.into());
+        if self.status == Status::Review {
+            next.reviewed_by = Some(actor.name.clone());
+            next.reviewed_at = Some(now);
+        }
+        if actor.reason.is_some() {
+            next.note(actor, now);
+        }
+        next
+    }
+
+    /// The file after the redriven message was acknowledged.
+    ///
+    /// # Errors
+    /// A refusal when the letter is not being retried.
+    pub fn succeeded(
+        &self,
+        id: MessageId,
+        policy: &QueuePolicy,
+        by: &str,
+        now: Time,
+    ) -> Result<Self, Refusal> {
+        next_status(id, self.status, Move::Succeeded)?;
+        Ok(Self { resolution: Some("retried".into()), ..self.moved(Status::Resolved, policy, by, now) })
+    }
+
+    fn note(&mut self, actor: &Actor, now: Time) {
+        let text = actor.reason.clone().unwrap_or_default();
+        self.notes.push(Note { at: now, by: actor.name.clone(), text });
+        if self.notes.len() > limits::NOTES_MAX {
+            self.notes.remove(0);
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! Finding letters by a filter: pages, counts and frozen members. Tables give candidates, by an index and a
+//! condition where they can; a letter is opened only as far as the filter looks, and the filter's evaluator
+//! decides unless the tables know the answer exactly. Every look at a list is bounded in rows and in time.
+
+use super::Engine;
+use super::reads::{assemble_with, policies, with_present_groups};
+use super::tables::{Ask, Candidates, Frozen, Kept, Letter, Reads, Tables, unless_damaged};
+use redrive_core::dead_letter::{DeadLetter, Status};
+use redrive_core::error::Outcome;
+use redrive_core::filter::{Filter, Needs};
+use redrive_core::ids::{GroupId, LeafId, OperationId, QueueName};
+use redrive_core::limits;
+use redrive_core::operation::{Member, MemberOutcome};
+use redrive_core::policy::QueuePolicy;
+use redrive_core::query::{Cursor, Page, Query};
+use redrive_core::survey::{Facts, Survey};
+use redrive_core::time::Time;
+use std::collections::{BTreeMap, HashMap};
+use std::time::Instant;
+
+/// Candidates asked for at once where each of them has to be opened.
+const CHUNK: usize = 512;
+
+/// Everything of a letter.
+const WHOLE: Needs = Needs { body: true, failures: true };
+
+/// What is read once for many letters.
+struct Desk<'a> {
+    tables: &'a dyn Reads,
+    policies: BTreeMap<QueueName, QueuePolicy>,
+    needs: Needs,
+    now: Time,
+}
+
+impl<'a> Desk<'a> {
+    fn new(tables: &'a dyn Reads, filter: &Filter, now: Time) -> Kept<Self> {
+        Ok(Self { tables, policies: policies(tables)?, needs: filter.needs(), now })
+    }
+
+    fn open(&self, letter: &Letter, needs: Needs) -> Kept<DeadLetter> {
+        let standard = QueuePolicy::default();
+        let policy = self.policies.get(&letter.slip.queue).unwrap_or(&standard);
+        assemble_with(self.tables, policy, letter, needs, self.now)
+    }
+
+    /// Whether the filter matches, looking at no more of the letter than it needs.
+    fn matches(&self, filter: &Filter, letter: &Letter) -> Kept<bool> {
+        Ok(filter.matches_letter(&self.open(letter, self.needs)?, self.now))
+    }
+}
+
+/// Letters that match, latest death first. The page ends early, with a cursor, when as much was looked at as one
+/// page may.
+pub(crate) fn letters(tables: &dyn Reads, query: &Query, now: Time) -> Outcome<Page<DeadLetter>> {
+    let until = Some(Instant::now() + limits::PAGE_TIME_MAX);
+    let filter = with_present_groups(tables, &query.filter)?;
+    let desk = Desk::new(tables, &filter, now)?;
+    let limit = query.page.limit();
+    let mut before = query.page.position("l")?.unwrap_or(u64::MAX);
+    let (mut items, mut bytes, mut looked_at) = (Vec::new(), 0, 0);
+    let page = |items, next: Option<u64>| Page { items, next: next.map(|death| Cursor::after("l", death)) };
+    loop {
+        let ask = Ask {
+            filter: &filter,
+            statuses: None,
+            after: 0,
+            up_to: before.saturating_sub(1),
+            latest_first: true,
+            hits: (limit - items.len() + 1).min(CHUNK),
+            rows: limits::PAGE_SCAN_MAX.saturating_sub(looked_at).max(1),
+            until,
+            now,
+        };
+        let found = tables.candidates(&ask)?;
+        looked_at += found.looked_at;
+        for letter in tables.letters_at(&found.deaths)? {
+            if items.len() >= limit || bytes >= limits::PAGE_BYTES_MAX {
+                return Ok(page(items, Some(before)));
+            }
+            before = letter.death;
+            if found.exact || desk.matches(&filter, &letter)? {
+                let letter = desk.open(&letter, WHOLE)?;
+                bytes += letter.message.envelope.size();
+                items.push(letter);
+            }
+            if late(until) && !found.exact {
+                return Ok(page(items, Some(before)));
+            }
+        }
+        if found.ended {
+            return Ok(Page::last(items));
+        }
+        before = found.reached;
+        if looked_at >= limits::PAGE_SCAN_MAX || late(until) {
+            return Ok(page(items, Some(before)));
+        }
+    }
+}
+
+fn late(until: Option<Instant>) -> bool {
+    until.is_some_and(|until| Instant::now() >= until)
+}
+
+/// What the letters that match are made of, of those that died up to the bound. Exact, whatever it takes.
+pub(crate) fn survey(
+    tables: &dyn Reads,
+    filter: &Filter,
+    statuses: Option<&[Status]>,
+    bound: u64,
+    now: Time,
+) -> Kept<Survey> {
+    let filter = with_present_groups(tables, filter)?;
+    let mut ask = Ask {
+        filter: &filter,
+        statuses,
+        after: 0,
+        up_to: bound,
+        latest_first: false,
+        hits: CHUNK,
+        rows: usize::MAX,
+        until: None,
+        now,
+    };
+    if let Some(survey) = tables.survey(&ask)? {
+        return Ok(survey);
+    }
+    let desk = Desk::new(tables, &filter, now)?;
+    let mut groups: HashMap<LeafId, GroupId> = HashMap::new();
+    let mut survey = Survey::default();
+    loop {
+        let found = tables.candidates(&ask)?;
+        for letter in tables.letters_at(&found.deaths)? {
+            if !desk.matches(&filter, &letter)? {
+                continue;
+            }
+            let leaf = letter.file.leaf;
+            let group = match groups.get(&leaf) {
+                Some(group) => *group,
+                None => tables.leaf(leaf)?.map_or(leaf, |leaf| leaf.group),
+            };
+            groups.insert(leaf, group);
+            survey.add(&facts(&letter, group), now);
+        }
+        if found.ended {
+            return Ok(survey);
+        }
+        ask.after = found.reached;
+    }
+}
+
+fn facts(letter: &Letter, group: GroupId) -> Facts<'_> {
+    Facts {
+        group,
+        queue: &letter.slip.queue,
+        status: letter.file.status,
+        reason: letter.file.reason,
+        dead_at: letter.file.dead_at,
+        redrives: letter.file.redrives,
+        bytes: letter.slip.size,
+        keyed: letter.slip.key.is_some(),
+        ordered: letter.slip.ordering_key.is_some(),
+    }
+}
+
+/// Some of the letters that match, latest death first; as many as are asked for, if there are.
+pub(crate) fn sample(
+    tables: &dyn Reads,
+    filter: &Filter,
+    statuses: Option<&[Status]>,
+    bound: u64,
+    count: usize,
+    now: Time,
+) -> Kept<Vec<DeadLetter>> {
+    let filter = with_present_groups(tables, filter)?;
+    let desk = Desk::new(tables, &filter, now)?;
+    let (mut shown, mut up_to) = (Vec::new(), bound);
+    while shown.len() < count {
+        let ask = Ask {
+            filter: &filter,
+            statuses,
+            after: 0,
+            up_to,
+            latest_first: true,
+            hits: (count - shown.len()).min(CHUNK),
+            rows: usize::MAX,
+            until: None,
+            now,
+        };
+        let found = tables.candidates(&ask)?;
+        for letter in tables.letters_at(&found.deaths)? {
+            if shown.len() < count && (found.exact || desk.matches(&filter, &letter)?) {
+                shown.push(desk.open(&letter, WHOLE)?);
+            }
+        }
+        if found.ended {
+            break;
+        }
+        up_to = found.reached.saturating_sub(1);
+    }
+    Ok(shown)
+}
+
+impl<T: Tables> Engine<T> {
+    /// Writes down, as waiting members of an operation, letters of these statuses that match and died after one
+    /// death and up to another. Looks at `rows` letters at most, oldest first; whoever calls goes on from
+    /// `frozen_to` until nothing is left.
+    pub(super) fn freeze_members(
+        &mut self,
+        id: OperationId,
+        filter: &Filter,
+        statuses: &[Status],
+        (after, bound): (u64, u64),
+        rows: usize,
+        now: Time,
+    ) -> Outcome<Frozen> {
+        let filter = with_present_groups(&self.tables, filter)?;
+        let ask = Ask {
+            filter: &filter,
+            statuses: Some(statuses),
+            after,
+            up_to: bound,
+            latest_first: false,
+            hits: rows,
+            rows,
+            until: None,
+            now,
+        };
+        if let Some(frozen) = self.tables.freeze(id, &ask)? {
+            return Ok(frozen);
+        }
+        let Candidates { deaths, reached, ended, .. } = self.tables.candidates(&ask)?;
+        let mut members = Vec::new();
+        let desk = Desk::new(&self.tables, &filter, now)?;
+        for letter in self.tables.letters_at(&deaths)? {
+            // A letter that cannot be read cannot be judged by a filter: it is left for `doctor` to name.
+            if unless_damaged(desk.matches(&filter, &letter))? == Some(true) {
+                let version = letter.file.version;
+                let member = Member { id: letter.slip.id, version, outcome: MemberOutcome::Waiting };
+                members.push((letter.death, member));
+            }
+        }
+        for (death, member) in &members {
+            self.tables.add_member(id, *death, member)?;
+        }
+        Ok(Frozen { members: members.len() as u64, frozen_to: reached, exhausted: ended })
+    }
+}

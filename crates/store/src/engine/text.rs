@@ -1,0 +1,41 @@
+//! Feeding the text index, behind a high-water mark and never in front of a producer: what is to go in is read and
+//! folded beside the writer, and only written in its commit. A letter that changed or went in between is noticed
+//! there and left for the next pass.
+
+use super::reads::policies;
+use super::tables::{Kept, Letter, Reads, TextBatch, unless_damaged};
+use redrive_core::failure::ErrorInfo;
+use redrive_core::filter::{document, unreadable};
+use redrive_core::ids::QueueName;
+use redrive_core::limits;
+use redrive_core::policy::QueuePolicy;
+use std::collections::BTreeMap;
+
+/// The next letters to put into the index; nothing where there is none.
+pub(crate) fn batch(tables: &dyn Reads, limit: usize) -> Kept<Option<TextBatch>> {
+    let limit = limit.clamp(1, limits::INDEX_TEXT_MAX);
+    let Some(state) = tables.text_state(limit)? else { return Ok(None) };
+    let policies = policies(tables)?;
+    let mut changed = Vec::with_capacity(state.stale.len());
+    for (death, n) in &state.stale {
+        let letter = tables.letters_at(&[*death])?.pop();
+        let text = letter.map(|letter| text_of(tables, &letter, &policies)).transpose()?;
+        changed.push(((*death, *n), text));
+    }
+    let fresh = tables.letters_after(state.indexed_to, u64::MAX, limit.saturating_sub(changed.len()))?;
+    let up_to = fresh.last().map_or(state.indexed_to, |letter| letter.death);
+    let text = |letter: &Letter| Ok((letter.death, text_of(tables, letter, &policies)?));
+    let fresh = fresh.iter().map(text).collect::<Kept<_>>()?;
+    Ok(Some(TextBatch { state, up_to, fresh, changed }))
+}
+
+fn text_of(tables: &dyn Reads, letter: &Letter, policies: &BTreeMap<QueueName, QueuePolicy>) -> Kept<String> {
+    let searched = policies.get(&letter.slip.queue).is_some_and(|policy| policy.search_payload);
+    let read = || {
+        let error = tables.failures(&letter.slip)?.pop().map_or_else(ErrorInfo::default, |last| last.error);
+        let fits = letter.slip.size <= limits::INDEX_PAYLOAD_BYTES_MAX as u64;
+        let body = if searched && fits { Some(tables.envelope(&letter.slip)?) } else { None };
+        Ok(document(&error, body.as_ref().map(|envelope| envelope.payload.bytes.as_slice())))
+    };
+    Ok(unless_damaged(read())?.unwrap_or_else(unreadable))
+}

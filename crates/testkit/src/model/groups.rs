@@ -1,0 +1,184 @@
+//! Groups in the model: summed up anew from all leaves and from everything that ever happened, whenever somebody
+//! looks. Only what people said about a group is kept.
+
+use super::Books;
+use super::pages::latest;
+use redrive_core::audit::AuditEntry;
+use redrive_core::dead_letter::Actor;
+use redrive_core::error::Refusal;
+use redrive_core::failure::Analysed;
+use redrive_core::group::query::DetailParts;
+use redrive_core::group::{
+    Counted, Facts, Group, GroupAct, GroupDetail, GroupRow, GroupSample, Hour, LeafCount, LeafKey, Marker,
+    check_marker, sum,
+};
+use redrive_core::ids::{GroupId, LeafId, OperationId};
+use redrive_core::limits;
+use redrive_core::time::{Span, Time};
+use std::collections::BTreeMap;
+
+/// A failed delivery, or a death.
+pub(super) struct Event {
+    leaf: LeafId,
+    at: Time,
+    died: bool,
+    worker: Option<String>,
+    version: Option<String>,
+    host: Option<String>,
+}
+
+impl Books {
+    pub(super) fn note_failure(&mut self, failure: &Analysed, worker: Option<&str>, at: Time) {
+        self.events.push(Event {
+            leaf: failure.signature.leaf,
+            at,
+            died: false,
+            worker: worker.map(str::to_owned),
+            version: failure.report.version.clone(),
+            host: failure.report.host.clone(),
+        });
+    }
+
+    pub(super) fn note_death(&mut self, leaf: LeafId, now: Time) {
+        self.events.push(Event { leaf, at: now, died: true, worker: None, version: None, host: None });
+        let group = self.group_of(leaf);
+        if self.lives.entry(group).or_default().died(now) {
+            self.log(now, &Actor::new("system", "system"), "group came back", group, 1);
+        }
+    }
+
+    /// A letter was closed by a success; if no other letter of the group is open, that resolves the group.
+    pub(super) fn note_success(&mut self, leaf: LeafId, now: Time) {
+        let group = self.group_of(leaf);
+        let open = self.letters.iter().filter(|l| !l.file.status.is_closed());
+        let left = open.filter(|l| self.group_of(l.file.leaf) == group).count();
+        if left == 0 && self.lives.entry(group).or_default().emptied(now) {
+            self.log(now, &Actor::new("system", "system"), "resolve group", group, 1);
+        }
+    }
+
+    fn all_counts(&self) -> Vec<(LeafKey, LeafCount)> {
+        self.tallies.iter().map(|(k, c)| (k.clone(), *c)).collect()
+    }
+
+    pub(super) fn show_groups(&self, now: Time) -> Vec<Group> {
+        let sums = sum(&self.leaves, &self.all_counts()).into_iter();
+        let life = |id: GroupId| self.lives.get(&id).cloned().unwrap_or_default();
+        sums.map(|(id, sums)| GroupRow { sums, life: life(id) }.view(id, now)).collect()
+    }
+
+    pub(super) fn show_group(&self, id: GroupId, now: Time) -> Result<Group, Refusal> {
+        let found = self.show_groups(now).into_iter().find(|g| g.id == self.group_of(id));
+        found.ok_or(Refusal::NoSuchGroup { group: id })
+    }
+
+    pub(super) fn group_detail(&self, id: GroupId, now: Time) -> Result<GroupDetail, Refusal> {
+        let group = self.show_group(id, now)?;
+        let mine = |leaf: LeafId| self.group_of(leaf) == group.id;
+        let mut letters: Vec<_> = self.letters.iter().filter(|l| mine(l.file.leaf)).collect();
+        letters.sort_by_key(|l| latest(l.death));
+        letters.truncate(limits::GROUP_LETTERS_READ);
+        let sample = |letter: &&super::Letter| {
+            let envelope = &letter.record.envelope;
+            let last = self.failures(envelope.id).pop();
+            GroupSample {
+                id: envelope.id,
+                queue: envelope.queue.clone(),
+                kind: envelope.kind.clone(),
+                status: letter.file.status,
+                dead_at: letter.file.dead_at,
+                message: last.map(|f| f.error.message).unwrap_or_default(),
+            }
+        };
+        let mut counts = self.all_counts();
+        counts.retain(|(key, _)| mine(key.leaf));
+        let parts = DetailParts {
+            life: self.lives.get(&group.id).cloned().unwrap_or_default(),
+            facts: Facts::default(),
+            counts,
+            letters: letters.iter().map(sample).collect(),
+            all: self.show_groups(now),
+            operations: Vec::new(),
+            outcomes: self.standings.get(&group.id).map(|s| s.lessons).unwrap_or_default(),
+            group: group.clone(),
+        };
+        let top = |of: fn(&Event) -> &Option<String>| self.most(group.id, of);
+        let touched = self.operations_on(group.id).into_iter();
+        let known =
+            |id: OperationId| self.operations.iter().find(|(op, _)| op.id == id).map(|(op, _)| op.clone());
+        Ok(GroupDetail {
+            hours: self.hours(group.id, now),
+            workers: top(|event| &event.worker),
+            versions: top(|event| &event.version),
+            hosts: top(|event| &event.host),
+            operations: touched.filter_map(known).collect(),
+            ..GroupDetail::assemble(parts, now)
+        })
+    }
+
+    /// The hours of the last two days.
+    fn hours(&self, group: GroupId, now: Time) -> Vec<Hour> {
+        let hour = Span::from_hours(1).as_millis();
+        let of = |at: Time| at.as_millis().unsigned_abs() / hour;
+        let mut hours: BTreeMap<u64, Hour> = BTreeMap::new();
+        let lately = |e: &&Event| of(now) - of(e.at) < 48 && self.group_of(e.leaf) == group;
+        for event in self.events.iter().filter(lately) {
+            let at = Time::ZERO.plus(Span::from_millis(of(event.at) * hour));
+            let counted = hours.entry(of(event.at)).or_insert(Hour { at, deaths: 0, failures: 0 });
+            *(if event.died { &mut counted.deaths } else { &mut counted.failures }) += 1;
+        }
+        hours.into_values().collect()
+    }
+
+    /// The names seen most; exact, so laws and streams must not use more than a store counts.
+    fn most(&self, group: GroupId, of: fn(&Event) -> &Option<String>) -> Vec<Counted> {
+        let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+        for event in self.events.iter().filter(|e| self.group_of(e.leaf) == group) {
+            if let Some(name) = of(event) {
+                *counts.entry(name).or_default() += 1;
+            }
+        }
+        let counted = |(name, count): (&str, u64)| Counted { name: name.to_owned(), count, over: 0 };
+        let mut all: Vec<Counted> = counts.into_iter().map(counted).collect();
+        all.sort_by_key(|counted| std::cmp::Reverse(counted.count));
+        all
+    }
+
+    /// The operations that touched letters of a group, latest first, the last few.
+    fn operations_on(&self, group: GroupId) -> Vec<OperationId> {
+        let mut last: BTreeMap<OperationId, Time> = BTreeMap::new();
+        for (id, _, at) in self.touched.iter().filter(|(_, leaf, _)| self.group_of(*leaf) == group) {
+            last.insert(*id, *at);
+        }
+        let mut all: Vec<(Time, OperationId)> = last.into_iter().map(|(id, at)| (at, id)).collect();
+        all.sort_unstable_by(|a, b| b.cmp(a));
+        all.truncate(limits::GROUP_OPERATIONS_MAX);
+        all.into_iter().map(|(_, id)| id).collect()
+    }
+
+    pub(super) fn act_on_group(
+        &mut self,
+        id: GroupId,
+        act: &GroupAct,
+        actor: &Actor,
+        now: Time,
+    ) -> Result<Group, Refusal> {
+        let group = self.show_group(id, now)?.id;
+        let life = self.lives.entry(group).or_default();
+        *life = life.act(group, act, actor, now)?;
+        self.log(now, actor, act.audit_name(), group, 1);
+        self.show_group(group, now)
+    }
+
+    pub(super) fn mark(&mut self, text: String, actor: &Actor, now: Time) -> Result<Marker, Refusal> {
+        check_marker(&text)?;
+        let n = self.markers.last().map_or(0, |marker| marker.n) + 1;
+        let marker = Marker { n, at: now, by: actor.name.clone(), text };
+        self.markers.push(marker.clone());
+        if self.markers.len() > limits::MARKERS_MAX {
+            self.markers.remove(0);
+        }
+        self.seal(AuditEntry::new(now, actor, "mark", n, 1));
+        Ok(marker)
+    }
+}
