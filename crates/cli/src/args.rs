@@ -156,6 +156,17 @@ pub(crate) struct PageArgs {
     pub fail_empty: bool,
 }
 
+/// Whether what is masked is shown.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct RevealArgs {
+    /// Show what is masked: payload, headers and all; that you did is on record
+    #[arg(long)]
+    pub reveal: bool,
+    /// Why, for the audit trail
+    #[arg(long, value_name = "TEXT", requires = "reveal")]
+    pub reason: Option<String>,
+}
+
 /// Reads the command line. Help is printed to stdout; anything wrong with it to stderr, made harmless, since
 /// it may quote what a script was given.
 pub(crate) fn parse() -> Result<Cli, std::process::ExitCode> {

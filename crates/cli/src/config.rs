@@ -7,6 +7,7 @@ use crate::policy_change::PolicyChange;
 use redrive::core::classify::{PatternSpec, Patterns};
 use redrive::core::failure::Knowledge;
 use redrive::core::ids::QueueName;
+use redrive::core::masking::{MaskingSpec, Rules};
 use redrive::core::policy::QueuePolicy;
 use redrive::core::signature::{SignatureRule, SignatureRules};
 use serde::Deserialize;
@@ -31,7 +32,7 @@ pub(crate) struct Config {
     pub time: Option<TimeStyle>,
     /// The policies it proposes.
     pub queues: BTreeMap<QueueName, QueuePolicy>,
-    /// The user's own rules for grouping and patterns for classifying errors.
+    /// The user's own rules for grouping, patterns for classifying errors, and what is masked.
     pub known: Knowledge,
 }
 
@@ -46,6 +47,7 @@ struct Written {
     queues: BTreeMap<String, PolicyChange>,
     classify: WrittenClassify,
     signature: WrittenSignature,
+    masking: MaskingSpec,
 }
 
 /// Its section about classifying.
@@ -102,6 +104,7 @@ pub(crate) fn parse(text: &str) -> Result<Config, String> {
     let known = Knowledge {
         rules: SignatureRules::compile(&written.signature.rule).map_err(|error| error.to_string())?,
         patterns: Patterns::compile(&written.classify.pattern).map_err(|refusal| refusal.to_string())?,
+        masking: Rules::compile(&written.masking).map_err(|refusal| refusal.to_string())?,
     };
     let Written { data, actor, output, time, .. } = written;
     Ok(Config { data, actor, output, time, queues, known })
@@ -182,6 +185,9 @@ mod tests {
             ("[queues.q]\ndlq = \"q\"", "its own drawer"),
             ("[queues.q]\nmax_attempts = 1\nmax_retries = 1", "give one of them"),
             ("output = \"jsn\"", "did you mean `json`?"),
+            ("[masking]\nkey = []", "line 2: unknown key `key`; did you mean `keys`?"),
+            ("[masking]\nwithout = [\"emil\"]", "did you mean `email`?"),
+            ("[masking]\nkeys = [\"*\"]", "masking.keys: \"*\" names no field"),
             ("= 5", "line 1: "),
         ] {
             let error = parse(text).unwrap_err();

@@ -98,6 +98,7 @@ impl App {
     pub(crate) fn new(global: Global, config: Config) -> Self {
         let format = global.output.or(config.output).unwrap_or(Format::Table);
         let out = Output::new(format, global.time.or(config.time), global.no_color, global.quiet);
+        crate::output::mask_with(config.known.masking.clone());
         let user = || std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).ok();
         let actor = global.actor.or_else(|| config.actor.clone()).or_else(user);
         Self {

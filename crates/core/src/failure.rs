@@ -5,6 +5,7 @@ use crate::classify::{Class, Patterns, classify};
 use crate::error::Refusal;
 use crate::ids::LeafId;
 use crate::limits;
+use crate::masking::Rules;
 use crate::signature::{Signature, SignatureRules};
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
@@ -227,6 +228,7 @@ impl Report {
         let signature = Signature::of_with(&self.error, &known.rules);
         let class = classify(&self.error, &known.patterns);
         self.permanent |= class.permanent;
+        known.masking.redact(&mut self);
         cut(&mut self.error.message, limits::ERROR_MESSAGE_BYTES_MAX);
         cut(&mut self.error.error_type, limits::LABEL_BYTES_MAX);
         for (text, max) in [
@@ -258,6 +260,7 @@ impl Report {
             reasons: class.reasons,
             signature,
         }
+        .redacted(&known.masking)
     }
 }
 
@@ -291,6 +294,8 @@ pub struct Knowledge {
     pub rules: SignatureRules,
     /// What kind they are; a pattern may call a failure permanent.
     pub patterns: Patterns,
+    /// What is secret in the text of errors, and not stored.
+    pub masking: Rules,
 }
 
 /// A report with what analysis found; what `settle` is given.

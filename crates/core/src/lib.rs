@@ -14,7 +14,8 @@
 //! 7. A person finds it with a [`filter`], looks, and acts; or an [`operation`] acts on all that match.
 //!    Every act is in the [`audit`] trail. Sent back, the message starts a new generation at step 2.
 //!    Whoever asked for an answer gets a [`reply`], also when the answer is that it died.
-//! 8. [`invariants`] says what must hold at every moment of this, and recounts to see that it does.
+//! 8. What is shown goes through [`masking`] first, and so does the text of errors before it is kept.
+//! 9. [`invariants`] says what must hold at every moment of this, and recounts to see that it does.
 //!
 //! This crate decides and never acts: no I/O, no clock, no randomness of its own. [`store`] is the contract
 //! of those who act.
@@ -26,6 +27,7 @@ pub mod backoff;
 pub mod breaker;
 pub mod classify;
 pub mod dead_letter;
+pub mod disclosure;
 pub mod error;
 pub mod failure;
 pub mod filter;
@@ -35,6 +37,7 @@ pub mod ids;
 pub mod invariants;
 pub mod lifecycle;
 pub mod limits;
+pub mod masking;
 pub mod message;
 pub mod metrics;
 pub mod operation;
@@ -57,3 +60,4 @@ mod sync;
 pub mod target;
 pub mod template;
 pub mod time;
+pub mod transfer;

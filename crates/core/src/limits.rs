@@ -4,6 +4,13 @@
 use crate::time::Span;
 use std::time::Duration;
 
+/// Ids that are disclosed one by one in one call; more are named by a filter.
+pub const DISCLOSE_MAX: usize = 1_000;
+/// The highest number of a death that an import may bring: exact in every reader of JSON, and as many deaths again
+/// have room after it.
+pub const DEATH_IMPORT_MAX: u64 = 1 << 53;
+/// Names of fields an operator may add to the masking rules: each is tried on every name of every payload shown.
+pub const MASKING_KEYS_MAX: usize = 500;
 /// Payload bytes of one message. Larger work belongs in object storage with a reference here; SQLite rows
 /// stay cheap to copy and a full batch stays below the frame limit of the socket.
 pub const PAYLOAD_BYTES_MAX: usize = 8 * 1024 * 1024;

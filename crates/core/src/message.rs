@@ -236,6 +236,11 @@ fn body_hash(
     hash.finalize().into()
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+const fn no_place(seq: &u64) -> bool {
+    *seq == 0
+}
+
 /// What never changes about a message, from enqueue to purge; only a redrive may send it to another queue, with
 /// another priority or number of attempts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -243,7 +248,8 @@ pub struct Envelope {
     /// The identity.
     pub id: MessageId,
     /// The place in the order of enqueues; stays through retry and redrive, so ordering keys keep their order.
-    #[serde(default)]
+    /// Each store has its own: exports leave it out.
+    #[serde(default, skip_serializing_if = "no_place")]
     pub seq: u64,
     /// The queue.
     pub queue: QueueName,
@@ -480,6 +486,7 @@ impl Record {
             lease_expires_at: lease.map(|l| l.expires_at),
             progress: self.life.progress.clone(),
             failures: Vec::new(),
+            masked: false,
         }
     }
 }
@@ -518,6 +525,9 @@ pub struct Message {
     /// What went wrong so far: the first and last ten. Filled in when one message is shown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<Failure>,
+    /// Secrets are masked: this is a view of the message, and no store takes it for the message itself.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub masked: bool,
 }
 
 /// One attempt handed to a worker.

@@ -9,6 +9,7 @@
 use crate::audit::{AuditReport, AuditRow, AuditTrimmed};
 use crate::breaker::BreakerView;
 use crate::dead_letter::{Act, ActRequest, Actor, DeadLetter, LetterDelivery, Status};
+use crate::disclosure::Disclosure;
 use crate::error::{Outcome, Refusal};
 use crate::failure::{Analysed, Category, Reason};
 use crate::filter::Filter;
@@ -512,7 +513,15 @@ pub trait Letters: Send + Sync {
     /// what statistics say, for failures from then on.
     async fn label_group(&self, id: GroupId, category: Option<Category>, actor: Actor) -> Outcome<Group>;
 
-    /// Files letters from an export. A letter whose id is here already is left alone and refused by entry.
+    /// Letters that match, oldest death first, as they go into an export ([`crate::transfer::exported`]). Whoever
+    /// shows them to somebody masks them or says so first ([`Self::disclose`]).
+    async fn export(&self, query: Query) -> Outcome<Page<DeadLetter>>;
+
+    /// Writes down that somebody is about to be shown what is masked for others (**I48**).
+    async fn disclose(&self, disclosure: Disclosure, actor: Actor) -> Outcome<()>;
+
+    /// Files letters from an export. A letter whose id is here already is left alone and refused by entry, and so is
+    /// a masked one. Into an empty store they come as they were: number of the death and group included.
     async fn import(&self, batch: Vec<DeadLetter>, actor: Actor) -> Outcome<Each<MessageId>>;
 
     /// Removes letters that another store has now, counted as purged, with one audit row each. Whoever asks

@@ -10,7 +10,7 @@ use redrive_core::filter::Filter;
 use redrive_core::ids::{MessageId, OperationId};
 use redrive_core::operation::{Operation, OperationSpec, Stage};
 use redrive_core::query::{PageRequest, Query};
-use redrive_core::store::Store;
+use redrive_core::store::{LetterState, Store};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub struct Replayed {
     pub replayed: u64,
     /// Closed because another letter with the same key was sent back.
     pub resolved: u64,
-    /// Left as they are: they changed meanwhile, are under way already, or their key was taken.
+    /// Not sent back: they changed meanwhile, are under way already, their key was taken or its work is done.
     pub skipped: u64,
     /// The operation that did it, where there was one; `redrive op show` knows it.
     pub operation: Option<OperationId>,
@@ -240,7 +240,10 @@ async fn act_each(store: &dyn Store, picks: &[Pick], act: &Act, actor: &Actor) -
             expected_version: pick.version,
         };
         let each = ask(store.act(some.iter().map(request).collect())).await?;
-        outcomes.extend(each.iter().map(Result::is_ok));
+        // One whose work is done already is closed, not sent back.
+        let sends = matches!(act, Act::Retry(_));
+        let went = |state: &LetterState| !sends || state.status == Some(Status::Retrying);
+        outcomes.extend(each.iter().map(|result| result.as_ref().is_ok_and(went)));
     }
     Ok(outcomes)
 }

@@ -6,11 +6,12 @@ use crate::engine::lease::{check_wait, deliver};
 use crate::engine::letters::check_import;
 use crate::engine::settle::Said;
 use crate::engine::tables::{Incoming, Reads, Tables, unless_damaged};
-use crate::engine::{Engine, group_reads, reads, replies, survey, text};
+use crate::engine::{Engine, export, group_reads, reads, replies, survey, text};
 use async_trait::async_trait;
 use redrive_core::audit::{AuditKey, AuditReport, AuditRow, AuditTrimmed};
 use redrive_core::breaker::BreakerView;
 use redrive_core::dead_letter::{ActRequest, Actor, DeadLetter, LetterDelivery};
+use redrive_core::disclosure::Disclosure;
 use redrive_core::error::{Outcome, Refusal};
 use redrive_core::failure::Category;
 use redrive_core::filter::Filter;
@@ -294,6 +295,14 @@ impl<A: Access> Letters for EngineStore<A> {
         let named =
             self.0.write(false, move |engine, now| engine.label_group(id, category, &actor, now)).await?;
         self.group(named).await
+    }
+
+    async fn export(&self, query: Query) -> Outcome<Page<DeadLetter>> {
+        self.0.read(move |tables, now| export::export(tables, &query, now)).await
+    }
+
+    async fn disclose(&self, disclosure: Disclosure, actor: Actor) -> Outcome<()> {
+        self.0.write(false, move |engine, now| engine.disclose(&disclosure, &actor, now)).await
     }
 
     async fn import(&self, batch: Vec<DeadLetter>, actor: Actor) -> Outcome<Each<MessageId>> {

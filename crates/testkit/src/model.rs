@@ -4,6 +4,7 @@
 //! a change, `letters` the dead-letter verbs, `pages` what only reads and the traits themselves.
 
 mod content;
+mod export;
 mod fate;
 mod groups;
 mod house;

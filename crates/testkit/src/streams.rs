@@ -314,6 +314,8 @@ pub enum Op {
     Export(usize),
     /// Import a kept copy, under a new id or its own.
     Import(usize, bool),
+    /// Say that somebody is shown a letter, nothing at all, or all that match a filter.
+    Disclose(usize, usize),
     /// Read in small pages with a filter.
     Walk(usize, usize),
     /// Where the message of a key is.
@@ -524,6 +526,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (0_u64..4, control).prop_map(|(n, c)| Op::Control(n, c)),
         1 => (0_usize..9).prop_map(Op::Export),
         2 => (0_usize..4, proptest::bool::ANY).prop_map(|(n, fresh)| Op::Import(n, fresh)),
+        1 => (0_usize..4, 0..FILTERS.len()).prop_map(|(n, what)| Op::Disclose(n, what)),
         1 => (1_usize..4, 0..FILTERS.len()).prop_map(|(limit, f)| Op::Walk(limit, f)),
         1 => (0_usize..3, 0_usize..3).prop_map(|(q, k)| Op::KeyState(q, k)),
         1 => (0_usize..2, of(0_u8..9), proptest::bool::weighted(0.2)).prop_map(|(k, v, w)| Op::Kv(k, v, w)),

@@ -5,15 +5,19 @@ use crate::args::PageArgs;
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::{CliError, Done, ExitCode};
 use crate::output::{Column, Look, Show};
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use redrive::core::audit::{AuditReport, AuditRow};
+use redrive::core::query::Page;
 use redrive::core::store::Store;
+use redrive::core::time::{Span, Time};
 
 /// The commands under `audit`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum AuditCommand {
     /// List acts, latest first
     List {
+        #[command(flatten)]
+        which: Which,
         #[command(flatten)]
         page: PageArgs,
     },
@@ -23,6 +27,70 @@ pub(crate) enum AuditCommand {
         #[arg(long, value_name = "HEAD", value_parser = head)]
         head: Option<String>,
     },
+}
+
+/// Which acts.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Which {
+    /// Only this act, such as `resolve` or `reveal`
+    #[arg(long, value_name = "ACT")]
+    act: Option<String>,
+    /// Only by this person or program
+    #[arg(long = "by", value_name = "NAME")]
+    by: Option<String>,
+    /// Only on this: an id, a queue, an operation
+    #[arg(long, value_name = "TARGET")]
+    target: Option<String>,
+    /// Only since then: a time, or how long ago
+    #[arg(long, value_name = "TIME|DURATION", value_parser = moment)]
+    since: Option<Moment>,
+    /// Only before then: a time, or how long ago
+    #[arg(long, value_name = "TIME|DURATION", value_parser = moment)]
+    until: Option<Moment>,
+}
+
+/// A time, or how long ago.
+#[derive(Clone, Copy, Debug)]
+enum Moment {
+    At(Time),
+    Ago(Span),
+}
+
+fn moment(text: &str) -> Result<Moment, String> {
+    let ago = || text.parse().map(Moment::Ago).map_err(|_| ());
+    text.parse()
+        .map(Moment::At)
+        .or_else(|_: redrive::core::time::TimeError| ago())
+        .map_err(|()| "neither a time such as 2026-01-31T12:00:00Z nor a duration such as 2h".to_owned())
+}
+
+impl Moment {
+    fn at(self, now: Time) -> Time {
+        match self {
+            Self::At(at) => at,
+            Self::Ago(span) => now.minus(span),
+        }
+    }
+}
+
+impl Which {
+    /// The rows of a page that are wanted. Rows come latest first: none that is older than `since` is looked for.
+    fn of(&self, page: Page<AuditRow>, now: Time) -> Page<AuditRow> {
+        let (since, until) = (self.since.map(|m| m.at(now)), self.until.map(|m| m.at(now)));
+        let over = page.items.last().is_some_and(|row| since.is_some_and(|since| row.entry.at < since));
+        let is =
+            |wanted: &Option<String>, found: &str| wanted.as_deref().is_none_or(|wanted| wanted == found);
+        let wanted = |row: &AuditRow| {
+            let entry = &row.entry;
+            is(&self.act, &entry.act)
+                && is(&self.by, &entry.actor)
+                && is(&self.target, &entry.target)
+                && since.is_none_or(|since| entry.at >= since)
+                && until.is_none_or(|until| entry.at < until)
+        };
+        let next = page.next.filter(|_| !over);
+        Page { items: page.items.into_iter().filter(wanted).collect(), next }
+    }
 }
 
 fn head(text: &str) -> Result<String, String> {
@@ -41,6 +109,8 @@ impl Show for AuditRow {
         Column::whole("target"),
         Column::number("count"),
         Column::text("reason"),
+        Column::text("filter"),
+        Column::text("result"),
         Column::text("detail"),
     ];
 
@@ -54,6 +124,8 @@ impl Show for AuditRow {
             entry.target.clone(),
             entry.count.to_string(),
             entry.reason.clone().unwrap_or_default(),
+            entry.filter.clone().unwrap_or_default(),
+            entry.result.clone().unwrap_or_default(),
             entry.detail.clone().unwrap_or_default(),
         ]
     }
@@ -77,8 +149,10 @@ impl Show for AuditReport {
 pub(crate) async fn run(app: &App, command: AuditCommand) -> Done {
     let store = app.open(Access::Existing, Hold::Moment).await?;
     match command {
-        AuditCommand::List { page } => {
-            pages(app, store, &page, async |store: &dyn Store, page| store.audit(page).await).await
+        AuditCommand::List { which, page } => {
+            let now = store.info().await?.now;
+            let fetch = async |store: &dyn Store, page| Ok(which.of(store.audit(page).await?, now));
+            pages(app, store, &page, fetch).await
         }
         AuditCommand::Verify { head } => {
             let report = store.audit_verify(head).await?;

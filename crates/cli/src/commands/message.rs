@@ -1,14 +1,16 @@
 //! `message`: live messages, from enqueue to the last attempt. What died is under `dlq`.
 
 use super::{each, error_text, filter, narrowed, pages, payload_text};
-use crate::args::PageArgs;
+use crate::args::{PageArgs, RevealArgs};
 use crate::confirm::confirm;
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::{CliError, Done, ExitCode};
-use crate::output::{Column, Look, Sheet, Show, escape};
+use crate::output::{Column, Look, Revealed, Sheet, Show, escape};
 use clap::Subcommand;
+use redrive::core::disclosure::{Disclosed, Disclosure};
 use redrive::core::failure::Failure;
 use redrive::core::ids::{MessageId, QueueName};
+use redrive::core::masking::Rules;
 use redrive::core::message::Message;
 use redrive::core::query::Query;
 use redrive::core::store::Store;
@@ -33,6 +35,8 @@ pub(crate) enum MessageCommand {
         /// The message
         #[arg(value_name = "ID")]
         id: MessageId,
+        #[command(flatten)]
+        reveal: RevealArgs,
     },
     /// Take waiting messages back; leased ones are refused
     Cancel {
@@ -59,6 +63,10 @@ impl Show for Message {
         Column::whole("ready_at"),
         Column::whole("enqueued_at"),
     ];
+
+    fn masked(&self, rules: &Rules) -> Option<Self> {
+        Some(rules.message(self))
+    }
 
     fn cells(&self, look: &Look) -> Vec<String> {
         let envelope = &self.envelope;
@@ -157,9 +165,16 @@ pub(crate) async fn run(app: &App, command: MessageCommand) -> Done {
             let fetch = async |s: &dyn Store, page| s.messages(Query { filter: filter.clone(), page }).await;
             pages(app, store, &page, fetch).await
         }
-        MessageCommand::Show { id } => {
+        MessageCommand::Show { id, reveal } => {
             let store = app.open(Access::Existing, Hold::Moment).await?;
-            app.out.one(&store.message(id).await?)?;
+            let message = store.message(id).await?;
+            if !reveal.reveal {
+                app.out.one(&message)?;
+                return Ok(ExitCode::Ok);
+            }
+            // First it is on record, then it is shown.
+            store.disclose(Disclosure::of(Disclosed::Message, id), app.actor(reveal.reason)).await?;
+            app.out.one(&Revealed(message))?;
             Ok(ExitCode::Ok)
         }
         MessageCommand::Cancel { ids, reason, yes } => {

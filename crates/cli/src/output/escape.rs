@@ -65,9 +65,10 @@ pub(crate) fn json(text: String) -> String {
     safe
 }
 
-/// Text for a cell of a spreadsheet: what would be taken for a formula is marked as text.
+/// Text for a cell of a spreadsheet: what would be taken for a formula is marked as text by an apostrophe. One that
+/// was there gets another, so that the text can be had back.
 pub(crate) fn cell(text: &str) -> Cow<'_, str> {
-    if text.starts_with(['=', '+', '-', '@', '\t', '\r']) {
+    if text.starts_with(['=', '+', '-', '@', '\t', '\r', '\n', '\'', '＝', '＋', '－', '＠']) {
         Cow::Owned(format!("'{text}"))
     } else {
         Cow::Borrowed(text)
@@ -109,7 +110,7 @@ mod tests {
 
     #[test]
     fn formulas_become_text() {
-        for text in ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1"] {
+        for text in ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "'=1", "＝1", "＠x"] {
             assert_eq!(cell(text), format!("'{text}"));
         }
         assert_eq!(cell("a=1"), "a=1");

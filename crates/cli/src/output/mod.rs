@@ -7,12 +7,27 @@ mod yaml;
 
 use crate::exit_code::{CliError, ExitCode};
 use clap::ValueEnum;
+use redrive::core::masking::Rules;
 use redrive::core::query::Cursor;
 use redrive::core::time::{Clock as _, Span, Time};
 use serde::{Deserialize, Serialize};
 use std::io::{self, IsTerminal as _, Write as _};
 use std::marker::PhantomData;
+use std::sync::OnceLock;
 pub(crate) use table::{Column, Sheet};
+
+/// The masking rules of this process. Until somebody says otherwise, the built-in ones.
+static RULES: OnceLock<Rules> = OnceLock::new();
+
+/// Says which rules everything that is shown goes through; the first word counts.
+pub(crate) fn mask_with(rules: Rules) {
+    let _ = RULES.set(rules);
+}
+
+/// The rules everything that is shown goes through.
+pub(crate) fn rules() -> &'static Rules {
+    RULES.get_or_init(Rules::default)
+}
 
 /// How data is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
@@ -77,6 +92,15 @@ pub(crate) trait Show: Serialize {
     /// The columns of a table of these.
     const COLUMNS: &'static [Column];
 
+    /// The item without its secrets, where it can have any. Whatever is printed goes through this; what may be seen
+    /// whole is [`Revealed`].
+    fn masked(&self, _: &Rules) -> Option<Self>
+    where
+        Self: Sized,
+    {
+        None
+    }
+
     /// One cell per column.
     fn cells(&self, look: &Look) -> Vec<String>;
 
@@ -84,6 +108,23 @@ pub(crate) trait Show: Serialize {
     fn sheet(&self, look: &Look) -> Sheet {
         let cells = self.cells(look);
         Self::COLUMNS.iter().zip(cells).fold(Sheet::default(), |sheet, (c, cell)| sheet.field(c.name, cell))
+    }
+}
+
+/// An item that is shown with its secrets, because somebody asked and that is on record.
+#[derive(Serialize)]
+#[serde(transparent)]
+pub(crate) struct Revealed<T>(pub T);
+
+impl<T: Show> Show for Revealed<T> {
+    const COLUMNS: &'static [Column] = T::COLUMNS;
+
+    fn cells(&self, look: &Look) -> Vec<String> {
+        self.0.cells(look)
+    }
+
+    fn sheet(&self, look: &Look) -> Sheet {
+        self.0.sheet(look)
     }
 }
 
@@ -115,6 +156,8 @@ impl Output {
 
     /// Prints one item.
     pub(crate) fn one<T: Show>(&self, item: &T) -> Result<(), CliError> {
+        let masked = item.masked(rules());
+        let item = masked.as_ref().unwrap_or(item);
         match self.format {
             Format::Table => self.raw(item.sheet(&self.look).render().as_bytes()),
             Format::Json => self.raw((escape::json(pretty(item)?) + "\n").as_bytes()),
@@ -169,7 +212,8 @@ impl Output {
 
     /// A few items for the person who has to decide, whatever the format of the data.
     pub(crate) fn sample<T: Show>(&self, items: &[T]) {
-        let rows: Vec<Vec<String>> = items.iter().map(|item| item.cells(&self.look)).collect();
+        let row = |item: &T| item.masked(rules()).as_ref().unwrap_or(item).cells(&self.look);
+        let rows: Vec<Vec<String>> = items.iter().map(row).collect();
         let text = table::Table::default().page(T::COLUMNS, &rows, self.room(), false);
         complain(text.trim_end());
     }
@@ -209,6 +253,8 @@ pub(crate) struct List<T> {
 impl<T: Show> List<T> {
     /// Prints some more items.
     pub(crate) fn add(&mut self, items: &[T]) -> Result<(), CliError> {
+        let masked: Option<Vec<T>> = items.iter().map(|item| item.masked(rules())).collect();
+        let items = masked.as_deref().unwrap_or(items);
         let text = match self.out.format {
             Format::Table => {
                 let rows: Vec<Vec<String>> = items.iter().map(|item| item.cells(&self.out.look)).collect();

@@ -67,7 +67,12 @@ fn letters_are_closed_reopened_noted_and_purged() {
     office.run(&["dlq", "purge", &ids[0]]).code(6).says("resolve or abandon it first");
     let purged = office.json(&["dlq", "purge", "--all", "--yes"]);
     assert_eq!(purged["succeeded"], 1);
-    office.run(&["dlq", "show", &ids[1]]).code(7);
+    assert_eq!(office.json(&["dlq", "show", &ids[1]])["status"], "purged");
+    assert_eq!(office.items(&["dlq", "list"]).len(), 1, "it is in no list that does not name it");
+    assert_eq!(office.items(&["dlq", "list", "status:purged"]).len(), 1);
+    office.run(&["dlq", "resolve", &ids[1]]).code(6).says("unpurge");
+    assert_eq!(office.json(&["dlq", "unpurge", "--all", "--yes"])["succeeded"], 1);
+    assert_eq!(office.json(&["dlq", "show", &ids[1]])["resolution"], "paid by hand");
     office.run(&["doctor"]).ok();
 }
 

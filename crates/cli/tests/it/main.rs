@@ -9,12 +9,14 @@
     reason = "a failed step in a test is a failed test; clippy.toml exempts only the test functions"
 )]
 
+mod acts;
 mod bad_input;
 mod bulk;
 mod classify;
 mod config;
 mod edit;
 mod intelligence;
+mod masking;
 mod outputs;
 mod run;
 mod signature;

@@ -29,7 +29,7 @@ fn a_message_is_worked_on_dies_is_sent_back_and_succeeds() {
     assert_eq!(letter["failures"].as_array().unwrap().len(), 2);
     assert_eq!(letter["failures"][0]["error"]["code"], "504");
     assert_eq!(letter["headers"]["tenant"], "a");
-    assert_eq!(office.run(&["dlq", "show", &id, "--payload"]).ok().stdout, payload.as_bytes());
+    assert_eq!(office.run(&["dlq", "show", &id, "--payload", "--reveal"]).ok().stdout, payload.as_bytes());
     assert_eq!(office.items(&["group", "list"])[0]["open"], 1);
     office.run(&["dlq", "stats", "--fail-if", "open>0"]).code(10).says("open>0 holds: it is 1");
     office.run(&["message", "show", &id]).code(7);

@@ -89,6 +89,9 @@ const fn parts_of(field: &Field) -> (bool, bool) {
         | Field::Deliveries
         | Field::Generation
         | Field::Redrives
+        | Field::Owner
+        | Field::Held
+        | Field::Snoozed
         | Field::Failures
         | Field::Age
         | Field::Died

@@ -97,6 +97,12 @@ impl Tree {
         }
     }
 
+    /// The place of the next leaf in the order of first sight.
+    #[must_use]
+    pub const fn next_place(&self) -> u64 {
+        self.next
+    }
+
     /// Learns a signature: says under which leaf to file the failure, and which leaves changed group.
     pub fn learn(&mut self, signature: &Signature) -> Placed {
         if let Some(leaf) = self.learned(signature.leaf) {

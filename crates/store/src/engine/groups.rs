@@ -5,7 +5,7 @@ use super::Engine;
 use super::tables::{Kept, Letter, Tables};
 use redrive_core::audit::AuditEntry;
 use redrive_core::classify::Lessons;
-use redrive_core::dead_letter::Actor;
+use redrive_core::dead_letter::{Actor, DeadLetter};
 use redrive_core::error::{Outcome, Refusal};
 use redrive_core::failure::{Analysed, Category, ErrorInfo, check_label};
 use redrive_core::group::Leaf;
@@ -119,6 +119,34 @@ impl<T: Tables> Engine<T> {
         self.teach(group, |standing| lesson(&mut standing.lessons))
     }
 
+    /// Takes in the name of the group that a letter was in elsewhere, before its leaf, so that it is the older one.
+    pub(super) fn expect_group(&mut self, letter: &DeadLetter) -> Kept<()> {
+        let known = self.group_of(letter.group)?.is_some() || self.group_of(letter.file.leaf)?.is_some();
+        if known || letter.group == letter.file.leaf {
+            return Ok(());
+        }
+        self.put_alone(letter.group, &letter.signature, &letter.error)
+    }
+
+    /// Puts a leaf into the group it was in elsewhere. Groups only ever grow: what is together here stays together.
+    pub(super) fn put_into_group(&mut self, leaf: LeafId, group: GroupId, now: Time) -> Kept<()> {
+        let (Some(here), Some(there)) = (self.group_of(leaf)?, self.group_of(group)?) else { return Ok(()) };
+        if here == there {
+            return Ok(());
+        }
+        let moved = self.tree()?.merge(&[there, here]);
+        let name = self.group_of(leaf)?;
+        self.regroup(moved, name, now)
+    }
+
+    /// A leaf of which no more than this is known.
+    fn put_alone(&mut self, id: LeafId, template: &str, error: &ErrorInfo) -> Kept<()> {
+        let n = self.tree()?.next_place();
+        let leaf = Leaf { n, ..Leaf::alone(id, template.to_owned(), error.error_type.clone()) };
+        self.tree()?.restore(&leaf);
+        self.add_leaf(&leaf)
+    }
+
     /// Takes in a failure that was filed elsewhere, under the name it has there unless the tree knows better.
     pub(super) fn adopt(&mut self, id: LeafId, template: &str, error: &ErrorInfo, now: Time) -> Kept<LeafId> {
         let sign = Signature::of(error);
@@ -126,9 +154,7 @@ impl<T: Tables> Engine<T> {
             return self.learn_leaf(&sign, now);
         }
         if self.group_of(id)?.is_none() {
-            let leaf = Leaf::alone(id, template.to_owned(), error.error_type.clone());
-            self.tree()?.restore(&leaf);
-            self.add_leaf(&leaf)?;
+            self.put_alone(id, template, error)?;
         }
         Ok(id)
     }

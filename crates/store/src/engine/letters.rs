@@ -17,12 +17,12 @@ use redrive_core::message::{NewMessage, Slip};
 use redrive_core::metrics::{self, Event, Timer};
 use redrive_core::policy::QueuePolicy;
 use redrive_core::progress::Progress;
-use redrive_core::revision::{Content, check_lineage};
 use redrive_core::store::{
     Each, KeyState, LetterLeaseRequest, LetterSettle, LetterSettlement, LetterState, check_lease,
     check_snooze,
 };
 use redrive_core::time::Time;
+use redrive_core::transfer::{self, death_of_import};
 
 /// Turns per-entry outcomes into results; an error of the store ends the batch.
 pub(super) fn each<I, R>(batch: Vec<I>, mut one: impl FnMut(I) -> Outcome<R>) -> Outcome<Each<R>> {
@@ -328,7 +328,7 @@ impl<T: Tables> Engine<T> {
         self.ensure_queue(&letter.message.envelope.queue, &QueuePolicy::default())?;
         let heads = self.heads()?;
         heads.seq += 1;
-        heads.death += 1;
+        heads.death = death_of_import(letter.death, heads.death);
         let (seq, death) = (heads.seq, heads.death);
         let envelope = &letter.message.envelope;
         let rules = self.queue(&envelope.queue)?.policy.breaker.clone();
@@ -337,8 +337,10 @@ impl<T: Tables> Engine<T> {
         let ttl = letter.message.envelope.ttl;
         self.tables.put_body(seq, body, ttl, letter.message.envelope.enqueued_at)?;
         let template = letter.signature.clone();
+        self.expect_group(&letter)?;
         letter.file.leaf = self.adopt(letter.file.leaf, &template, &letter.error, now)?;
         self.import_history(&slip, &letter, now)?;
+        self.put_into_group(letter.file.leaf, letter.group, now)?;
         for revision in std::mem::take(&mut letter.revisions) {
             self.tables.add_revision(&slip, revision.n, &revision.content)?;
         }
@@ -401,7 +403,7 @@ fn imported(letter: DeadLetter, slip: Slip, death: u64) -> Letter {
 /// Refuses an imported letter that no enqueue would have let in, and takes it apart for packing.
 pub(crate) fn check_import(letter: &DeadLetter) -> Result<NewMessage, Refusal> {
     let new = super::edit::as_new(&letter.message.envelope);
-    check_lineage(&letter.file, &Content::of(&letter.message.envelope), &letter.revisions)?;
+    transfer::check_import(letter)?;
     new.check()?;
     let kept = letter.message.failures.len();
     if kept > 2 * limits::HISTORY_EDGE as usize || kept > letter.message.failed as usize {

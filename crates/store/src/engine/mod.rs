@@ -14,6 +14,7 @@ mod lives;
 pub(crate) mod tables;
 
 pub(crate) mod enqueue;
+pub(crate) mod export;
 pub(crate) mod lease;
 pub(crate) mod letters;
 mod maintain;

@@ -16,7 +16,7 @@ use redrive_core::metrics::{self, QueueStats, Stats, Tallies};
 use redrive_core::operation::{Member, Operation, Preview};
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Cursor, Page, PageRequest, Query};
-use redrive_core::revision::Revision;
+use redrive_core::revision::{Content, Revision};
 use redrive_core::store::{Drawer, KeyState, Queue};
 use redrive_core::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
@@ -160,6 +160,7 @@ fn bare(slip: &Slip) -> Envelope {
         id: slip.id,
         seq: slip.seq,
         queue: slip.queue.clone(),
+        origin: slip.origin.clone(),
         kind: slip.kind.clone(),
         priority: slip.priority,
         payload: Payload::default(),
@@ -198,11 +199,16 @@ pub(crate) fn letter(tables: &dyn Reads, id: MessageId, now: Time) -> Outcome<De
 pub(crate) fn revisions(tables: &dyn Reads, id: MessageId) -> Outcome<Vec<Revision>> {
     let letter = tables.letter(id)?.ok_or(Refusal::NoSuchLetter { id })?;
     let envelope = tables.envelope(&letter.slip)?;
-    let mut earlier = Vec::new();
+    Ok(Revision::list(&letter.file, &envelope, earlier_contents(tables, &letter)?))
+}
+
+/// What a letter said before, by number.
+pub(super) fn earlier_contents(tables: &dyn Reads, letter: &Letter) -> Kept<Vec<(u32, Content)>> {
+    let mut kept = Vec::new();
     for n in tables.revision_numbers(&letter.slip)? {
-        earlier.extend(tables.revision(&letter.slip, n)?.map(|content| (n, content)));
+        kept.extend(tables.revision(&letter.slip, n)?.map(|content| (n, content)));
     }
-    Ok(Revision::list(&letter.file, &envelope, earlier))
+    Ok(kept)
 }
 
 /// What an operation would touch.

@@ -10,6 +10,7 @@ use protocol::{Call, Hello, VERSION, receive, send};
 use redrive_core::audit::{AuditReport, AuditRow, AuditTrimmed};
 use redrive_core::breaker::BreakerView;
 use redrive_core::dead_letter::{ActRequest, Actor, DeadLetter, LetterDelivery};
+use redrive_core::disclosure::Disclosure;
 use redrive_core::error::{Error, Outcome, StoreError, StoreErrorKind};
 use redrive_core::failure::Category;
 use redrive_core::filter::Filter;
@@ -331,6 +332,12 @@ impl Letters for RemoteStore {
     }
     async fn label_group(&self, id: GroupId, category: Option<Category>, actor: Actor) -> Outcome<Group> {
         self.call(Call::LabelGroup(id, category, actor)).await
+    }
+    async fn export(&self, query: Query) -> Outcome<Page<DeadLetter>> {
+        self.call(Call::Export(query)).await
+    }
+    async fn disclose(&self, disclosure: Disclosure, actor: Actor) -> Outcome<()> {
+        self.call(Call::Disclose(disclosure, actor)).await
     }
     async fn import(&self, batch: Vec<DeadLetter>, actor: Actor) -> Outcome<Each<MessageId>> {
         self.call(Call::Import(batch, actor)).await

@@ -2,6 +2,7 @@
 //! and its answer. The types are the store's own; nothing is translated.
 
 use redrive_core::dead_letter::{ActRequest, Actor, DeadLetter};
+use redrive_core::disclosure::Disclosure;
 use redrive_core::error::{StoreError, StoreErrorKind};
 use redrive_core::failure::Category;
 use redrive_core::filter::Filter;
@@ -64,6 +65,8 @@ pub(super) enum Call {
     Markers(PageRequest),
     MergeGroups(Vec<GroupId>, Actor),
     LabelGroup(GroupId, Option<Category>, Actor),
+    Export(Query),
+    Disclose(Disclosure, Actor),
     Import(Vec<DeadLetter>, Actor),
     HandOver(Vec<HandOver>, Actor),
     IndexText(usize),

@@ -127,6 +127,8 @@ async fn answer(stream: &mut UnixStream, store: &dyn Store, call: Call) -> Resul
         Call::LabelGroup(id, category, actor) => {
             reply(stream, store.label_group(id, category, actor).await).await
         }
+        Call::Export(query) => reply(stream, store.export(query).await).await,
+        Call::Disclose(what, actor) => reply(stream, store.disclose(what, actor).await).await,
         Call::Import(batch, actor) => reply(stream, store.import(batch, actor).await).await,
         Call::IndexText(limit) => reply(stream, store.index_text(limit).await).await,
         Call::Preview(filter, sample) => reply(stream, store.preview(filter, sample).await).await,

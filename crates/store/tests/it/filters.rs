@@ -320,7 +320,7 @@ async fn every_evaluator_gives_the_same_answer() {
             1 => {
                 world.stir().await;
                 assert!(world.store.index_text(30).await.unwrap().more);
-                let groups = world.store.groups(PageRequest::first(10)).await.unwrap().items;
+                let groups = world.store.groups(PageRequest::first(10).into()).await.unwrap().items;
                 world
                     .store
                     .merge_groups(groups.iter().take(2).map(|g| g.id).collect(), actor.clone())

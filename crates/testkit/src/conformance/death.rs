@@ -5,7 +5,7 @@ use super::Stage;
 use super::kit::{BACKOFF, failed, failure, fresh, hopeless, new, operator, q, refused, rules, secs};
 use crate::clock::START;
 use crate::ids::message_id;
-use redrive_core::dead_letter::{Act, ActRequest, Actor, DeadLetter, File, Note, Status};
+use redrive_core::dead_letter::{Act, ActRequest, Actor, DeadLetter, File, Note, Redriven, Status};
 use redrive_core::error::Refusal;
 use redrive_core::failure::{Failure, Reason, Route};
 use redrive_core::invariants::Counts;
@@ -82,6 +82,11 @@ fn first_death(
         death,
         revisions: Vec::new(),
     }
+}
+
+/// What a file says of a redrive that kept its queue.
+fn redriven(at: redrive_core::time::Time) -> Option<Redriven> {
+    Some(Redriven { at, by: "ada".into(), to: None })
 }
 
 pub(super) async fn i32_i33_a_death_is_one_whole_letter(stage: &Stage<'_>) {
@@ -170,7 +175,14 @@ pub(super) async fn trap2_trap3_a_retry_starts_again_and_forgets_nothing(stage: 
     assert_eq!(stage.message(id).await, revived, "id, place and time of enqueue stay");
     let retrying = DeadLetter {
         message: revived,
-        file: File { status: Status::Retrying, redrives: 1, version: 2, available_at: now, ..letter.file },
+        file: File {
+            status: Status::Retrying,
+            redrives: 1,
+            redriven: redriven(now),
+            version: 2,
+            available_at: now,
+            ..letter.file
+        },
         eligible: false,
         ..letter
     };
@@ -217,6 +229,7 @@ pub(super) async fn success_after_a_retry_closes_the_letter(stage: &Stage<'_>) {
         file: File {
             status: Status::Resolved,
             redrives: 1,
+            redriven: redriven(START),
             version: 3,
             resolution: Some("retried".into()),
             closed_at: Some(now),
@@ -280,6 +293,7 @@ pub(super) async fn a_second_death_reopens_the_same_letter(stage: &Stage<'_>) {
             recoverability: cause.recoverability,
             alert: false,
             redrives: 1,
+            redriven: redriven(START),
             last_failed_at: Some(now),
             dead_at: now,
             available_at: now,

@@ -299,8 +299,8 @@ pub(super) async fn a_full_queue_refuses_by_count(stage: &Stage<'_>) {
     assert_eq!(stage.try_send(new(1, "q")).await.map(|r| r.duplicate), Ok(true), "a repeat needs no room");
     stage.settle(delivery.token, hopeless("Bad")).await.expect("held");
     stage.send(new(3, "q")).await;
-    assert!(stage.act(delivery.token.id, Act::retry()).await.is_ok(), "a redrive is not limited");
-    assert_eq!(stage.counts("q").await.waiting, 3);
+    assert!(stage.act(delivery.token.id, Act::retry()).await.is_err(), "a redrive needs room as well");
+    assert_eq!(stage.counts("q").await.waiting, 2);
 }
 
 pub(super) async fn a_full_queue_refuses_by_bytes(stage: &Stage<'_>) {

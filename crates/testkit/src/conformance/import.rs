@@ -1,17 +1,24 @@
-//! Laws of `import`: a letter that left by export comes back as it was.
+//! Laws of `export`, `import` and `disclose`: a letter that left by export comes back as it was, and who was shown
+//! what is on record.
 
 use super::Stage;
-use super::kit::{BACKOFF, failed, failure, hopeless, new, operator, q, rules, secs};
+use super::kit::{BACKOFF, failed, failure, field, hopeless, new, operator, q, refused, rules, secs};
 use crate::clock::START;
 use crate::ids::message_id;
 use redrive_core::audit::AuditEntry;
-use redrive_core::dead_letter::{Act, DeadLetter, File, Status};
+use redrive_core::dead_letter::{Act, Actor, DeadLetter, File, Status};
+use redrive_core::disclosure::{Disclosed, Disclosure};
 use redrive_core::error::Refusal;
+use redrive_core::filter::Filter;
+use redrive_core::ids::GroupId;
 use redrive_core::invariants::Counts;
 use redrive_core::lifecycle::State;
+use redrive_core::masking::Rules;
 use redrive_core::message::{Envelope, Message, NewMessage};
 use redrive_core::policy::QueuePolicy;
+use redrive_core::query::{Cursor, PageRequest, Query};
 use redrive_core::store::{HandOver, LetterLeaseRequest, Settle};
+use redrive_core::transfer::exported;
 
 impl Stage<'_> {
     /// Takes a letter out at once; what is purged stays for a while.
@@ -140,4 +147,120 @@ pub(super) async fn closed_letters_come_back_closed(stage: &Stage<'_>) {
     assert_eq!((group.open, group.total), (0, 2));
     stage.clock.set(START.plus(QueuePolicy::default().retention));
     assert_eq!(stage.store.reap(10).await.expect("answers").letters_expired, 1);
+}
+
+pub(super) async fn an_export_is_oldest_first_and_without_what_is_only_this_stores(stage: &Stage<'_>) {
+    for n in 1..=5 {
+        stage.dead(new(n, if n == 3 { "other" } else { "q" }), "Bad").await;
+    }
+    let wish = LetterLeaseRequest { dlq: q("q-dlq"), max: 1, lease_for: None, worker: "c".into() };
+    let drawn = stage.store.lease_letters(wish).await.expect("answers").remove(0).letter;
+    assert_eq!((drawn.id(), drawn.file.consumer.is_some()), (message_id(1), true));
+    let filter: Filter = Filter::parse("queue:q").expect("a filter");
+    let (mut met, mut cursor) = (Vec::new(), None);
+    loop {
+        let page = PageRequest { limit: Some(2), cursor };
+        let page = stage.store.export(Query { filter: filter.clone(), page }).await.expect("answers");
+        met.extend(page.items);
+        cursor = page.next;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    let ids: Vec<_> = met.iter().map(|letter| (letter.id(), letter.death)).collect();
+    assert_eq!(ids, [1, 2, 4, 5].map(|n| (message_id(n), n)));
+    for letter in met {
+        assert_eq!((letter.message.envelope.seq, letter.file.consumer.as_ref()), (0, None));
+        assert_eq!(letter, exported(stage.letter(letter.id()).await));
+    }
+    let foreign = PageRequest { limit: None, cursor: Some(Cursor::after("l", 1)) };
+    let foreign = Query { page: foreign, ..Query::default() };
+    assert_eq!(field(refused(stage.store.export(foreign).await)), "cursor");
+}
+
+pub(super) async fn a_masked_letter_is_not_taken_for_the_letter(stage: &Stage<'_>) {
+    let mut letter = stage.dead(new(1, "q"), "Bad").await;
+    stage.remove(letter.id()).await;
+    letter = Rules::default().letter(&letter);
+    let before = stage.seen().await;
+    let each = stage.store.import(vec![letter.clone()], operator()).await.expect("answers");
+    match &each[0] {
+        Err(Refusal::Invalid { field, why }) => assert!(field == "masked" && why.contains("--full")),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(stage.seen().await, before);
+    letter.message.masked = false;
+    assert!(stage.store.import(vec![letter], operator()).await.expect("answers")[0].is_ok());
+}
+
+pub(super) async fn an_imported_death_keeps_its_number_where_that_keeps_the_order(stage: &Stage<'_>) {
+    let first = stage.dead(new(1, "q"), "Bad").await;
+    let with = |n: u64, death: u64| {
+        let mut letter = first.clone();
+        (letter.message.envelope.id, letter.death) = (message_id(n), death);
+        letter
+    };
+    let batch = vec![with(2, 9), with(3, 4), with(4, 11), with(5, u64::MAX)];
+    let each = stage.store.import(batch, operator()).await.expect("answers");
+    assert!(each.iter().all(Result::is_ok), "{each:?}");
+    let next = stage.dead(new(6, "q"), "Bad").await.id();
+    let mut deaths = Vec::new();
+    for n in 1..=5 {
+        deaths.push(stage.letter(message_id(n)).await.death);
+    }
+    assert_eq!((deaths, stage.letter(next).await.death), (vec![1, 9, 10, 11, 12], 13));
+}
+
+pub(super) async fn an_imported_letter_stays_in_the_group_it_was_in(stage: &Stage<'_>) {
+    let here = stage.dead(new(1, "q"), "Here").await;
+    let mut first = stage.dead(new(2, "q"), "One").await;
+    let mut second = stage.dead(new(3, "q"), "Two").await;
+    for letter in [&first, &second] {
+        stage.remove(letter.id()).await;
+    }
+    // Elsewhere both causes were put into one group whose first cause this store has never seen.
+    let foreign = GroupId::new(77);
+    for (n, letter) in [(4, &mut first), (5, &mut second)] {
+        letter.message.envelope.id = message_id(n);
+        letter.file.leaf = GroupId::new(1_000 + n);
+        letter.message.failures[0].leaf = letter.file.leaf;
+        letter.group = foreign;
+    }
+    let each = stage.store.import(vec![first, second], operator()).await.expect("answers");
+    assert!(each.iter().all(Result::is_ok), "{each:?}");
+    for n in [4, 5] {
+        let letter = stage.letter(message_id(n)).await;
+        assert_eq!((letter.group, letter.file.leaf), (foreign, GroupId::new(1_000 + n)));
+    }
+    let group = stage.store.group(GroupId::new(1_005)).await.expect("any of its names leads to it");
+    assert_eq!((group.id, group.open, group.total), (foreign, 2, 2));
+    // What is together here stays together under its own name.
+    let mut third = here.clone();
+    (third.message.envelope.id, third.group) = (message_id(6), foreign);
+    stage.store.import(vec![third], operator()).await.expect("answers")[0].clone().expect("unknown");
+    assert_eq!(stage.letter(message_id(6)).await.group, here.group);
+    assert_eq!(stage.letter(message_id(4)).await.group, here.group, "one cause, and the oldest name stays");
+}
+
+pub(super) async fn i48_who_is_shown_what_is_masked_is_on_record(stage: &Stage<'_>) {
+    let id = stage.dead(new(1, "q"), "Bad").await.id();
+    let actor = Actor { reason: Some("ticket 7".into()), ..operator() };
+    let one = Disclosure::of(Disclosed::Payload, id);
+    stage.store.disclose(one, actor.clone()).await.expect("answers");
+    let filter = Filter::parse("queue:q").expect("a filter");
+    let many = Disclosure::matching(Disclosed::Export, filter, 41);
+    stage.store.disclose(many.clone(), actor.clone()).await.expect("answers");
+    let row = |target: String, count| AuditEntry::new(stage.now(), &actor, "reveal", target, count);
+    let expected = [
+        row(id.to_string(), 1).with_detail("payload"),
+        row("letters".into(), 41).with_detail("export").with_filter("queue:q"),
+    ];
+    assert_eq!(stage.trail().await, expected);
+    let nothing = Disclosure { filter: None, ..many.clone() };
+    assert_eq!(field(refused(stage.store.disclose(nothing, actor.clone()).await)), "disclosure");
+    let both = Disclosure { ids: vec![id], ..many.clone() };
+    assert_eq!(field(refused(stage.store.disclose(both, actor).await)), "disclosure");
+    let nobody = Actor { name: "x".repeat(1_000), ..operator() };
+    assert_eq!(field(refused(stage.store.disclose(many, nobody).await)), "actor");
+    assert_eq!(stage.trail().await.len(), 2);
 }

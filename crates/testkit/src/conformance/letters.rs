@@ -288,5 +288,9 @@ pub(super) async fn drawers_count_their_letters_by_status(stage: &Stage<'_>) {
     assert_eq!(stage.seen().await.comparable().drawers, expected);
     stage.act(message_id(5), Act::Abandon).await.expect("pending");
     stage.act(message_id(5), Act::Purge).await.expect("closed");
+    let purged = drawer("a-dlq", &[(Status::Purged, 1)]);
+    assert_eq!(stage.seen().await.comparable().drawers[0], purged, "it can be taken back");
+    stage.clock.advance(limits::PURGE_UNDO);
+    stage.store.reap(10).await.expect("answers");
     assert_eq!(stage.seen().await.comparable().drawers[0], drawer("a-dlq", &[]), "it had letters");
 }

@@ -20,7 +20,7 @@ use redrive_core::store::Settle;
 use redrive_core::time::{Span, Time};
 
 impl Stage<'_> {
-    async fn status(&self, id: GroupId) -> GroupStatus {
+    async fn group_status(&self, id: GroupId) -> GroupStatus {
         self.store.group(id).await.expect("the group is known").status
     }
 
@@ -87,7 +87,7 @@ pub(super) async fn the_table_of_a_groups_life(stage: &Stage<'_>) {
                     stage.dead(new(1_000 + n, "q"), &error).await;
                 }
             }
-            assert_eq!(stage.status(id).await, *status, "the way there");
+            assert_eq!(stage.group_status(id).await, *status, "the way there");
             let before = stage.seen().await;
             let found = stage.store.act_on_group(id, act(name), operator()).await;
             if wanted == "refused" {
@@ -110,13 +110,13 @@ pub(super) async fn resolving_a_group_leaves_its_letters_alone(stage: &Stage<'_>
     // Letters that people close or open are no sign that the cause is gone or back.
     stage.act(first.id(), Act::Resolve).await.expect("pending");
     stage.act(first.id(), Act::Reopen).await.expect("closed");
-    assert_eq!(stage.status(group.id).await, GroupStatus::Resolved);
+    assert_eq!(stage.group_status(group.id).await, GroupStatus::Resolved);
     stage.dead(new(2, "q"), "Other").await;
-    assert_eq!(stage.status(group.id).await, GroupStatus::Resolved, "another cause");
+    assert_eq!(stage.group_status(group.id).await, GroupStatus::Resolved, "another cause");
     stage.dead(new(3, "q"), "Bad").await;
-    assert_eq!(stage.status(group.id).await, GroupStatus::Regressed, "it came back");
+    assert_eq!(stage.group_status(group.id).await, GroupStatus::Regressed, "it came back");
     stage.dead(new(4, "q"), "Bad").await;
-    assert_eq!(stage.status(group.id).await, GroupStatus::Regressed);
+    assert_eq!(stage.group_status(group.id).await, GroupStatus::Regressed);
 }
 
 pub(super) async fn success_of_the_last_open_letter_resolves_and_the_next_death_brings_it_back(
@@ -130,19 +130,19 @@ pub(super) async fn success_of_the_last_open_letter_resolves_and_the_next_death_
     let group = failure("Bad").signature.leaf;
     stage.redeem(ids[0], "q").await;
     stage.act(ids[1], Act::Abandon).await.expect("pending");
-    assert_eq!((stage.status(group).await, stage.tally_open(group).await), (GroupStatus::New, 1));
+    assert_eq!((stage.group_status(group).await, stage.tally_open(group).await), (GroupStatus::New, 1));
     stage.redeem(ids[2], "q").await;
-    assert_eq!((stage.status(group).await, stage.tally_open(group).await), (GroupStatus::Resolved, 0));
+    assert_eq!((stage.group_status(group).await, stage.tally_open(group).await), (GroupStatus::Resolved, 0));
     // A failure that is not a death does not bring it back; a death does.
     stage.set("q", unwatched(2)).await;
     stage.send(new(9, "q")).await;
     stage.settle(stage.take_one("q").await.token, failed("Bad")).await.expect("held");
-    assert_eq!(stage.status(group).await, GroupStatus::Resolved);
+    assert_eq!(stage.group_status(group).await, GroupStatus::Resolved);
     stage.clock.advance(BACKOFF);
     stage.settle(stage.take_one("q").await.token, failed("Bad")).await.expect("held");
-    assert_eq!(stage.status(group).await, GroupStatus::Regressed);
+    assert_eq!(stage.group_status(group).await, GroupStatus::Regressed);
     stage.redeem(new(9, "q").id, "q").await;
-    assert_eq!(stage.status(group).await, GroupStatus::Resolved, "and resolved again");
+    assert_eq!(stage.group_status(group).await, GroupStatus::Resolved, "and resolved again");
     let told: Vec<(String, String)> = stage.trail().await.into_iter().map(|e| (e.act, e.target)).collect();
     let mine = |act: &str| told.iter().filter(|(a, t)| a == act && *t == group.to_string()).count();
     assert_eq!((mine("resolve group"), mine("group came back")), (2, 1), "the trail tells it too");
@@ -153,7 +153,7 @@ pub(super) async fn success_of_the_last_open_letter_resolves_and_the_next_death_
     // Emptied by hand: nobody knows whether the cause is gone.
     let other = stage.dead(new(20, "q"), "Other").await;
     stage.act(other.id(), Act::Resolve).await.expect("pending");
-    assert_eq!(stage.status(other.group).await, GroupStatus::New);
+    assert_eq!(stage.group_status(other.group).await, GroupStatus::New);
 }
 
 impl Stage<'_> {
@@ -172,22 +172,22 @@ pub(super) async fn what_is_ignored_comes_back_when_its_time_or_count_is_over(st
     let id = stage.dead(new(2, "q"), "Bad").await.id();
     stage.redeem(id, "q").await;
     stage.redeem(new(1, "q").id, "q").await;
-    assert_eq!(stage.status(group).await, GroupStatus::Ignored, "neither death nor success ends it");
+    assert_eq!(stage.group_status(group).await, GroupStatus::Ignored, "neither death nor success ends it");
     stage.clock.advance(secs(60));
     let back = stage.detail(group).await;
     assert_eq!((back.group.status, back.since, back.ignored), (GroupStatus::New, Some(until), None));
     stage.say(group, GroupAct::Ignore { until: None, count: Some(2) }).await;
     stage.dead(new(3, "q"), "Bad").await;
-    assert_eq!(stage.status(group).await, GroupStatus::Ignored);
+    assert_eq!(stage.group_status(group).await, GroupStatus::Ignored);
     assert_eq!(stage.detail(group).await.ignored.and_then(|i| i.deaths), Some(1));
     stage.dead(new(4, "q"), "Bad").await;
-    assert_eq!(stage.status(group).await, GroupStatus::New);
+    assert_eq!(stage.group_status(group).await, GroupStatus::New);
     stage.say(group, GroupAct::Ignore { until: None, count: None }).await;
     stage.clock.advance(Span::from_days(3_000));
     stage.dead(new(5, "q"), "Bad").await;
-    assert_eq!(stage.status(group).await, GroupStatus::Ignored, "until somebody reopens it");
+    assert_eq!(stage.group_status(group).await, GroupStatus::Ignored, "until somebody reopens it");
     stage.say(group, GroupAct::Reopen).await;
-    assert_eq!(stage.status(group).await, GroupStatus::New);
+    assert_eq!(stage.group_status(group).await, GroupStatus::New);
 }
 
 pub(super) async fn i48_people_look_after_groups_and_the_trail_says_who(stage: &Stage<'_>) {

@@ -341,6 +341,11 @@ pub const LAWS: &[Law] = laws! {
         a_letter_that_is_here_is_left_alone,
         a_letter_comes_to_a_store_that_knows_nothing_of_it,
         i38_a_letter_is_not_imported_into_a_drawer,
+        an_export_is_oldest_first_and_without_what_is_only_this_stores,
+        a_masked_letter_is_not_taken_for_the_letter,
+        an_imported_death_keeps_its_number_where_that_keeps_the_order,
+        an_imported_letter_stays_in_the_group_it_was_in,
+        i48_who_is_shown_what_is_masked_is_on_record,
         what_was_in_flight_comes_back_pending,
         closed_letters_come_back_closed,
     }

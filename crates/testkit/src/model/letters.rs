@@ -13,12 +13,12 @@ use redrive_core::metrics::Event;
 use redrive_core::operation::{Member, MemberOutcome, Operation, Stage};
 use redrive_core::poison::Release;
 use redrive_core::progress::Progress;
-use redrive_core::revision::{Content, check_lineage};
 use redrive_core::store::{
     HandOver, KeyState, LetterLeaseRequest, LetterSettle, LetterSettlement, LetterState, Reaped, check_lease,
     check_snooze,
 };
 use redrive_core::time::Time;
+use redrive_core::transfer::{check_import, death_of_import};
 use std::collections::BTreeSet;
 
 impl Books {
@@ -391,13 +391,14 @@ impl Books {
         now: Time,
     ) -> Result<MessageId, Refusal> {
         let id = letter.id();
-        check_lineage(&letter.file, &Content::of(&letter.message.envelope), &letter.revisions)?;
+        check_import(&letter)?;
         if self.live_at(id).is_some() || self.letter_at(id).is_some() {
             return Err(Refusal::IdConflict { id });
         }
-        let DeadLetter { mut message, mut file, signature, error, revisions, .. } = letter;
+        self.check_new(&letter.message.envelope.queue)?;
+        self.expect_group(&letter);
+        let DeadLetter { mut message, mut file, signature, error, group, death, revisions, .. } = letter;
         let mut envelope = message.envelope;
-        self.check_new(&envelope.queue)?;
         let counts = &mut self.queues.entry(envelope.queue.clone()).or_default().counts;
         counts.enqueued += 1;
         *(if file.status == Status::Purged { &mut counts.purged } else { &mut counts.dead }) += 1;
@@ -417,6 +418,7 @@ impl Books {
         }
         let open = i64::from(!file.status.is_closed());
         file.leaf = self.adopt(file.leaf, &signature, &error, now);
+        self.join_group(file.leaf, group, now);
         self.tally(&envelope, file.leaf, [open, 1, 0], now);
         // The kept history is the first and the last ten of `failed`: number it so that it goes on right.
         let kept = u32::try_from(message.failures.len()).expect("bounded");
@@ -438,7 +440,7 @@ impl Books {
             file.status = Status::Pending;
         }
         (file.consumer, file.consumer_until) = (None, None);
-        self.deaths += 1;
+        self.deaths = death_of_import(death, self.deaths);
         self.drawers.insert(file.dlq.clone());
         self.letters.push(Letter {
             record: Record { envelope, life },

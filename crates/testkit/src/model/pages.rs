@@ -7,6 +7,7 @@ use redrive_core::audit::{
 };
 use redrive_core::breaker::BreakerView;
 use redrive_core::dead_letter::{Act, ActRequest, Actor, DeadLetter, LetterDelivery};
+use redrive_core::disclosure::Disclosure;
 use redrive_core::error::{Outcome, Refusal};
 use redrive_core::failure::Failure;
 use redrive_core::failure::{Category, check_label};
@@ -88,7 +89,7 @@ impl Books {
     }
 
     /// Every letter, latest death first.
-    fn show_letters(&self, now: Time) -> Vec<DeadLetter> {
+    pub(super) fn show_letters(&self, now: Time) -> Vec<DeadLetter> {
         let mut all: Vec<DeadLetter> = self.letters.iter().map(|l| self.show_letter(l, now)).collect();
         all.sort_by_key(|l| latest(l.death));
         all
@@ -466,6 +467,15 @@ impl Letters for Model {
             Ok::<_, Refusal>(name)
         })?;
         self.group(name).await
+    }
+
+    async fn export(&self, query: Query) -> Outcome<Page<DeadLetter>> {
+        let after = query.page.position("x")?.unwrap_or(0);
+        self.at(|b, now| Ok(b.export(&query, after, now)))
+    }
+
+    async fn disclose(&self, disclosure: Disclosure, actor: Actor) -> Outcome<()> {
+        self.at(|b, now| Ok(b.disclose(&disclosure, &actor, now)?))
     }
 
     async fn import(&self, batch: Vec<DeadLetter>, actor: Actor) -> Outcome<Each<MessageId>> {

@@ -3,7 +3,7 @@
 
 use super::{Books, Letter};
 use redrive_core::breaker::{Breaker, BreakerPolicy, BreakerView, Signal, Stance};
-use redrive_core::dead_letter::Actor;
+use redrive_core::dead_letter::{Actor, DeadLetter};
 use redrive_core::error::Refusal;
 use redrive_core::failure::{Analysed, ErrorInfo, Report};
 use redrive_core::filter::Filter;
@@ -170,11 +170,33 @@ impl Books {
         if failure.signature.leaf == leaf {
             return self.place(failure, now).signature.leaf;
         } else if !self.leaves.iter().any(|l| l.id == leaf) {
-            let alone = Leaf::alone(leaf, template.into(), error.error_type.clone());
-            self.tree.restore(&alone);
-            self.leaves.push(alone);
+            self.know(leaf, template, error);
         }
         leaf
+    }
+
+    /// A leaf of which only the name is known.
+    fn know(&mut self, leaf: LeafId, template: &str, error: &ErrorInfo) {
+        let n = self.tree.next_place();
+        let alone = Leaf { n, ..Leaf::alone(leaf, template.into(), error.error_type.clone()) };
+        self.tree.restore(&alone);
+        self.leaves.push(alone);
+    }
+
+    /// Takes in the name of a letter's group, unless this store knows it or the letter's leaf.
+    pub(super) fn expect_group(&mut self, letter: &DeadLetter) {
+        let (leaf, group) = (letter.file.leaf, letter.group);
+        if group != leaf && !self.leaves.iter().any(|l| l.id == leaf || l.id == group) {
+            self.know(group, &letter.signature, &letter.error);
+        }
+    }
+
+    /// A letter's leaf and the group it was in elsewhere are one group here.
+    pub(super) fn join_group(&mut self, leaf: LeafId, group: GroupId, now: Time) {
+        if self.leaves.iter().any(|l| l.id == group) && self.group_of(leaf) != self.group_of(group) {
+            let moved = self.tree.merge(&[self.group_of(group), self.group_of(leaf)]);
+            self.regroup(moved, now);
+        }
     }
 
     /// Looks at a failed delivery in the light of all that is known.

@@ -7,6 +7,7 @@ use crate::clock::TestClock;
 use crate::ids::{message_id, operation_id};
 use crate::observe::Seen;
 use redrive_core::dead_letter::{ActRequest, Actor, DeadLetter, LetterDelivery};
+use redrive_core::disclosure::{Disclosed, Disclosure};
 use redrive_core::error::{Error, Outcome, Refusal};
 use redrive_core::failure::{Category, ErrorInfo, Report};
 use redrive_core::filter::Filter;
@@ -21,6 +22,7 @@ use redrive_core::store::{
     VerifyRequest,
 };
 use redrive_core::time::{Clock as _, Span, Time};
+use redrive_core::transfer::exported;
 use std::fmt::Debug;
 
 /// Runs a stream on two empty stores that share a clock.
@@ -214,6 +216,7 @@ impl Pair<'_> {
                 same(self.a.mark(text.clone(), actor()).await, self.b.mark(text, actor()).await).map(drop)
             }
             Op::Groups(n, limit) => self.groups(*n, *limit).await,
+            Op::Disclose(n, what) => self.disclose(*n, *what).await,
             Op::Walk(limit, n) => self.walk(*limit, *n).await,
             Op::KeyState(n, key) => self.key_state(*n, *key).await,
             Op::Kv(key, value, wrong) => self.kv(*key, *value, *wrong).await,
@@ -408,6 +411,12 @@ impl Pair<'_> {
         if fresh {
             self.kept.ids += 1;
             letter.message.envelope.id = message_id(self.kept.ids);
+            // From elsewhere: later deaths, a group of another name, and sometimes only a view of a letter.
+            letter.death += n as u64 * 5;
+            letter.message.masked = n == 3;
+            if n % 2 == 1 {
+                letter.group = GroupId::new(7_000 + n as u64);
+            }
         }
         let batch = vec![letter];
         let (a, b) = (self.a.import(batch.clone(), actor()).await, self.b.import(batch, actor()).await);
@@ -415,6 +424,18 @@ impl Pair<'_> {
     }
 
     /// Reads lists in small pages. Where a page ends under a filter is the store's business; what is met is not.
+    async fn disclose(&self, n: usize, what: usize) -> Result<(), String> {
+        let filtered = Disclosure::matching(Disclosed::Export, filter(what), n as u64);
+        let id = choose(&self.kept.letters, n).map_or(message_id(u64::MAX), DeadLetter::id);
+        let shown = match what {
+            0 => Disclosure::of(Disclosed::Letter, id),
+            1 => Disclosure { ids: Vec::new(), ..Disclosure::of(Disclosed::Payload, id) },
+            _ => filtered,
+        };
+        let a = self.a.disclose(shown.clone(), actor()).await;
+        same(a, self.b.disclose(shown, actor()).await).map(drop)
+    }
+
     async fn walk(&self, limit: usize, which: usize) -> Result<(), String> {
         for store in [self.a, self.b] {
             let query = |page| Query { filter: filter(which), page };
@@ -425,6 +446,11 @@ impl Pair<'_> {
             expected.retain(|letter| filter(which).matches_letter(letter, self.now()));
             if met != expected {
                 return Err(format!("a walk met {met:?}\n  instead of {expected:?}"));
+            }
+            let met = small_pages(limit, |page| store.export(query(page))).await?;
+            let expected: Vec<_> = expected.into_iter().rev().map(exported).collect();
+            if met != expected {
+                return Err(format!("an export met {met:?}\n  instead of {expected:?}"));
             }
         }
         let mut live = Vec::new();

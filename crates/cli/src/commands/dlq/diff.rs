@@ -1,11 +1,15 @@
 //! `dlq diff`: what changed between two contents of a letter. Shows and compares; changes nothing. JSON is laid out
 //! for reading first, token by token, so that digits and keys are shown as they are.
 
+use crate::args::RevealArgs;
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::{CliError, Done, ExitCode};
-use crate::output::{Column, Format, Look, Show, escape};
+use crate::output::{Column, Format, Look, Show, escape, rules};
 use clap::Args;
+use redrive::core::disclosure::{Disclosed, Disclosure};
 use redrive::core::ids::MessageId;
+use redrive::core::masking::Rules;
+use redrive::core::message::Payload;
 use redrive::core::revision::{Content, Revision};
 use redrive::core::time::Time;
 use serde::Serialize;
@@ -29,6 +33,8 @@ pub(crate) struct DiffArgs {
     /// List the revisions instead
     #[arg(long, conflicts_with_all = ["from", "to"])]
     list: bool,
+    #[command(flatten)]
+    reveal: RevealArgs,
 }
 
 /// A revision without what it says.
@@ -116,7 +122,15 @@ pub(crate) async fn run(app: &App, args: DiffArgs) -> Done {
     };
     let (from, to) = (find(args.from)?, find(args.to.unwrap_or(present.n))?);
     let names = (format!("revision {}", from.n), format!("revision {}", to.n));
-    let diff = changes(&from.content, &to.content, (&names.0, &names.1));
+    let rules = if args.reveal.reveal {
+        // First it is on record, then it is shown.
+        let shown = Disclosure::of(Disclosed::Payload, args.id);
+        store.disclose(shown, app.actor(args.reveal.reason.clone())).await?;
+        &Rules::off()
+    } else {
+        rules()
+    };
+    let diff = changes(&from.content, &to.content, (&names.0, &names.1), rules);
     if app.out.format != Format::Table {
         app.out.one(&Difference { id: args.id, from: from.into(), to: to.into(), diff })?;
     } else if diff.is_empty() {
@@ -127,8 +141,31 @@ pub(crate) async fn run(app: &App, args: DiffArgs) -> Done {
     Ok(ExitCode::Ok)
 }
 
-/// What changed, as people read it; empty when nothing did.
-pub(super) fn changes(from: &Content, to: &Content, names: (&str, &str)) -> String {
+/// What changed, as people may see it; empty when nothing did.
+pub(super) fn changes(from: &Content, to: &Content, names: (&str, &str), rules: &Rules) -> String {
+    let text = shown_changes(&masked(from, rules), &masked(to, rules), names);
+    if text.is_empty() && from != to {
+        return "only what is masked changed; --reveal shows it\n".to_owned();
+    }
+    text
+}
+
+/// A content as it may be shown.
+fn masked(content: &Content, rules: &Rules) -> Content {
+    if !rules.is_on() {
+        return content.clone();
+    }
+    let bytes = &content.payload.bytes;
+    let bytes = match std::str::from_utf8(bytes) {
+        Ok(_) => rules.mask_payload(bytes).text.into_bytes(),
+        // Nothing of it is shown anyway.
+        Err(_) => bytes.clone(),
+    };
+    let payload = Payload { bytes, content_type: content.payload.content_type.clone() };
+    Content { payload, headers: rules.mask_headers(&content.headers) }
+}
+
+fn shown_changes(from: &Content, to: &Content, names: (&str, &str)) -> String {
     let mut text = String::new();
     let mut field = |name: &str, before: Option<&str>, after: Option<&str>| {
         if before != after {
@@ -224,7 +261,6 @@ fn lay_out(json: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use redrive::core::message::Payload;
 
     fn content(bytes: &[u8], header: &str) -> Content {
         let payload = Payload { bytes: bytes.to_vec(), content_type: String::new() };
@@ -242,12 +278,17 @@ mod tests {
     #[test]
     fn a_diff_shows_what_changed_and_nothing_when_nothing_did() {
         let (a, b) = (content(br#"{"a":1,"b":2}"#, "x"), content(br#"{"a":1,"b":3}"#, "y"));
+        let off = Rules::off();
+        let changes = |from: &Content, to: &Content, names| changes(from, to, names, &off);
         let text = changes(&a, &b, ("old", "new"));
         assert!(text.starts_with("-header h: x\n+header h: y\n--- old\n+++ new\n"), "{text}");
         assert!(text.contains("\n-  \"b\": 2\n+  \"b\": 3\n"), "{text}");
         assert_eq!(changes(&a, &a, ("old", "new")), "");
         let spaced = content(br#"{"a": 1,"b":2}"#, "x");
         assert!(changes(&a, &spaced, ("old", "new")).contains("+{\"a\": 1,\"b\":2}"));
+        let secret = |word: &str| content(format!(r#"{{"password":"{word}"}}"#).as_bytes(), "x");
+        let hidden = super::changes(&secret("one"), &secret("two"), ("old", "new"), &Rules::default());
+        assert_eq!(hidden, "only what is masked changed; --reveal shows it\n");
         let binary = content(&[0xff, 0], "x");
         assert!(changes(&a, &binary, ("old", "new")).contains("-13 bytes that are not all text\n+2 bytes\n"));
     }

@@ -6,12 +6,14 @@ use super::diff::{changes, is_json};
 use crate::confirm::confirm;
 use crate::connect::{Access, App, Hold, Link};
 use crate::exit_code::{CliError, Done, ExitCode};
-use crate::output::{complain, escape};
+use crate::output::{complain, escape, rules};
 use clap::Args;
 use redrive::core::dead_letter::{Act, ActRequest, DeadLetter};
+use redrive::core::disclosure::{Disclosed, Disclosure};
 use redrive::core::error::{Error, Refusal};
 use redrive::core::ids::MessageId;
 use redrive::core::limits;
+use redrive::core::masking::Rules;
 use redrive::core::revision::{Content, Edit};
 use redrive::core::store::LetterState;
 use std::io::{Read as _, Write as _};
@@ -99,6 +101,12 @@ pub(crate) async fn run(app: &App, args: EditArgs) -> Done {
         return Err(Refusal::Erased { id: args.id, act: "edit".into() }.into());
     }
     let before = Content::of(&letter.message.envelope);
+    if args.asks_a_person() {
+        // Whoever edits it sees all of it: first it is on record, then it is shown.
+        let shown = Disclosure::of(Disclosed::Payload, args.id);
+        store.disclose(shown, app.actor(args.reason.clone())).await?;
+    }
+    let rules = if args.asks_a_person() { &Rules::off() } else { rules() };
     let (after, draft) = match args.restore {
         Some(n) => (restored(&store, args.id, n).await?, None),
         None => {
@@ -117,7 +125,7 @@ pub(crate) async fn run(app: &App, args: EditArgs) -> Done {
     if !args.unchecked {
         check_json(&before, &after).map_err(kept)?;
     }
-    let diff = changes(&before, &after, ("as it is", "as it would be"));
+    let diff = changes(&before, &after, ("as it is", "as it would be"), rules);
     if diff.is_empty() {
         app.out.note("nothing changed");
         return Ok(ExitCode::Ok);
@@ -138,7 +146,7 @@ pub(crate) async fn run(app: &App, args: EditArgs) -> Done {
     let request = args.request(app, act, letter.file.version);
     let state = match store.act(vec![request]).await.map(|each| each.into_iter().next()) {
         Ok(Some(Err(conflict @ Refusal::VersionConflict { .. }))) => {
-            return Err(kept(stale(&store, &letter, conflict).await));
+            return Err(kept(stale(&store, &letter, conflict, rules).await));
         }
         Ok(Some(result)) => result.map_err(|refusal| kept(refusal.into()))?,
         Ok(None) => return Err(CliError::new(ExitCode::Error, "the store gave no answer")),
@@ -183,7 +191,7 @@ async fn restored(store: &Link<'_>, id: MessageId, n: u32) -> Result<Content, Cl
 }
 
 /// Somebody else was faster: shows what they made of it.
-async fn stale(store: &Link<'_>, seen: &DeadLetter, conflict: Refusal) -> CliError {
+async fn stale(store: &Link<'_>, seen: &DeadLetter, conflict: Refusal, rules: &Rules) -> CliError {
     let error = CliError::from(conflict);
     let now = match store.letter(seen.id()).await {
         Ok(now) => now,
@@ -194,7 +202,7 @@ async fn stale(store: &Link<'_>, seen: &DeadLetter, conflict: Refusal) -> CliErr
     let who = who.map(|mark| format!(", edited by {} at {}", mark.by, mark.at)).unwrap_or_default();
     complain(&format!("the letter is {} now, at version {}{who}", now.file.status, now.file.version));
     let (before, after) = (Content::of(&seen.message.envelope), Content::of(&now.message.envelope));
-    let diff = changes(&before, &after, ("as you saw it", "as it is now"));
+    let diff = changes(&before, &after, ("as you saw it", "as it is now"), rules);
     if !diff.is_empty() {
         complain(diff.trim_end());
     }

@@ -14,13 +14,15 @@ mod verbs;
 pub(super) use act::resolve_matching;
 
 use super::{error_text, filter, narrowed, only, pages};
-use crate::args::PageArgs;
+use crate::args::{PageArgs, RevealArgs};
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::{Done, ExitCode};
-use crate::output::{Column, Look, Sheet, Show, escape};
+use crate::output::{Column, Look, Revealed, Sheet, Show, escape, rules};
 use clap::Subcommand;
 use redrive::core::dead_letter::{Act, ActRequest, DeadLetter};
+use redrive::core::disclosure::{Disclosed, Disclosure};
 use redrive::core::ids::{MessageId, QueueName};
+use redrive::core::masking::Rules;
 use redrive::core::query::Query;
 use redrive::core::store::Store;
 
@@ -43,9 +45,11 @@ pub(crate) enum DlqCommand {
         /// The letter: the id of its message
         #[arg(value_name = "ID")]
         id: MessageId,
-        /// Only the payload: its exact bytes in a pipe, made harmless on a terminal
+        /// Only the payload; with --reveal its exact bytes in a pipe, made harmless on a terminal
         #[arg(long)]
         payload: bool,
+        #[command(flatten)]
+        reveal: RevealArgs,
     },
     /// Show the life of one dead letter, moment by moment
     Timeline {
@@ -98,9 +102,9 @@ pub(crate) enum DlqCommand {
         #[arg(value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
         text: String,
     },
-    /// Write dead letters as NDJSON, whole, for `import` and other tools
+    /// Write dead letters as lines of JSON, as CSV or as a directory of files; masked unless --full
     Export(transfer::ExportArgs),
-    /// File dead letters from an export; those that are here already stay as they are
+    /// File dead letters from an export or, with a mapping, from other JSON; those that are here stay as they are
     Import(transfer::ImportArgs),
     /// Remove closed dead letters; `unpurge` takes them back for a day
     Purge(act::Selection),
@@ -118,6 +122,10 @@ impl Show for DeadLetter {
         Column::whole("dead_at"),
         Column::text("error"),
     ];
+
+    fn masked(&self, rules: &Rules) -> Option<Self> {
+        Some(rules.letter(self))
+    }
 
     fn cells(&self, look: &Look) -> Vec<String> {
         vec![
@@ -205,7 +213,7 @@ pub(crate) async fn run(app: &App, command: DlqCommand) -> Done {
             let fetch = async |s: &dyn Store, page| s.letters(Query { filter: filter.clone(), page }).await;
             pages(app, store, &page, fetch).await
         }
-        DlqCommand::Show { id, payload } => show(app, id, payload).await,
+        DlqCommand::Show { id, payload, reveal } => show(app, id, payload, reveal).await,
         DlqCommand::Stats(args) => stats::run(app, args).await,
         DlqCommand::Timeline { id } => timeline::run(app, id).await,
         DlqCommand::Retry(args) => verbs::retry(app, *args).await,
@@ -239,16 +247,23 @@ pub(crate) async fn run(app: &App, command: DlqCommand) -> Done {
     }
 }
 
-async fn show(app: &App, id: MessageId, payload: bool) -> Done {
+async fn show(app: &App, id: MessageId, payload: bool, reveal: RevealArgs) -> Done {
     let store = app.open(Access::Existing, Hold::Moment).await?;
-    let letter = store.letter(id).await?;
-    if !payload {
-        app.out.one(&letter)?;
-    } else if app.out.terminal {
-        let text = String::from_utf8_lossy(&letter.message.envelope.payload.bytes);
-        app.out.raw((escape::lines(&text) + "\n").as_bytes())?;
+    let mut letter = store.letter(id).await?;
+    if reveal.reveal {
+        // First it is on record, then it is shown.
+        let what = if payload { Disclosed::Payload } else { Disclosed::Letter };
+        store.disclose(Disclosure::of(what, id), app.actor(reveal.reason)).await?;
     } else {
-        app.out.raw(&letter.message.envelope.payload.bytes)?;
+        letter = rules().letter(&letter);
+    }
+    let bytes = &letter.message.envelope.payload.bytes;
+    if !payload {
+        app.out.one(&Revealed(letter))?;
+    } else if app.out.terminal {
+        app.out.raw((escape::lines(&String::from_utf8_lossy(bytes)) + "\n").as_bytes())?;
+    } else {
+        app.out.raw(bytes)?;
     }
     Ok(ExitCode::Ok)
 }

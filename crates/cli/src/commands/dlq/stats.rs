@@ -49,8 +49,9 @@ impl Count {
         let wanted = |status: &Status| match self {
             Self::Status(one) => *status == one,
             Self::Open => !status.is_closed(),
-            Self::Closed => status.is_closed(),
-            Self::Total => true,
+            // What is purged is counted apart, as gone.
+            Self::Closed => status.is_closed() && *status != Status::Purged,
+            Self::Total => *status != Status::Purged,
         };
         drawer.by_status.iter().filter(|(status, _)| wanted(status)).map(|(_, count)| count).sum()
     }
@@ -111,6 +112,7 @@ impl Show for Drawer {
         Column::number("quarantined"),
         Column::number("resolved"),
         Column::number("abandoned"),
+        Column::number("purged"),
         Column::number("open"),
         Column::number("total"),
     ];
@@ -188,7 +190,8 @@ mod tests {
 
     #[test]
     fn counts_are_sums_over_statuses() {
-        let by_status = [(Status::Pending, 3), (Status::Retrying, 2), (Status::Resolved, 7)].into();
+        let by_status =
+            [(Status::Pending, 3), (Status::Retrying, 2), (Status::Resolved, 7), (Status::Purged, 1)].into();
         let drawer = Drawer { dlq: "q-dlq".parse().unwrap(), by_status };
         let of = |text: &str| text.parse::<Count>().unwrap().of(&drawer);
         assert_eq!([of("open"), of("closed"), of("total"), of("pending"), of("review")], [5, 7, 12, 3, 0]);

@@ -1,8 +1,9 @@
 //! How groups and everything about one of them are shown.
 
 use crate::output::{Column, Look, Sheet, Show, escape};
-use redrive::core::group::{Counted, Group, GroupDetail, Hour};
+use redrive::core::group::{Counted, Group, GroupDetail, GroupSample, Hour, Similar};
 use redrive::core::ids::QueueName;
+use redrive::core::masking::Rules;
 use redrive::core::signature::Variable;
 use redrive::core::time::{Span, Time};
 use serde::Serialize;
@@ -19,6 +20,10 @@ impl Show for Group {
         Column::text("error_type"),
         Column::text("template"),
     ];
+
+    fn masked(&self, rules: &Rules) -> Option<Self> {
+        Some(rules.group(self))
+    }
 
     fn cells(&self, look: &Look) -> Vec<String> {
         vec![
@@ -69,6 +74,23 @@ pub(super) struct Shown {
 
 impl Show for Shown {
     const COLUMNS: &'static [Column] = Group::COLUMNS;
+
+    fn masked(&self, rules: &Rules) -> Option<Self> {
+        let text = |text: &String| rules.mask_text(text).into_owned();
+        let counted = |(value, n): &(String, u64)| (text(value), *n);
+        let variable = |v: &Variable| Variable { top: v.top.iter().map(counted).collect(), ..v.clone() };
+        let sample = |s: &GroupSample| GroupSample { message: text(&s.message), ..s.clone() };
+        let similar = |s: &Similar| Similar { template: text(&s.template), ..s.clone() };
+        let detail = &self.detail;
+        let detail = GroupDetail {
+            group: rules.group(&detail.group),
+            variables: detail.variables.iter().map(variable).collect(),
+            samples: detail.samples.iter().map(sample).collect(),
+            similar: detail.similar.iter().map(similar).collect(),
+            ..detail.clone()
+        };
+        Some(Self { detail, now: self.now })
+    }
 
     fn cells(&self, look: &Look) -> Vec<String> {
         self.detail.group.cells(look)

@@ -1,0 +1,264 @@
+//! What secrets look like, whatever they are called. Each function says how long such a thing is that begins at a
+//! place, or that none does; each looks at a bounded part of the text, or only at what the caller consumes.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+/// The bytes at the start that are such bytes.
+pub(super) fn run(bytes: &[u8], is_wanted: impl Fn(u8) -> bool) -> usize {
+    bytes.iter().position(|b| !is_wanted(*b)).unwrap_or(bytes.len())
+}
+
+/// Bytes of a name or a token.
+pub(super) fn is_word(b: u8) -> bool {
+    b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-')
+}
+
+/// Bytes of base64 in either alphabet.
+pub(super) fn is_base64(b: u8) -> bool {
+    b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/' | b'_' | b'-' | b'=')
+}
+
+fn at(bytes: &[u8], n: usize) -> u8 {
+    bytes.get(n).copied().unwrap_or(0)
+}
+
+/// A signed token: a header that is base64 of `{"`, and two more parts.
+pub(super) fn is_jwt(word: &str) -> bool {
+    let mut parts = word.split('.');
+    let (head, body, seal) = (parts.next(), parts.next(), parts.next());
+    let fits =
+        |part: Option<&str>, min: usize| part.is_some_and(|p| p.len() >= min && p.bytes().all(is_base64));
+    head.is_some_and(|h| h.starts_with("eyJ")) && fits(head, 8) && fits(body, 2) && fits(seal, 0)
+}
+
+/// An access key of Amazon: four known letters and sixteen more.
+pub(super) fn is_aws(word: &str) -> bool {
+    const KINDS: [&str; 7] = ["AKIA", "ASIA", "AGPA", "AIDA", "AROA", "ANPA", "ANVA"];
+    word.len() == 20
+        && KINDS.iter().any(|kind| word.starts_with(kind))
+        && word.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit())
+}
+
+/// A token with the prefix of whoever gives such tokens out, and how long one is at least.
+pub(super) fn is_token(word: &str) -> bool {
+    const PREFIXES: [(&str, usize); 24] = [
+        ("ghp_", 20),
+        ("gho_", 20),
+        ("ghu_", 20),
+        ("ghs_", 20),
+        ("ghr_", 20),
+        ("github_pat_", 30),
+        ("glpat-", 20),
+        ("xoxb-", 20),
+        ("xoxp-", 20),
+        ("xoxa-", 20),
+        ("xoxs-", 20),
+        ("xapp-", 20),
+        ("sk-", 20),
+        ("sk_live_", 16),
+        ("sk_test_", 16),
+        ("rk_live_", 16),
+        ("whsec_", 16),
+        ("AIza", 35),
+        ("ya29.", 20),
+        ("npm_", 30),
+        ("hf_", 20),
+        ("SG.", 30),
+        ("shpat_", 20),
+        ("dop_v1_", 30),
+    ];
+    PREFIXES.iter().any(|(prefix, min)| word.len() >= *min && word.starts_with(prefix))
+}
+
+/// A private key in PEM: to its end, or to the end of the text where it was cut.
+pub(super) fn pem(text: &str) -> Option<usize> {
+    const LINE_MAX: usize = 64;
+    let rest = text.strip_prefix("-----BEGIN ")?;
+    let line = rest.as_bytes().get(..rest.len().min(LINE_MAX)).unwrap_or_default();
+    let head = run(line, |b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b' ');
+    if !rest.get(..head)?.ends_with("PRIVATE KEY") && !rest.get(..head)?.ends_with("PRIVATE KEY BLOCK") {
+        return None;
+    }
+    let Some(end) = text.find("-----END ") else { return Some(text.len()) };
+    let tail = text.get(end + "-----END ".len()..)?;
+    let name = run(tail.as_bytes().get(..tail.len().min(LINE_MAX)).unwrap_or_default(), |b| {
+        b.is_ascii_uppercase() || b.is_ascii_digit() || b == b' '
+    });
+    let dashes = run(tail.as_bytes().get(name..tail.len().min(name + 5)).unwrap_or_default(), |b| b == b'-');
+    Some(end + "-----END ".len() + name + dashes)
+}
+
+/// A payment card: 13 to 19 digits, single blanks or dashes between them, of a range that cards have, with the
+/// right check digit.
+pub(super) fn card(bytes: &[u8]) -> Option<usize> {
+    const DIGITS_MAX: usize = 19;
+    if !matches!(at(bytes, 0), b'2'..=b'6') {
+        return None;
+    }
+    let mut digits = Vec::with_capacity(DIGITS_MAX);
+    let (mut n, mut group, mut joint, mut found) = (0, 0, None, None);
+    loop {
+        let b = at(bytes, n);
+        if b.is_ascii_digit() {
+            if digits.len() == DIGITS_MAX {
+                return found;
+            }
+            digits.push(b - b'0');
+            n += 1;
+            group += 1;
+            let ends = !at(bytes, n).is_ascii_alphanumeric() && at(bytes, n) != b'_';
+            let whole = joint.is_none() || (3..=6).contains(&group);
+            if ends && whole && is_issued(&digits) && luhn(&digits) {
+                found = Some(n);
+            }
+        } else if matches!(b, b' ' | b'-')
+            && at(bytes, n + 1).is_ascii_digit()
+            && joint.is_none_or(|joint| joint == b && (3..=6).contains(&group))
+            && (joint.is_some() || group == 4)
+        {
+            joint = Some(b);
+            group = 0;
+            n += 1;
+        } else {
+            return found;
+        }
+    }
+}
+
+/// Whether cards of this length begin so. Other numbers with a right check digit are a tenth of all numbers.
+fn is_issued(digits: &[u8]) -> bool {
+    let (Some(first), Some(second)) = (digits.first(), digits.get(1)) else { return false };
+    let two = first * 10 + second;
+    match digits.len() {
+        13 => *first == 4,
+        14 => matches!(two, 30 | 36 | 38 | 39),
+        15 => matches!(two, 34 | 37),
+        16 => matches!(two, 22..=27 | 35 | 40..=49 | 50..=58 | 60 | 62..=65 | 67),
+        17 | 18 => matches!(two, 50 | 56..=58 | 60 | 62..=65 | 67),
+        19 => matches!(two, 40..=49 | 50 | 56..=58 | 60 | 62..=65 | 67),
+        _ => false,
+    }
+}
+
+/// The check digit of cards.
+fn luhn(digits: &[u8]) -> bool {
+    let doubled = |d: u8| if d > 4 { d * 2 - 9 } else { d * 2 };
+    let sum: u32 = digits
+        .iter()
+        .rev()
+        .enumerate()
+        .map(|(n, d)| u32::from(if n % 2 == 1 { doubled(*d) } else { *d }))
+        .sum();
+    // A row of zeros adds up, and is nobody's.
+    sum % 10 == 0 && digits.iter().any(|d| Some(d) != digits.first())
+}
+
+/// A bank account number: two letters, two digits, 11 to 30 more, single blanks between them, with the right
+/// check digits.
+pub(super) fn iban(bytes: &[u8]) -> Option<usize> {
+    const LENGTH_MAX: usize = 34;
+    let country = at(bytes, 0).is_ascii_uppercase() && at(bytes, 1).is_ascii_uppercase();
+    if !country || !at(bytes, 2).is_ascii_digit() || !at(bytes, 3).is_ascii_digit() {
+        return None;
+    }
+    let mut plain = Vec::with_capacity(LENGTH_MAX);
+    let (mut n, mut found) = (0, None);
+    loop {
+        let b = at(bytes, n);
+        if b.is_ascii_uppercase() || b.is_ascii_digit() {
+            if plain.len() == LENGTH_MAX {
+                return found;
+            }
+            plain.push(b);
+            n += 1;
+            let ends = !at(bytes, n).is_ascii_alphanumeric();
+            if ends && plain.len() >= 15 && mod_97(&plain) == 1 {
+                found = Some(n);
+            }
+        } else if b == b' ' && (at(bytes, n + 1).is_ascii_uppercase() || at(bytes, n + 1).is_ascii_digit()) {
+            n += 1;
+        } else {
+            return found;
+        }
+    }
+}
+
+fn mod_97(plain: &[u8]) -> u32 {
+    let (head, tail) = plain.split_at_checked(4).unwrap_or((plain, &[]));
+    tail.iter().chain(head).fold(0, |sum, b| {
+        let value = if b.is_ascii_digit() { u32::from(b - b'0') } else { u32::from(b - b'A') + 10 };
+        (if value > 9 { sum * 100 } else { sum * 10 } + value) % 97
+    })
+}
+
+/// A social security number: `ddd-dd-dddd`, of a range that is given out.
+pub(super) fn is_ssn(word: &str) -> bool {
+    let b = word.as_bytes();
+    let shape = b.len() == 11
+        && b.iter().enumerate().all(|(n, b)| if n == 3 || n == 6 { *b == b'-' } else { b.is_ascii_digit() });
+    let part = |range: std::ops::Range<usize>| word.get(range).unwrap_or_default();
+    shape
+        && !matches!(part(0..3), "000" | "666")
+        && !word.starts_with('9')
+        && part(4..6) != "00"
+        && part(7..11) != "0000"
+}
+
+/// The address of a person after its `@`: how long the domain is.
+pub(super) fn domain(bytes: &[u8]) -> Option<usize> {
+    let length = run(bytes, |b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-'));
+    let name = bytes.get(..length)?;
+    let trimmed = name.iter().rposition(u8::is_ascii_alphanumeric)? + 1;
+    let name = name.get(..trimmed)?;
+    let dot = name.iter().rposition(|b| *b == b'.')?;
+    let top = name.get(dot + 1..)?;
+    (dot > 0 && top.len() >= 2 && top.iter().any(u8::is_ascii_alphabetic)).then_some(trimmed)
+}
+
+/// Whether what follows `Basic` is a name and a password.
+pub(super) fn is_basic(word: &str) -> bool {
+    STANDARD.decode(word).is_ok_and(|plain| plain.contains(&b':'))
+}
+
+/// Whether what follows `Bearer` can be a token: not an ordinary word.
+pub(super) fn is_bearer(word: &str) -> bool {
+    let b = word.as_bytes();
+    let odd = |b: &u8| b.is_ascii_digit() || matches!(b, b'.' | b'_' | b'-' | b'+' | b'/' | b'=' | b'~');
+    let mixed = b.iter().skip(1).any(u8::is_ascii_uppercase) && b.iter().any(u8::is_ascii_lowercase);
+    b.len() >= 20 || b.len() >= 6 && (b.iter().any(odd) || mixed)
+}
+
+/// Whether a run of letters and digits looks drawn by lot: long, of all three kinds, and changing between them all
+/// the time. Hexadecimal ids and digests are not taken for secrets: too much that is needed looks like that.
+pub(super) fn is_random(word: &[u8]) -> bool {
+    const LENGTH_MIN: usize = 20;
+    let kind = |b: u8| match b {
+        b'a'..=b'z' => 1,
+        b'A'..=b'Z' => 2,
+        b'0'..=b'9' => 3,
+        _ => 0,
+    };
+    let mangled = word.starts_with(b"_ZN") || word.starts_with(b"_R");
+    if word.len() < LENGTH_MIN || mangled {
+        return false;
+    }
+    let mut seen = [false; 4];
+    let (mut changes, mut last, mut letters) = (0_usize, 0_usize, [false; 128]);
+    for b in word {
+        let now = kind(*b);
+        if let Some(seen) = seen.get_mut(now) {
+            *seen = true;
+        }
+        if let Some(letter) = letters.get_mut(usize::from(*b)) {
+            *letter = true;
+        }
+        if now != last && now != 0 && last != 0 {
+            changes += 1;
+        }
+        last = now;
+    }
+    let all = seen.iter().skip(1).all(|seen| *seen);
+    let different = letters.iter().filter(|seen| **seen).count();
+    all && changes * 100 >= word.len().min(400) * 35 && different >= 10
+}

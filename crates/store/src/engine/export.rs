@@ -1,0 +1,73 @@
+//! What leaves the store on purpose: letters for an export, oldest death first, and the record of who was shown what.
+
+use super::Engine;
+use super::reads::{assemble, earlier_contents, with_present_groups};
+use super::tables::{Kept, Letter, Reads, Tables};
+use redrive_core::dead_letter::{Actor, DeadLetter};
+use redrive_core::disclosure::Disclosure;
+use redrive_core::error::Outcome;
+use redrive_core::limits;
+use redrive_core::query::{Cursor, Page, Query};
+use redrive_core::revision::Revision;
+use redrive_core::time::Time;
+use redrive_core::transfer::exported;
+
+/// Letters that match, oldest death first, whole.
+pub(crate) fn export(tables: &dyn Reads, query: &Query, now: Time) -> Outcome<Page<DeadLetter>> {
+    /// Rows read at once while a page is filled.
+    const CHUNK: usize = 256;
+    let filter = with_present_groups(tables, &query.filter)?;
+    let mut after = query.page.position("x")?.unwrap_or(0);
+    let (limit, mut looked_at, mut bytes) = (query.page.limit(), 0, 0);
+    let mut items = Vec::new();
+    loop {
+        let chunk = tables.letters_after(after, u64::MAX, CHUNK)?;
+        let ended = chunk.len() < CHUNK;
+        let mut left = chunk.len();
+        for letter in chunk {
+            left -= 1;
+            looked_at += 1;
+            after = letter.death;
+            let seen = assemble(tables, &letter, now)?;
+            if filter.matches_letter(&seen, now) {
+                let revisions = earlier(tables, &letter, &seen)?;
+                bytes += seen.message.envelope.size();
+                bytes += revisions.iter().map(|r| r.content.payload.bytes.len() as u64).sum::<u64>();
+                items.push(exported(DeadLetter { revisions, ..seen }));
+            }
+            let full =
+                items.len() >= limit || bytes >= limits::PAGE_BYTES_MAX || looked_at >= limits::PAGE_SCAN_MAX;
+            if full {
+                let more = left > 0 || !tables.letters_after(after, u64::MAX, 1)?.is_empty();
+                return Ok(Page { items, next: more.then(|| Cursor::after("x", after)) });
+            }
+        }
+        if ended {
+            return Ok(Page::last(items));
+        }
+    }
+}
+
+impl<T: Tables> Engine<T> {
+    /// Writes down what somebody is about to be shown.
+    pub(crate) fn disclose(&mut self, disclosure: &Disclosure, actor: &Actor, now: Time) -> Outcome<()> {
+        actor.check()?;
+        disclosure.check()?;
+        for entry in disclosure.entries(actor, now) {
+            self.record(entry)?;
+        }
+        Ok(())
+    }
+}
+
+/// What a letter said before, oldest first.
+fn earlier(tables: &dyn Reads, letter: &Letter, seen: &DeadLetter) -> Kept<Vec<Revision>> {
+    if letter.file.edits.is_empty() {
+        return Ok(Vec::new());
+    }
+    let kept = earlier_contents(tables, letter)?;
+    let mut all = Revision::list(&letter.file, &seen.message.envelope, kept);
+    // The present one is the letter's own.
+    all.pop();
+    Ok(all)
+}
