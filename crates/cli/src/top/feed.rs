@@ -14,9 +14,10 @@ use redrive::core::error::{Error, Refusal, StoreErrorKind};
 use redrive::core::filter::Filter;
 use redrive::core::group::GroupAct;
 use redrive::core::ids::{GroupId, OperationId};
-use redrive::core::operation::{Operation, OperationSpec};
+use redrive::core::operation::{Operation, OperationSpec, PreviewRequest, Stage};
 use redrive::core::query::{PageRequest, Query};
 use redrive::core::store::Store;
+use redrive::core::time::Span;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -241,17 +242,18 @@ impl<'a> Feed<'a> {
 
     async fn previewed(&self, intent: &Intent) -> Result<Previewed, CliError> {
         let filter = possible(intent)?;
-        let preview = self.store().preview(filter, SAMPLE).await?;
+        let preview = self.store().preview(PreviewRequest::new(intent.act.clone(), filter, SAMPLE)).await?;
+        let warnings = preview.warnings.iter().map(|warning| format!("warning: {}", warning.text));
         let latest = preview.sample.iter().map(|letter| {
             let row = story::letter_row(letter, rules());
             format!("{} {} {}", row.queue, row.status, row.error)
         });
-        let lines = latest.collect();
+        let lines = warnings.chain(latest).collect();
         Ok(Previewed {
             intent: intent.clone(),
             count: preview.count,
             bound: preview.bound,
-            token: None,
+            token: Some(preview.token),
             lines,
         })
     }
@@ -273,12 +275,11 @@ impl<'a> Feed<'a> {
     }
 
     async fn started(&self, id: OperationId, preview: &Previewed) -> Result<Operation, CliError> {
+        let (act, actor) = (preview.intent.act.clone(), self.app.actor(preview.intent.reason.clone()));
         let spec = OperationSpec {
-            id,
-            act: preview.intent.act.clone(),
-            filter: possible(&preview.intent)?,
             bound: Some(preview.bound),
-            actor: self.app.actor(preview.intent.reason.clone()),
+            token: preview.token.clone(),
+            ..OperationSpec::new(id, act, possible(&preview.intent)?, actor)
         };
         Ok(self.store().start(spec).await?)
     }
@@ -286,7 +287,7 @@ impl<'a> Feed<'a> {
     /// One step; false when there is nothing more to do.
     async fn step(&self, id: OperationId) -> bool {
         match self.store().step(id).await {
-            Ok(operation) if operation.finished_at.is_some() => {
+            Ok(operation) if operation.stage.is_over() || operation.stage == Stage::Settling => {
                 let row = story::operation_row(&operation);
                 let but = if row.but.is_empty() { String::new() } else { format!(", {}", row.but) };
                 self.say(format!("{}: {} of {} {}{but}", row.act, row.done, row.members, row.stage), false)
@@ -295,7 +296,11 @@ impl<'a> Feed<'a> {
                 false
             }
             // Somebody paused it, and somebody will say when it goes on.
-            Ok(operation) => operation.resume_to.is_none(),
+            Ok(operation) => {
+                let nap = operation.next_in.map_or(Duration::ZERO, Span::to_std);
+                tokio::time::sleep(nap.min(Duration::from_secs(1))).await;
+                operation.stage.is_moving()
+            }
             Err(Error::Store(error)) if error.kind == StoreErrorKind::Unreachable => {
                 let rest = tokio::time::sleep(Duration::from_secs(1));
                 rest.await;
@@ -310,7 +315,7 @@ impl<'a> Feed<'a> {
 }
 
 fn farewell(operation: &Operation) -> String {
-    format!("`redrive dlq {} --resume {}` goes on with what was started", operation.act.name(), operation.id)
+    format!("`redrive op watch {}` goes on with what was started", operation.id)
 }
 
 /// The letters that are meant, and only those whose status allows the act: what is counted is what will be done.

@@ -138,14 +138,19 @@ pub(super) fn facts(detail: &GroupDetail, now: Time) -> GroupFacts {
 
 /// An operation as a line.
 pub(super) fn operation_row(operation: &Operation) -> OperationRow {
-    let but = if operation.skipped > 0 { format!("{} skipped", operation.skipped) } else { String::new() };
+    let outcomes = &operation.outcomes;
+    let (skipped, back) =
+        (outcomes.skipped + outcomes.conflict, outcomes.failed_same + outcomes.failed_other);
+    let some = |count: u64, what: &str| (count > 0).then(|| format!("{count} {what}"));
+    let but: Vec<String> = [some(skipped, "skipped"), some(back, "back")].into_iter().flatten().collect();
+    let but = but.join(", ");
     OperationRow {
         id: operation.id,
         act: operation.act.name().to_owned(),
         stage: operation.stage.to_string(),
         active: operation.finished_at.is_none(),
         members: operation.members,
-        done: operation.succeeded + operation.skipped,
+        done: operation.members.saturating_sub(outcomes.waiting),
         but,
     }
 }
