@@ -10,6 +10,7 @@ use crate::policy_change::PolicyChange;
 use crate::progress::Progress;
 use clap::Subcommand;
 use redrive::core::ids::QueueName;
+use redrive::core::masking::Rules;
 use redrive::core::policy::QueuePolicy;
 use redrive::core::store::Queue;
 use redrive::core::time::Span;
@@ -97,6 +98,12 @@ impl Show for Queue {
         Column::whole("paused"),
     ];
 
+    fn masked(&self, rules: &Rules) -> Option<Self> {
+        let mut queue = self.clone();
+        queue.policy.target = self.policy.target.as_ref().map(|target| rules.target(target));
+        Some(queue)
+    }
+
     fn cells(&self, _: &Look) -> Vec<String> {
         let c = &self.counts;
         let name = self.name.to_string();
@@ -168,6 +175,17 @@ struct Drift {
 impl Show for Drift {
     const COLUMNS: &'static [Column] =
         &[Column::whole("queue"), Column::whole("setting"), Column::text("store"), Column::text("config")];
+
+    fn masked(&self, rules: &Rules) -> Option<Self> {
+        let shown = |value: &Option<String>| {
+            value.as_ref().map(|value| match value.contains("${env.") {
+                true => value.clone(),
+                false => rules.mask_field(&self.setting, value),
+            })
+        };
+        let (store, config) = (shown(&self.store), shown(&self.config));
+        Some(Self { queue: self.queue.clone(), setting: self.setting.clone(), store, config })
+    }
 
     fn cells(&self, _: &Look) -> Vec<String> {
         let text = |value: &Option<String>| value.clone().unwrap_or_default();

@@ -57,7 +57,7 @@ fn csv_is_read_back_and_starts_no_formula() {
     let ran = office.run(&["audit", "list", "-o", "csv"]).ok();
     let mut reader = csv::Reader::from_reader(ran.stdout.as_slice());
     let heads: Vec<String> = reader.headers().unwrap().iter().map(str::to_owned).collect();
-    assert_eq!(heads, ["n", "at", "actor", "act", "target", "count", "reason", "detail"]);
+    assert_eq!(heads, ["n", "at", "actor", "act", "target", "count", "reason", "filter", "result", "detail"]);
     let rows: Vec<csv::StringRecord> = reader.records().map(|row| row.unwrap()).collect();
     assert_eq!(&rows[0][6], format!("'{HOSTILE}"));
     assert_eq!(&rows[0][4], id);
