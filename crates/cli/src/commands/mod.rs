@@ -15,6 +15,7 @@ pub(crate) mod init;
 pub(crate) mod lease;
 pub(crate) mod marker;
 pub(crate) mod message;
+pub(crate) mod op;
 pub(crate) mod queue;
 pub(crate) mod report;
 pub(crate) mod run;
@@ -53,6 +54,7 @@ pub(crate) fn surroundings(global: Global, command: &Command) -> Result<App, Cli
         | Command::Message(_)
         | Command::Queue(_)
         | Command::Dlq(_)
+        | Command::Op(_)
         | Command::Group(_)
         | Command::Marker(_)
         | Command::Breaker(_)
@@ -81,6 +83,7 @@ pub(crate) async fn run(app: &App, command: Command) -> Done {
         Command::Message(command) => message::run(app, command).await,
         Command::Queue(command) => queue::run(app, command).await,
         Command::Dlq(command) => dlq::run(app, command).await,
+        Command::Op(command) => op::run(app, command).await,
         Command::Group(command) => group::run(app, command).await,
         Command::Marker(args) => marker::run(app, args).await,
         Command::Breaker(command) => breaker::run(app, command).await,

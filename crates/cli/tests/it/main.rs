@@ -18,6 +18,7 @@ mod groups;
 mod intelligence;
 mod masking;
 mod outputs;
+mod redrives;
 mod run;
 mod signature;
 mod story;

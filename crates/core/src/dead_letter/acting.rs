@@ -212,8 +212,10 @@ impl File {
                 }
                 self.redrives = redrives.saturating_add(1);
                 self.redriven = Some(Redriven { at: now, by: by.name.clone(), to: retry.queue.clone() });
+                self.operation = None;
             }
             Act::PullBack => {
+                self.operation = None;
                 self.redrives = before.redrives.saturating_sub(1);
                 self.redriven = None;
             }

@@ -4,7 +4,7 @@
 
 use crate::error::Refusal;
 use crate::failure::{Analysed, Category, ErrorInfo, Failure, Reason, Recoverability, Route, Severity};
-use crate::ids::{GroupId, LeafId, LeaseToken, MessageId, QueueName};
+use crate::ids::{GroupId, LeafId, LeaseToken, MessageId, OperationId, QueueName};
 use crate::lifecycle::{Life, State};
 use crate::limits;
 use crate::message::{Message, Priority, Slip};
@@ -306,6 +306,9 @@ pub struct File {
     /// A dead-letter consumer may lease it from then on.
     #[serde(default)]
     pub available_at: Time,
+    /// The operation that sent it back, the last time it was sent back, if one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operation: Option<OperationId>,
     /// Who works on it as a dead-letter consumer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub consumer: Option<String>,
@@ -370,10 +373,13 @@ impl File {
             version: 1,
             holds_key: slip.ordering_key.is_some() && policy.on_dead == OnDead::Hold,
             available_at: now,
+            operation: None,
             consumer: None,
             consumer_until: None,
         };
         if let Some(before) = previous {
+            file.redrives = before.redrives;
+            file.operation = before.operation;
             file.redriven.clone_from(&before.redriven);
             file.owner.clone_from(&before.owner);
             file.labels.clone_from(&before.labels);
