@@ -13,7 +13,8 @@ use redrive_core::invariants::Counts;
 use redrive_core::limits;
 use redrive_core::message::NewMessage;
 use redrive_core::operation::{
-    Control, Member, MemberOutcome, Operation, OperationSpec, Part, PreviewRequest, Stage as Step, Why,
+    Control, Member, MemberOutcome, Operation, OperationSpec, Part, PreviewRequest, Stage as Step,
+    WarningKind, Why,
 };
 use redrive_core::query::PageRequest;
 use redrive_core::store::{LetterLeaseRequest, Settle};
@@ -77,7 +78,8 @@ pub(super) async fn a_preview_says_what_would_be_touched(stage: &Stage<'_>) {
     assert_eq!(preview.by_queue, [Part { of: q("q"), count: 3 }]);
     let ages: Vec<u64> = preview.by_age.iter().map(|age| age.count).collect();
     assert_eq!(ages, [3, 0, 0, 0, 0, 0]);
-    assert_eq!((preview.estimate, preview.warnings), (None, vec![]));
+    let warned: Vec<_> = preview.warnings.iter().map(|warning| (warning.kind, warning.count)).collect();
+    assert_eq!((preview.estimate, warned), (None, vec![(WarningKind::Hopeless, 3)]), "they failed for good");
     assert_eq!(stage.seen().await, before);
 }
 

@@ -47,6 +47,14 @@ impl Stage<'_> {
         assert_eq!(found.findings, [], "the recount agrees");
     }
 
+    /// What a preview warns of, beside that the letters failed for good.
+    async fn warnings(&self) -> Vec<(WarningKind, u64)> {
+        let look = PreviewRequest::new(Act::retry(), redrive(Pace::default()).filter, 0);
+        let all = self.store.preview(look).await.expect("answers").warnings;
+        let others = all.iter().filter(|warning| warning.kind != WarningKind::Hopeless);
+        others.map(|warning| (warning.kind, warning.count)).collect()
+    }
+
     async fn steer(&self, control: Control) -> Operation {
         self.store.control(operation_id(1), control, operator()).await.expect("it can be steered so")
     }
@@ -121,9 +129,7 @@ pub(super) async fn i37_an_open_breaker_halts(stage: &Stage<'_>) {
     stage.set("q", QueuePolicy { breaker, ..rules(1) }).await;
     stage.redrive(Pace { stop_on_breaker: true, ..Pace::default() }).await;
     stage.store.force_breaker(q("q"), "q".into(), true, operator()).await.expect("it has one");
-    let look = PreviewRequest::new(Act::retry(), redrive(Pace::default()).filter, 0);
-    let warned = stage.store.preview(look).await.expect("answers").warnings;
-    assert_eq!(warned.iter().map(|w| (w.kind, w.count)).collect::<Vec<_>>(), [(WarningKind::BreakerOpen, 3)]);
+    assert_eq!(stage.warnings().await, [(WarningKind::BreakerOpen, 3)]);
     let halted = stage.step(1).await;
     let why = halted.halt.map(|halt| halt.why);
     assert_eq!((halted.stage, why, halted.outcomes.waiting), (Step::Paused, Some(Why::BreakerOpen), 3));
@@ -161,9 +167,7 @@ fn redrive_at(n: u64, rate: Option<u32>) -> OperationSpec {
 pub(super) async fn i37_a_full_queue_is_waited_for(stage: &Stage<'_>) {
     stage.deaths(3).await;
     stage.set("q", QueuePolicy { max_messages: Some(2), ..rules(1) }).await;
-    let look = PreviewRequest::new(Act::retry(), redrive(Pace::default()).filter, 0);
-    let warned = stage.store.preview(look).await.expect("answers").warnings;
-    assert_eq!(warned.iter().map(|w| (w.kind, w.count)).collect::<Vec<_>>(), [(WarningKind::TargetFull, 1)]);
+    assert_eq!(stage.warnings().await, [(WarningKind::TargetFull, 1)]);
     stage.redrive(Pace::default()).await;
     let held = stage.step(1).await;
     assert_eq!((held.stage, held.outcomes.running, held.outcomes.waiting), (Step::Running, 2, 1));
@@ -297,6 +301,7 @@ pub(super) async fn a_preview_warns(stage: &Stage<'_>) {
         (WarningKind::OrderingKeys, 1),
         (WarningKind::RedrivenBefore, 1),
         (WarningKind::KeyConflicts, 1),
+        (WarningKind::Hopeless, 2),
     ];
     assert_eq!((kinds.as_slice(), seen.estimate), (expected.as_slice(), Some(secs(2))));
     let resolve = PreviewRequest { act: Act::Resolve, ..look.clone() };
