@@ -1,6 +1,7 @@
 //! What can be seen, written once over [`Reads`]: pages, single items, sums and the recount. Runs on any
 //! connection that can read; changes nothing.
 
+use super::survey;
 use super::tables::{Kept, KeyRow, Letter, Live, Reads};
 use redrive_core::audit::{AuditCheck, AuditKey, AuditReport, AuditRow, ORIGIN};
 use redrive_core::dead_letter::{DeadLetter, Status};
