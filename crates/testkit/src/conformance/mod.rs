@@ -245,6 +245,7 @@ pub const LAWS: &[Law] = laws! {
         trap4_a_letter_is_sent_back_once,
         letters_are_listed_latest_death_first,
         drawers_count_their_letters_by_status,
+        text_is_found_whether_it_is_in_an_index_or_not,
     }
     acts {
         trap1_another_queue_judges_by_its_own_rules,
