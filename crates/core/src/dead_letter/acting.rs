@@ -377,3 +377,83 @@ impl File {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::QueueName;
+    use crate::message::{NewMessage, Payload, Priority};
+
+    const NOW: Time = Time::from_millis(1_000_000);
+
+    fn slip(key: Option<&str>) -> Slip {
+        let new = NewMessage::new(MessageId::new(1, [1; 10]), "a".parse().unwrap(), Payload::default());
+        let new = NewMessage { key: key.map(str::to_owned), ..new };
+        (&new.accept(&QueuePolicy::default(), 1, NOW)).into()
+    }
+
+    #[test]
+    fn what_stands_under_the_key_decides_whether_a_letter_runs() {
+        let (own, other) = (MessageId::new(1, [1; 10]), MessageId::new(2, [2; 10]));
+        for state in State::ALL {
+            for id in [own, other] {
+                let holder = Some(KeyState { id, state: *state });
+                let said = Retry::default().runs(&slip(Some("k")), holder);
+                let on_its_way = matches!(state, State::Scheduled | State::Ready | State::Leased);
+                match (state, on_its_way && id == other) {
+                    (State::Done, _) => assert_eq!(said, Ok(false), "{state}"),
+                    (_, true) => {
+                        assert_eq!(said, Err(Refusal::KeyInUse { id: own, key: "k".into(), by: other }));
+                    }
+                    (_, false) => assert_eq!(said, Ok(true), "{state}"),
+                }
+                let force = Retry { force: true, ..Retry::default() };
+                assert_eq!(force.runs(&slip(Some("k")), holder), Ok(true), "{state}");
+                assert_eq!(Retry::default().runs(&slip(None), holder), Ok(true), "{state}");
+            }
+        }
+        assert_eq!(Retry::default().runs(&slip(Some("k")), None), Ok(true), "nobody has the key any more");
+    }
+
+    #[test]
+    fn the_home_of_a_message_is_where_it_was_first_enqueued() {
+        let to = |name: &str| Retry { queue: Some(name.parse().unwrap()), ..Retry::default() };
+        let name = |name: &str| -> QueueName { name.parse().unwrap() };
+        let b = slip(None).sent_back(&to("b"));
+        assert_eq!((&b.queue, b.home()), (&name("b"), &name("a")));
+        let c = b.sent_back(&to("c"));
+        assert_eq!((&c.queue, c.home()), (&name("c"), &name("a")));
+        let again = c.sent_back(&Retry::default());
+        assert_eq!((&again.queue, again.home()), (&name("c"), &name("a")));
+        let home = c.sent_back(&to("a"));
+        assert_eq!((&home.queue, &home.origin), (&name("a"), &None));
+        let urgent = Retry { priority: Some(Priority::High), max_attempts: Some(7), ..Retry::default() };
+        let changed = slip(None).sent_back(&urgent);
+        assert_eq!((changed.priority, changed.terms.max_attempts), (Priority::High, Some(7)));
+        let kept = changed.sent_back(&Retry::default());
+        assert_eq!((kept.priority, kept.terms.max_attempts), (Priority::High, Some(7)));
+    }
+
+    #[test]
+    fn an_act_reads_back_from_its_json() {
+        let until = NOW.plus(Span::from_secs(5));
+        let acts = [
+            (Act::retry(), r#"{"act":"retry"}"#),
+            (Act::PullBack, r#"{"act":"pull_back"}"#),
+            (Act::Hold { on: true }, r#"{"act":"hold","on":true}"#),
+            (Act::Snooze { until }, r#"{"act":"snooze","until":"1970-01-01T00:16:45.000Z"}"#),
+            (Act::Assign { to: None }, r#"{"act":"assign","to":null}"#),
+            (Act::Move { dlq: "d".parse().unwrap() }, r#"{"act":"move","dlq":"d"}"#),
+        ];
+        for (act, json) in acts {
+            assert_eq!(serde_json::to_string(&act).unwrap(), json);
+            assert_eq!(serde_json::from_str::<Act>(json).unwrap(), act);
+        }
+        let old = r#"{"act":"retry","at":"1970-01-01T00:16:45.000Z"}"#;
+        assert_eq!(
+            serde_json::from_str::<Act>(old).unwrap(),
+            Act::retry_at(until),
+            "as it was written before"
+        );
+    }
+}

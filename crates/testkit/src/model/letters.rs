@@ -347,10 +347,8 @@ impl Books {
         let expired = |f: &File| f.expires_at.filter(|t| *t <= now && f.status != Status::Retrying);
         for id in self.letters_due(limit, expired) {
             let at = self.letter_at(id).expect("just found");
-            match self.letters[at].file.status {
-                Status::Purged => reaped.letters_gone += 1,
-                _ => reaped.letters_expired += 1,
-            }
+            let purged = self.letters[at].file.status == Status::Purged;
+            *(if purged { &mut reaped.letters_gone } else { &mut reaped.letters_expired }) += 1;
             self.remove_letter(at, now);
         }
         let old = self.keys.iter().filter(|(_, key)| key.created_at.plus(limits::KEY_WINDOW) <= now);
