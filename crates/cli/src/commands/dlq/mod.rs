@@ -2,6 +2,10 @@
 //! one path, in [`act`]; what they may do is decided by the status table of the core.
 
 mod act;
+mod diff;
+mod edit;
+pub(crate) mod erase;
+mod patch;
 mod stats;
 mod timeline;
 mod transfer;
@@ -9,8 +13,8 @@ mod verbs;
 
 pub(super) use act::resolve_matching;
 
-use super::{error_text, filter, narrowed, only, pages};
-use crate::args::{PageArgs, RevealArgs};
+use super::{error_text, filter, listed, narrowed, only, within};
+use crate::args::{ListArgs, RevealArgs};
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::{Done, ExitCode};
 use crate::output::{Column, Look, Revealed, Sheet, Show, escape, rules};
@@ -34,7 +38,7 @@ pub(crate) enum DlqCommand {
         #[arg(long, value_name = "DRAWER")]
         dlq: Option<QueueName>,
         #[command(flatten)]
-        page: PageArgs,
+        list: ListArgs,
     },
     /// Show one dead letter with all its kept failures
     Show {
@@ -83,6 +87,12 @@ pub(crate) enum DlqCommand {
     Unhold(act::Selection),
     /// Open closed dead letters again
     Reopen(act::Selection),
+    /// Give a dead letter other content; what it said is kept
+    Edit(Box<edit::EditArgs>),
+    /// Change the JSON payload of dead letters by a JSON patch (RFC 6902); all other bytes stay
+    Patch(patch::PatchArgs),
+    /// Show how the content of a dead letter changed
+    Diff(diff::DiffArgs),
     /// Say something about a dead letter
     Note {
         /// The letter
@@ -100,6 +110,13 @@ pub(crate) enum DlqCommand {
     Purge(act::Selection),
     /// Take purged dead letters back
     Unpurge(act::Selection),
+}
+
+impl DlqCommand {
+    /// Whether it only looks.
+    pub(crate) const fn looks(&self) -> bool {
+        matches!(self, Self::List { .. } | Self::Show { .. } | Self::Timeline { .. } | Self::Stats(_))
+    }
 }
 
 impl Show for DeadLetter {
@@ -126,6 +143,30 @@ impl Show for DeadLetter {
             self.message.attempts.to_string(),
             look.time(self.file.dead_at),
             error_text(&self.error),
+        ]
+    }
+
+    const MORE: &'static [Column] = &[
+        Column::whole("kind"),
+        Column::whole("dlq"),
+        Column::whole("category"),
+        Column::number("redrives"),
+        Column::whole("group"),
+        Column::whole("owner"),
+        Column::text("labels"),
+        Column::whole("expires_at"),
+    ];
+
+    fn more(&self, look: &Look) -> Vec<String> {
+        vec![
+            self.message.envelope.kind.clone(),
+            self.file.dlq.to_string(),
+            self.file.category.to_string(),
+            self.file.redrives.to_string(),
+            self.group.to_string(),
+            self.file.owner.clone().unwrap_or_default(),
+            self.file.labels.iter().map(String::as_str).collect::<Vec<_>>().join(", "),
+            look.maybe(self.file.expires_at),
         ]
     }
 
@@ -170,9 +211,25 @@ impl Show for DeadLetter {
             .iter()
             .map(|note| format!("{} {}: {}", look.time(note.at), note.by, escape::line(&note.text)))
             .collect();
+        let edits: Vec<String> = file
+            .edits
+            .iter()
+            .map(|mark| {
+                let why = mark.reason.as_deref().unwrap_or_default();
+                format!("{} {} {}: {}", mark.n, look.time(mark.at), mark.by, escape::line(why))
+            })
+            .collect();
+        let head = match &file.erased {
+            Some(erased) => {
+                let gone = format!("{} by {}, {} bytes", look.time(erased.at), erased.by, erased.bytes);
+                head.field("erased", gone)
+            }
+            None => head,
+        };
         self.message
             .sheet(look)
             .and(head)
+            .block("edits", edits.join("\n"))
             .block("stack", text(&self.error.stack))
             .block("notes", notes.join("\n"))
     }
@@ -181,11 +238,11 @@ impl Show for DeadLetter {
 /// Runs one of them.
 pub(crate) async fn run(app: &App, command: DlqCommand) -> Done {
     match command {
-        DlqCommand::List { filter: text, dlq, page } => {
-            let filter = narrowed(filter(&text)?, "dlq", dlq.as_ref())?;
+        DlqCommand::List { filter: text, dlq, list } => {
+            let filter = within(narrowed(filter(&text)?, "dlq", dlq.as_ref())?, &list, "died")?;
             let store = app.open(Access::Existing, Hold::Moment).await?;
             let fetch = async |s: &dyn Store, page| s.letters(Query { filter: filter.clone(), page }).await;
-            pages(app, store, &page, fetch).await
+            listed(app, store, &list, fetch).await
         }
         DlqCommand::Show { id, payload, reveal } => show(app, id, payload, reveal).await,
         DlqCommand::Stats(args) => stats::run(app, args).await,
@@ -206,6 +263,9 @@ pub(crate) async fn run(app: &App, command: DlqCommand) -> Done {
         DlqCommand::Review(which) => act::run(app, which, |_| Act::Review).await,
         DlqCommand::Reopen(which) => act::run(app, which, |_| Act::Reopen).await,
         DlqCommand::Purge(which) => act::run(app, which, |_| Act::Purge).await,
+        DlqCommand::Edit(args) => edit::run(app, *args).await,
+        DlqCommand::Patch(args) => patch::run(app, args).await,
+        DlqCommand::Diff(args) => diff::run(app, args).await,
         DlqCommand::Note { id, text } => {
             let store = app.open(Access::Existing, Hold::Moment).await?;
             let actor = app.actor(Some(text));
