@@ -6,7 +6,8 @@ use crate::connect::{Access, App, Hold};
 use crate::exit_code::{CliError, Done, ExitCode};
 use crate::output::{Column, Look, Show};
 use clap::{Args, Subcommand};
-use redrive::core::audit::{AuditReport, AuditRow};
+use redrive::core::audit::{AuditEntry, AuditReport, AuditRow};
+use redrive::core::masking::Rules;
 use redrive::core::query::Page;
 use redrive::core::store::Store;
 use redrive::core::time::{Span, Time};
@@ -27,6 +28,13 @@ pub(crate) enum AuditCommand {
         #[arg(long, value_name = "HEAD", value_parser = head)]
         head: Option<String>,
     },
+}
+
+impl AuditCommand {
+    /// Whether it only looks.
+    pub(crate) const fn looks(&self) -> bool {
+        matches!(self, Self::List { .. })
+    }
 }
 
 /// Which acts.
@@ -113,6 +121,19 @@ impl Show for AuditRow {
         Column::text("result"),
         Column::text("detail"),
     ];
+
+    // What is sealed is what was written; what is shown has no secrets, such as those of a target's headers.
+    fn masked(&self, rules: &Rules) -> Option<Self> {
+        let text = |text: &Option<String>| text.as_ref().map(|text| rules.mask_text(text).into_owned());
+        let entry = AuditEntry {
+            target: rules.mask_text(&self.entry.target).into_owned(),
+            reason: text(&self.entry.reason),
+            detail: text(&self.entry.detail),
+            filter: text(&self.entry.filter),
+            ..self.entry.clone()
+        };
+        Some(Self { n: self.n, entry, seal: self.seal.clone() })
+    }
 
     fn cells(&self, look: &Look) -> Vec<String> {
         let entry = &self.entry;

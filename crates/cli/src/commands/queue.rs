@@ -10,6 +10,7 @@ use crate::policy_change::PolicyChange;
 use crate::progress::Progress;
 use clap::Subcommand;
 use redrive::core::ids::QueueName;
+use redrive::core::masking::Rules;
 use redrive::core::policy::QueuePolicy;
 use redrive::core::store::Queue;
 use redrive::core::time::Span;
@@ -79,6 +80,13 @@ pub(crate) enum QueueCommand {
     },
 }
 
+impl QueueCommand {
+    /// Whether it only looks.
+    pub(crate) const fn looks(&self) -> bool {
+        matches!(self, Self::List | Self::Show { .. } | Self::Report(_))
+    }
+}
+
 impl Show for Queue {
     const COLUMNS: &'static [Column] = &[
         Column::whole("name"),
@@ -89,6 +97,12 @@ impl Show for Queue {
         Column::number("done"),
         Column::whole("paused"),
     ];
+
+    fn masked(&self, rules: &Rules) -> Option<Self> {
+        let mut queue = self.clone();
+        queue.policy.target = self.policy.target.as_ref().map(|target| rules.target(target));
+        Some(queue)
+    }
 
     fn cells(&self, _: &Look) -> Vec<String> {
         let c = &self.counts;
@@ -161,6 +175,17 @@ struct Drift {
 impl Show for Drift {
     const COLUMNS: &'static [Column] =
         &[Column::whole("queue"), Column::whole("setting"), Column::text("store"), Column::text("config")];
+
+    fn masked(&self, rules: &Rules) -> Option<Self> {
+        let shown = |value: &Option<String>| {
+            value.as_ref().map(|value| match value.contains("${env.") {
+                true => value.clone(),
+                false => rules.mask_field(&self.setting, value),
+            })
+        };
+        let (store, config) = (shown(&self.store), shown(&self.config));
+        Some(Self { queue: self.queue.clone(), setting: self.setting.clone(), store, config })
+    }
 
     fn cells(&self, _: &Look) -> Vec<String> {
         let text = |value: &Option<String>| value.clone().unwrap_or_default();

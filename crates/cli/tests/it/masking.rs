@@ -49,13 +49,13 @@ fn office() -> (Office, String, String) {
     let dead = fail(&office, &line());
     office.run(&["enqueue", "other", "--payload-file", &binary]).ok();
     let token = text(&office.lease("other")["token"]);
-    office.run(&["fail", &token, "--message", "x", "--permanent"]).ok();
+    office.run(&["fail", &token, "--error-type", "E", "--message", "x", "--permanent"]).ok();
     let live = enqueue(&office, &line().replace("canary9@example.org", "other"));
     (office, dead, live)
 }
 
 fn enqueue(office: &Office, line: &str) -> String {
-    let ran = office.feed(line.as_bytes(), &["enqueue", "-o", "ndjson"]).ok();
+    let ran = office.feed(line.as_bytes(), &["enqueue", "-", "-o", "ndjson"]).ok();
     text(&ran.ndjson()[0]["id"])
 }
 
@@ -85,6 +85,7 @@ fn no_view_and_no_export_shows_a_secret_unasked() {
     let views: Vec<Vec<&str>> = vec![
         vec!["dlq", "list"],
         vec!["dlq", "show", &dead],
+        vec!["dlq", "timeline", &dead],
         vec!["dlq", "stats"],
         vec!["dlq", "retry", &dead, "--dry-run"],
         vec!["dlq", "retry", "--all", "--dry-run"],
@@ -95,6 +96,9 @@ fn no_view_and_no_export_shows_a_secret_unasked() {
         vec!["group", "show", &group],
         vec!["queue", "list"],
         vec!["queue", "show", "q"],
+        vec!["queue", "report"],
+        vec!["marker", "--list"],
+        vec!["breaker", "list"],
         vec!["audit", "list"],
         vec!["doctor"],
     ];

@@ -45,7 +45,7 @@ fn a_message_is_worked_on_dies_is_sent_back_and_succeeds() {
     assert_eq!((&letter["status"], &letter["resolution"]), (&"resolved".into(), &"retried".into()));
     office.run(&["dlq", "stats", "--fail-if", "open>0"]).ok();
     let acts: Vec<String> = office.items(&["audit", "list"]).iter().map(|row| text(&row["act"])).collect();
-    assert_eq!(acts, ["retry", "configure"]);
+    assert_eq!(acts, ["retry", "reveal", "configure"]);
     let head = text(&office.json(&["audit", "verify"])["head"]);
     office.run(&["audit", "verify", "--head", &head]).ok();
     office.run(&["audit", "verify", "--head", &"1".repeat(64)]).code(10);

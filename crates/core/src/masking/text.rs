@@ -234,7 +234,8 @@ impl<'a> Scan<'a> {
 
     /// What joins a name and its value: where the value begins.
     fn joint(&self, end: usize, flag: bool, tag: bool) -> Option<Joint> {
-        if tag {
+        // The name of a tag ends with the tag or at its first attribute.
+        if tag && (self.byte(end) == b'>' || self.byte(end).is_ascii_whitespace()) {
             let attributes = run(self.rest(end), |b| b != b'>' && b != b'<').min(TAG_MAX);
             if self.byte(end + attributes) == b'>' && self.byte(end + attributes - 1) != b'/' {
                 return Some(Joint { at: end + attributes + 1, prose: false });

@@ -8,6 +8,8 @@ use crate::group::Group;
 use crate::limits;
 use crate::message::{Envelope, Message, Payload};
 use crate::progress::Progress;
+use crate::target::{CommandTarget, HttpTarget, Target};
+use std::collections::BTreeMap;
 
 impl Rules {
     fn owned(&self, text: &str) -> String {
@@ -105,6 +107,33 @@ impl Rules {
             template: self.owned(&group.template),
             error_type: self.owned(&group.error_type),
             ..group.clone()
+        }
+    }
+
+    /// A queue's target. A value that is read from the environment when it is needed is no secret.
+    #[must_use]
+    pub fn target(&self, target: &Target) -> Target {
+        let fields = |fields: &BTreeMap<String, String>| {
+            let shown = |(name, value): (&String, &String)| {
+                let named = value.contains("${env.");
+                let value = if named { self.owned(value) } else { self.mask_field(name, value) };
+                (name.clone(), value)
+            };
+            fields.iter().map(shown).collect()
+        };
+        match target {
+            Target::Http(http) => Target::Http(HttpTarget {
+                url: self.owned(&http.url),
+                headers: fields(&http.headers),
+                body: http.body.as_ref().map(|body| self.mask_payload(body.as_bytes()).text),
+                ..http.clone()
+            }),
+            Target::Command(command) => Target::Command(CommandTarget {
+                argv: self.list(&command.argv),
+                shell: self.maybe(command.shell.as_ref()),
+                env: fields(&command.env),
+                ..command.clone()
+            }),
         }
     }
 

@@ -264,6 +264,7 @@ pub const LAWS: &[Law] = laws! {
         a_snoozed_letter_is_hidden_from_consumers_until_then,
         owners_and_labels_stay_with_the_letter,
         i38_a_letter_moves_to_drawers_only,
+        i48_a_row_tells_the_file_before_from_the_file_after,
     }
     drawers {
         a_leased_letter_is_the_letter_as_it_is_now,

@@ -5,6 +5,7 @@ use crate::exit_code::{Done, ExitCode};
 use crate::output::{Column, Look, Show};
 use redrive::core::dead_letter::Moment;
 use redrive::core::ids::MessageId;
+use redrive::core::masking::Rules;
 
 impl Show for Moment {
     const COLUMNS: &'static [Column] = &[
@@ -15,6 +16,10 @@ impl Show for Moment {
         Column::text("by"),
         Column::text("detail"),
     ];
+
+    fn masked(&self, rules: &Rules) -> Option<Self> {
+        Some(Self { detail: rules.mask_text(&self.detail).into_owned(), ..self.clone() })
+    }
 
     fn cells(&self, look: &Look) -> Vec<String> {
         let attempt = self.generation.zip(self.attempt).map(|(g, n)| format!("{g}.{n}"));
