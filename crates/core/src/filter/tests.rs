@@ -213,6 +213,7 @@ const MISSES: &[&str] = &[
     "payload.order.paid>0",
     "payload.order.lines.2.sku:*",
     "payload:nope",
+    "edited:yes",
     "payload!=dotted",
     "host:h version:1",
     "not queue:payments",
