@@ -362,6 +362,11 @@ pub(crate) trait Tables: Reads {
         let _ = id;
         Ok(())
     }
+    /// Takes the text of a letter out of the index at once: it was erased. Nothing where there is no index.
+    fn text_erased(&mut self, letter: &Letter) -> Kept<()> {
+        let _ = letter;
+        Ok(())
+    }
     /// Puts a batch into the text index, unless another has moved it on meanwhile; says how many entries it made.
     fn put_text(&mut self, batch: &TextBatch) -> Kept<u64> {
         let _ = batch;

@@ -420,6 +420,10 @@ impl Tables for SqlTables {
         self.note_text_changed(id)
     }
 
+    fn text_erased(&mut self, letter: &Letter) -> Kept<()> {
+        self.run("DELETE FROM letters_text WHERE rowid = ?1", &[&int(letter.death)]).map(|_| ())
+    }
+
     fn put_text(&mut self, batch: &TextBatch) -> Kept<u64> {
         self.write_text(batch)
     }
