@@ -127,6 +127,8 @@ pub(crate) enum Command {
     /// Dead letters: look, decide, send back
     #[command(subcommand)]
     Dlq(dlq::DlqCommand),
+    /// Remove what dead letters say, for good, and keep their tombstones
+    Erase(Box<dlq::erase::EraseArgs>),
     /// Operations: the durable bulk acts on dead letters
     #[command(subcommand)]
     Op(op::OpCommand),
@@ -177,6 +179,7 @@ impl Command {
             Self::Group(command) => command.looks(),
             Self::Breaker(command) => command.looks(),
             Self::Audit(command) => command.looks(),
+            Self::Op(command) => command.looks(),
             Self::Enqueue(_)
             | Self::Lease(_)
             | Self::Ack(_)
@@ -187,6 +190,7 @@ impl Command {
             | Self::Run(_)
             | Self::Top(_)
             | Self::Marker(_)
+            | Self::Erase(_)
             | Self::Backup(_)
             | Self::Restore(_)
             | Self::Doctor(_)

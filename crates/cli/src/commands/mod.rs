@@ -54,6 +54,7 @@ pub(crate) fn surroundings(global: Global, command: &Command) -> Result<App, Cli
         | Command::Message(_)
         | Command::Queue(_)
         | Command::Dlq(_)
+        | Command::Erase(_)
         | Command::Op(_)
         | Command::Group(_)
         | Command::Marker(_)
@@ -83,6 +84,7 @@ pub(crate) async fn run(app: &App, command: Command) -> Done {
         Command::Message(command) => message::run(app, command).await,
         Command::Queue(command) => queue::run(app, command).await,
         Command::Dlq(command) => dlq::run(app, command).await,
+        Command::Erase(args) => dlq::erase::run(app, *args).await,
         Command::Op(command) => op::run(app, command).await,
         Command::Group(command) => group::run(app, command).await,
         Command::Marker(args) => marker::run(app, args).await,

@@ -366,6 +366,20 @@ fn groups_are_acknowledged_noted_and_resolved() {
 }
 
 #[test]
+fn one_letter_at_a_time_is_edited_and_only_where_that_is_allowed() {
+    let mut state = in_letters(80, 24, true);
+    assert_eq!(press(&mut state, "je"), Some(Effect::Edit(id(2), 3)), "as it was seen");
+    for keys in ["xxe", "Ae"] {
+        let mut state = in_letters(80, 24, true);
+        assert_eq!(press(&mut state, keys), None);
+        assert!(screen(&state).contains("one letter at a time"));
+    }
+    let mut state = in_letters(80, 24, false);
+    assert_eq!(press(&mut state, "e"), None);
+    assert!(screen(&state).contains("read-only: start it as"));
+}
+
+#[test]
 fn pasted_text_is_never_taken_for_keys() {
     let mut state = in_letters(80, 24, true);
     assert_eq!(update(&mut state, Event::Paste("rRDBy\nq".into())), None);

@@ -9,6 +9,7 @@ use crate::lifecycle::State;
 use crate::limits;
 use crate::message::{Slip, printable, sane};
 use crate::policy::QueuePolicy;
+use crate::revision::may_change;
 use crate::store::KeyState;
 use crate::time::{Span, Time};
 use std::collections::BTreeSet;
@@ -67,6 +68,9 @@ impl Act {
         if let Some(by) = self.as_move() {
             return next_status(id, from, by);
         }
+        if self.is_content() {
+            return may_change(id, from, self).map(|()| from);
+        }
         match (self, from) {
             (Self::Note, _) => Ok(from),
             (_, Status::Purged) => refuse(UNPURGE_FIRST),
@@ -104,7 +108,11 @@ impl Act {
             | Self::Unpurge
             | Self::PullBack
             | Self::Move { .. }
-            | Self::Hold { .. } => Ok(()),
+            | Self::Hold { .. }
+            | Self::Edit(_)
+            | Self::Patch(_)
+            | Self::Restore { .. }
+            | Self::Erase => Ok(()),
         }
     }
 
@@ -135,6 +143,8 @@ impl Act {
                 let (on, off) = (add.iter().map(|l| format!("+{l}")), remove.iter().map(|l| format!("-{l}")));
                 Some(on.chain(off).collect::<Vec<_>>().join(" "))
             }
+            Self::Patch(patch) => Some(patch.summary()),
+            Self::Restore { n } => Some(format!("of revision {n}")),
             Self::Review
             | Self::Release
             | Self::Resolve
@@ -144,7 +154,9 @@ impl Act {
             | Self::Purge
             | Self::Unpurge
             | Self::PullBack
-            | Self::Hold { .. } => None,
+            | Self::Hold { .. }
+            | Self::Edit(_)
+            | Self::Erase => None,
         }
     }
 }
@@ -163,18 +175,12 @@ impl File {
         now: Time,
     ) -> Result<Self, Refusal> {
         let ActRequest { act, actor, .. } = request;
-        if let Some(expected) = request.expected_version
-            && expected != self.version
-        {
-            return Err(Refusal::VersionConflict { id, expected, actual: self.version });
+        self.may_act(id, request, now)?;
+        if act.is_content() {
+            return Err(Refusal::invalid("act", format!("{} needs the content too", act.name())));
         }
-        actor.check()?;
-        act.check(now)?;
-        if let (Some(worker), Some(until)) = (&self.consumer, self.consumer_until)
-            && until > now
-            && !act.only_annotates()
-        {
-            return Err(Refusal::LetterLeased { id, worker: worker.clone(), until });
+        if self.erased.is_some() && matches!(act, Act::Retry(_)) {
+            return Err(Refusal::Erased { id, act: act.name().into() });
         }
         let status = act.next_status(id, self.status)?;
         let mut next = match act.as_move() {
@@ -192,6 +198,24 @@ impl File {
             next.note(actor, now);
         }
         Ok(next)
+    }
+
+    /// Whether the letter is as the actor saw it, and in nobody else's hands.
+    pub(crate) fn may_act(&self, id: MessageId, request: &ActRequest, now: Time) -> Result<(), Refusal> {
+        if let Some(expected) = request.expected_version
+            && expected != self.version
+        {
+            return Err(Refusal::VersionConflict { id, expected, actual: self.version });
+        }
+        request.actor.check()?;
+        request.act.check(now)?;
+        if let (Some(worker), Some(until)) = (&self.consumer, self.consumer_until)
+            && until > now
+            && !request.act.only_annotates()
+        {
+            return Err(Refusal::LetterLeased { id, worker: worker.clone(), until });
+        }
+        Ok(())
     }
 
     /// What an act changes beside the status.
@@ -245,6 +269,7 @@ impl File {
                 }
             }
             Act::Release | Act::Reopen | Act::Note | Act::Purge | Act::Unpurge => {}
+            Act::Edit(_) | Act::Patch(_) | Act::Restore { .. } | Act::Erase => {}
         }
         Ok(())
     }
@@ -262,7 +287,7 @@ impl File {
             closed_by: closed.then(|| by.to_owned()),
             version: self.version + 1,
             holds_key: self.holds_key && !closed,
-            available_at: now,
+            available_at: if self.erased.is_some() { Time::NEVER } else { now },
             consumer: None,
             consumer_until: None,
             ..self.clone()
@@ -350,5 +375,85 @@ impl File {
         if self.notes.len() > limits::NOTES_MAX {
             self.notes.remove(0);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::QueueName;
+    use crate::message::{NewMessage, Payload, Priority};
+
+    const NOW: Time = Time::from_millis(1_000_000);
+
+    fn slip(key: Option<&str>) -> Slip {
+        let new = NewMessage::new(MessageId::new(1, [1; 10]), "a".parse().unwrap(), Payload::default());
+        let new = NewMessage { key: key.map(str::to_owned), ..new };
+        (&new.accept(&QueuePolicy::default(), 1, NOW)).into()
+    }
+
+    #[test]
+    fn what_stands_under_the_key_decides_whether_a_letter_runs() {
+        let (own, other) = (MessageId::new(1, [1; 10]), MessageId::new(2, [2; 10]));
+        for state in State::ALL {
+            for id in [own, other] {
+                let holder = Some(KeyState { id, state: *state });
+                let said = Retry::default().runs(&slip(Some("k")), holder);
+                let on_its_way = matches!(state, State::Scheduled | State::Ready | State::Leased);
+                match (state, on_its_way && id == other) {
+                    (State::Done, _) => assert_eq!(said, Ok(false), "{state}"),
+                    (_, true) => {
+                        assert_eq!(said, Err(Refusal::KeyInUse { id: own, key: "k".into(), by: other }));
+                    }
+                    (_, false) => assert_eq!(said, Ok(true), "{state}"),
+                }
+                let force = Retry { force: true, ..Retry::default() };
+                assert_eq!(force.runs(&slip(Some("k")), holder), Ok(true), "{state}");
+                assert_eq!(Retry::default().runs(&slip(None), holder), Ok(true), "{state}");
+            }
+        }
+        assert_eq!(Retry::default().runs(&slip(Some("k")), None), Ok(true), "nobody has the key any more");
+    }
+
+    #[test]
+    fn the_home_of_a_message_is_where_it_was_first_enqueued() {
+        let to = |name: &str| Retry { queue: Some(name.parse().unwrap()), ..Retry::default() };
+        let name = |name: &str| -> QueueName { name.parse().unwrap() };
+        let b = slip(None).sent_back(&to("b"));
+        assert_eq!((&b.queue, b.home()), (&name("b"), &name("a")));
+        let c = b.sent_back(&to("c"));
+        assert_eq!((&c.queue, c.home()), (&name("c"), &name("a")));
+        let again = c.sent_back(&Retry::default());
+        assert_eq!((&again.queue, again.home()), (&name("c"), &name("a")));
+        let home = c.sent_back(&to("a"));
+        assert_eq!((&home.queue, &home.origin), (&name("a"), &None));
+        let urgent = Retry { priority: Some(Priority::High), max_attempts: Some(7), ..Retry::default() };
+        let changed = slip(None).sent_back(&urgent);
+        assert_eq!((changed.priority, changed.terms.max_attempts), (Priority::High, Some(7)));
+        let kept = changed.sent_back(&Retry::default());
+        assert_eq!((kept.priority, kept.terms.max_attempts), (Priority::High, Some(7)));
+    }
+
+    #[test]
+    fn an_act_reads_back_from_its_json() {
+        let until = NOW.plus(Span::from_secs(5));
+        let acts = [
+            (Act::retry(), r#"{"act":"retry"}"#),
+            (Act::PullBack, r#"{"act":"pull_back"}"#),
+            (Act::Hold { on: true }, r#"{"act":"hold","on":true}"#),
+            (Act::Snooze { until }, r#"{"act":"snooze","until":"1970-01-01T00:16:45.000Z"}"#),
+            (Act::Assign { to: None }, r#"{"act":"assign","to":null}"#),
+            (Act::Move { dlq: "d".parse().unwrap() }, r#"{"act":"move","dlq":"d"}"#),
+        ];
+        for (act, json) in acts {
+            assert_eq!(serde_json::to_string(&act).unwrap(), json);
+            assert_eq!(serde_json::from_str::<Act>(json).unwrap(), act);
+        }
+        let old = r#"{"act":"retry","at":"1970-01-01T00:16:45.000Z"}"#;
+        assert_eq!(
+            serde_json::from_str::<Act>(old).unwrap(),
+            Act::retry_at(until),
+            "as it was written before"
+        );
     }
 }

@@ -189,8 +189,11 @@ pub const fn in_bulk(act: &Act) -> bool {
         | Act::Hold { .. }
         | Act::Snooze { .. }
         | Act::Assign { .. }
-        | Act::Label { .. } => true,
-        Act::Note | Act::PullBack => false,
+        | Act::Label { .. }
+        | Act::Patch(_)
+        | Act::Restore { .. }
+        | Act::Erase => true,
+        Act::Note | Act::PullBack | Act::Edit(_) => false,
     }
 }
 
@@ -219,7 +222,11 @@ pub const fn reverse(act: &Act) -> Option<Act> {
         | Act::Hold { .. }
         | Act::Snooze { .. }
         | Act::Assign { .. }
-        | Act::Label { .. } => None,
+        | Act::Label { .. }
+        | Act::Edit(_)
+        | Act::Patch(_)
+        | Act::Restore { .. }
+        | Act::Erase => None,
     }
 }
 
@@ -296,6 +303,9 @@ impl MemberOutcome {
             | Refusal::LetterLeased { .. }
             | Refusal::VersionConflict { .. }
             | Refusal::RedrivenTooOften { .. }
+            | Refusal::Erased { .. }
+            | Refusal::PatchFailed { .. }
+            | Refusal::NoChange { .. }
             | Refusal::IsDrawer { .. }
             | Refusal::Invalid { .. }
             | Refusal::WrongStage { .. }

@@ -16,6 +16,7 @@ use redrive_core::metrics::{self, QueueStats, Stats, Tallies};
 use redrive_core::operation::{Member, Operation};
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Cursor, Page, PageRequest, Query};
+use redrive_core::revision::{Content, Revision};
 use redrive_core::store::{Drawer, KeyState, Queue};
 use redrive_core::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,7 +60,7 @@ pub(crate) fn messages(tables: &dyn Reads, query: &Query, now: Time) -> Outcome<
                 bytes += message.envelope.size();
                 items.push(message);
             }
-            let looked_enough = looked_at >= limits::PAGE_SCAN_MAX || survey::late(until);
+            let looked_enough = looked_at >= limits::PAGE_SCAN_MAX || super::survey::late(until);
             let full = items.len() >= limit || bytes >= limits::PAGE_BYTES_MAX || looked_enough;
             if full {
                 let more = left > 0 || (!ended && !tables.live_after(after, 1)?.is_empty());
@@ -196,6 +197,22 @@ pub(crate) fn letter(tables: &dyn Reads, id: MessageId, now: Time) -> Outcome<De
     Ok(assemble(tables, &letter, now)?)
 }
 
+/// Every content a letter had.
+pub(crate) fn revisions(tables: &dyn Reads, id: MessageId) -> Outcome<Vec<Revision>> {
+    let letter = tables.letter(id)?.ok_or(Refusal::NoSuchLetter { id })?;
+    let envelope = tables.envelope(&letter.slip)?;
+    Ok(Revision::list(&letter.file, &envelope, earlier_contents(tables, &letter)?))
+}
+
+/// What a letter said before, by number.
+pub(super) fn earlier_contents(tables: &dyn Reads, letter: &Letter) -> Kept<Vec<(u32, Content)>> {
+    let mut kept = Vec::new();
+    for n in tables.revision_numbers(&letter.slip)? {
+        kept.extend(tables.revision(&letter.slip, n)?.map(|content| (n, content)));
+    }
+    Ok(kept)
+}
+
 /// Everything that was counted, and the queues as they stand.
 pub(crate) fn stats(tables: &dyn Reads, now: Time) -> Outcome<Stats> {
     let mut open: BTreeMap<QueueName, i64> = BTreeMap::new();
@@ -307,6 +324,9 @@ pub(crate) fn verify(tables: &dyn Reads, key: &AuditKey, deep: bool) -> Outcome<
         after = last.death;
         for letter in page {
             census.letter(&letter.slip, &letter.file);
+            if letter.file.body_hash.is_some() {
+                census.lineage(letter.slip.id, &letter.file, &tables.revision_numbers(&letter.slip)?);
+            }
         }
     }
     let mut before = u64::MAX;

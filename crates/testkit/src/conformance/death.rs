@@ -71,6 +71,9 @@ fn first_death(
             operation: None,
             consumer: None,
             consumer_until: None,
+            edits: Vec::new(),
+            erased: None,
+            body_hash: None,
         },
         signature: cause.signature.template.clone(),
         group: cause.signature.leaf,
@@ -78,6 +81,7 @@ fn first_death(
         eligible: true,
         review_required: false,
         death,
+        revisions: Vec::new(),
     }
 }
 

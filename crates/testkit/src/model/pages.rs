@@ -22,6 +22,7 @@ use redrive_core::message::{Delivery, Message, NewMessage, Record};
 use redrive_core::operation::{Control, Member, Operation, OperationSpec, Outcomes, Preview, PreviewRequest};
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Cursor, Page, PageRequest, Query};
+use redrive_core::revision::Revision;
 use redrive_core::store::{
     Drawer, Each, Enqueued, HandOver, Indexed, KeyState, LeaseRequest, LetterLeaseRequest, LetterSettlement,
     LetterState, Letters, Purged, Queue, Reaped, Settled, Settlement, Work,
@@ -149,7 +150,12 @@ impl Books {
     pub(super) fn verify(&self) -> Verification {
         let mut census = Census::default();
         self.live.iter().for_each(|r| census.message(&r.into(), &r.life));
-        self.letters.iter().for_each(|l| census.letter(&(&l.record).into(), &l.file));
+        for letter in &self.letters {
+            census.letter(&(&letter.record).into(), &letter.file);
+            let id = letter.record.envelope.id;
+            let kept: Vec<u32> = self.earlier(id).into_iter().map(|(n, _)| n).collect();
+            census.lineage(id, &letter.file, &kept);
+        }
         for (operation, members) in &self.operations {
             let mut counted = Outcomes::default();
             members.iter().for_each(|(_, member)| *counted.of(member.outcome) += 1);
@@ -359,6 +365,13 @@ impl Letters for Model {
         self.at(|b, now| {
             let at = b.letter_at(id).ok_or(Refusal::NoSuchLetter { id })?;
             Ok(b.show_letter(&b.letters[at], now))
+        })
+    }
+
+    async fn revisions(&self, id: MessageId) -> Outcome<Vec<Revision>> {
+        self.at(|b, _| {
+            let letter = &b.letters[b.letter_at(id).ok_or(Refusal::NoSuchLetter { id })?];
+            Ok(Revision::list(&letter.file, &letter.record.envelope, b.earlier(id)))
         })
     }
 

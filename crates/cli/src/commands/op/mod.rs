@@ -72,17 +72,9 @@ pub(crate) enum OpCommand {
 }
 
 impl OpCommand {
-    /// Whether it only looks, so that it may be run again and again.
+    /// Whether it only looks.
     pub(crate) const fn looks(&self) -> bool {
-        match self {
-            Self::List { .. } | Self::Show { .. } | Self::Members { .. } => true,
-            Self::Watch { .. }
-            | Self::Pause(_)
-            | Self::Resume(_)
-            | Self::Cancel(_)
-            | Self::Undo(_)
-            | Self::Rate { .. } => false,
-        }
+        matches!(self, Self::List { .. } | Self::Show { .. } | Self::Members { .. })
     }
 }
 
