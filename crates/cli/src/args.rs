@@ -175,7 +175,6 @@ impl Command {
             Self::Message(command) => command.looks(),
             Self::Queue(command) => command.looks(),
             Self::Dlq(command) => command.looks(),
-            Self::Op(command) => command.looks(),
             Self::Group(command) => command.looks(),
             Self::Breaker(command) => command.looks(),
             Self::Audit(command) => command.looks(),
