@@ -16,7 +16,7 @@ fn enqueue(office: &Office, count: usize, extra: &Value) {
         lines.push_str(&line.to_string());
         lines.push('\n');
     }
-    office.feed(lines.as_bytes(), &["enqueue", "--ndjson", "-q"]).ok();
+    office.feed(lines.as_bytes(), &["enqueue", "q", "--ndjson", "-q"]).ok();
 }
 
 /// A worker of its own that fails every message for good until there is a file `fixed`.
