@@ -135,10 +135,6 @@ impl<'a> Record<'a> {
 
     /// As lines: the items of a list, the entries of an object, or the one thing it is.
     fn lines(self) -> Vec<String> {
-        let plain = |value: Value| match value {
-            Value::String(text) => text,
-            other => other.to_string(),
-        };
         match self.value() {
             Value::Array(items) => items.into_iter().map(plain).collect(),
             Value::Object(map) => map
@@ -180,6 +176,16 @@ impl<'a> Record<'a> {
                 },
             );
         (name, code)
+    }
+}
+
+/// A value as text: a string is its content, all else is written as JSON.
+fn plain(value: Value) -> String {
+    match value {
+        Value::String(text) => text,
+        other @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => {
+            other.to_string()
+        }
     }
 }
 
