@@ -5,10 +5,12 @@ use crate::commands::{
     audit, backup, bench, breaker, classify, completions, dlq, doctor, enqueue, group, lease, marker,
     message, queue, run, settle, signature, work,
 };
-use crate::output::{Format, TimeStyle, complain, escape};
+use crate::output::choice::{self, Template};
+use crate::output::{ColorWhen, Format, TimeStyle, complain, escape};
 use clap::builder::TypedValueParser as _;
 use clap::{Args, Parser, Subcommand};
 use redrive::core::query::Cursor;
+use redrive::core::time::{Span, Time};
 use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
 
@@ -44,18 +46,42 @@ pub(crate) struct Global {
     /// How data is written to stdout [default: table]
     #[arg(long, short, global = true, value_enum, value_name = "FORMAT")]
     pub output: Option<Format>,
+    /// Which columns, in order: names of the table's or paths such as payload.order.id; for table, wide and csv
+    #[arg(long, global = true, value_name = "NAMES")]
+    pub columns: Option<Named>,
+    /// One line per item, with {path} for a field: '{id} {error.message}'; means -o template
+    #[arg(long, global = true, value_name = "TEXT")]
+    pub template: Option<Template>,
+    /// Show it again and again, every 2s when not said; for commands that only look
+    #[arg(long, global = true, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "2s")]
+    pub watch: Option<Span>,
     /// How tables show times [default: relative on a terminal, else iso]
     #[arg(long, global = true, value_enum, value_name = "STYLE")]
     pub time: Option<TimeStyle>,
     /// Who acts, for the audit trail [default: $USER]
     #[arg(long, global = true, value_name = "NAME")]
     pub actor: Option<String>,
+    /// When to use colour [default: auto]
+    #[arg(long, global = true, value_enum, value_name = "WHEN")]
+    pub color: Option<ColorWhen>,
     /// No colour, as with NO_COLOR set
-    #[arg(long, global = true)]
+    #[arg(long, global = true, conflicts_with = "color")]
     pub no_color: bool,
     /// No notes and no progress on stderr, only errors
     #[arg(long, short, global = true)]
     pub quiet: bool,
+}
+
+/// The columns that were named.
+#[derive(Clone, Debug)]
+pub(crate) struct Named(pub(crate) Vec<String>);
+
+impl std::str::FromStr for Named {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        choice::columns(text).map(Self)
+    }
 }
 
 /// A path that may be empty, since a variable may be set to nothing.
@@ -109,6 +135,8 @@ pub(crate) enum Command {
     /// Circuit breakers: what is taken for down, and what waits
     #[command(subcommand)]
     Breaker(breaker::BreakerCommand),
+    /// Watch groups, letters and timelines as they change, and act on them if allowed
+    Top(crate::top::TopArgs),
     /// Who did what
     #[command(subcommand)]
     Audit(audit::AuditCommand),
@@ -135,6 +163,36 @@ impl Command {
     pub(crate) fn drains(&self) -> bool {
         matches!(self, Self::Work(_))
     }
+
+    /// Whether it only looks, so that it may be run again and again.
+    pub(crate) const fn looks(&self) -> bool {
+        match self {
+            Self::Message(command) => command.looks(),
+            Self::Queue(command) => command.looks(),
+            Self::Dlq(command) => command.looks(),
+            Self::Group(command) => command.looks(),
+            Self::Breaker(command) => command.looks(),
+            Self::Audit(command) => command.looks(),
+            Self::Enqueue(_)
+            | Self::Lease(_)
+            | Self::Ack(_)
+            | Self::Fail(_)
+            | Self::Extend(_)
+            | Self::Release(_)
+            | Self::Work(_)
+            | Self::Run(_)
+            | Self::Top(_)
+            | Self::Marker(_)
+            | Self::Backup(_)
+            | Self::Restore(_)
+            | Self::Doctor(_)
+            | Self::Signature(_)
+            | Self::Classify(_)
+            | Self::Bench(_)
+            | Self::Init
+            | Self::Completions(_) => false,
+        }
+    }
 }
 
 /// Which part of a list.
@@ -152,6 +210,65 @@ pub(crate) struct PageArgs {
     /// Exit with 3 when there is nothing
     #[arg(long)]
     pub fail_empty: bool,
+}
+
+/// A moment: a time, or so long ago.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum When {
+    /// Then.
+    At(Time),
+    /// So long ago.
+    Ago(Span),
+}
+
+impl std::str::FromStr for When {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let ago = text.parse().map(Self::Ago);
+        ago.or_else(|_| text.parse().map(Self::At)).map_err(|_| {
+            format!("{text:?} is neither a duration such as 2h nor a time such as 2026-01-31T12:00:00Z")
+        })
+    }
+}
+
+/// Which part of a list, from when, and in which order.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ListArgs {
+    /// The page.
+    #[command(flatten)]
+    pub page: PageArgs,
+    /// Not older than this: a duration or a time
+    #[arg(long, value_name = "WHEN")]
+    pub since: Option<When>,
+    /// Not younger than this: a duration or a time
+    #[arg(long, value_name = "WHEN")]
+    pub until: Option<When>,
+    /// In the order of this field, such as attempts; -attempts for the largest first
+    #[arg(long, value_name = "FIELD", allow_hyphen_values = true, conflicts_with = "cursor")]
+    pub sort: Option<Order>,
+}
+
+/// By which field, and which way round.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Order {
+    /// A path in the JSON of the item.
+    pub field: String,
+    /// The largest first.
+    pub down: bool,
+}
+
+impl std::str::FromStr for Order {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (field, down) = text.strip_prefix('-').map_or((text, false), |field| (field, true));
+        let names = choice::columns(field)?;
+        match names.as_slice() {
+            [field] => Ok(Self { field: field.clone(), down }),
+            _ => Err("one field, such as attempts or -dead_at".into()),
+        }
+    }
 }
 
 /// Whether what is masked is shown.

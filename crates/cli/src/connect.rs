@@ -4,7 +4,8 @@
 use crate::args::Global;
 use crate::config::{self, Config};
 use crate::exit_code::{CliError, ExitCode};
-use crate::output::{Format, Output};
+use crate::output::choice::Choice;
+use crate::output::{ColorWhen, Format, Output};
 use redrive::OpenOptions;
 use redrive::core::dead_letter::Actor;
 use redrive::core::error::{Error, Outcome, Refusal, StoreError, StoreErrorKind};
@@ -96,8 +97,11 @@ pub(crate) struct App {
 impl App {
     /// Puts flags, environment and configuration together, in this order of precedence.
     pub(crate) fn new(global: Global, config: Config) -> Self {
-        let format = global.output.or(config.output).unwrap_or(Format::Table);
-        let out = Output::new(format, global.time.or(config.time), global.no_color, global.quiet);
+        let format = global.output.or(global.template.as_ref().map(|_| Format::Template)).or(config.output);
+        let color = if global.no_color { ColorWhen::Never } else { global.color.unwrap_or(ColorWhen::Auto) };
+        let choice = Choice::made(global.columns.map(|named| named.0), global.template);
+        let format = format.unwrap_or(Format::Table);
+        let out = Output::new(format, global.time.or(config.time), color, global.quiet, choice);
         crate::output::mask_with(config.known.masking.clone());
         let user = || std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).ok();
         let actor = global.actor.or_else(|| config.actor.clone()).or_else(user);
@@ -161,9 +165,14 @@ impl App {
         drain.as_ref().map(|notify| notify.notify_one()).is_some()
     }
 
+    /// What there is to say to whoever leaves while something goes on.
+    pub(crate) fn farewell(&self) -> Option<String> {
+        self.farewell.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
     /// The error of a command that Ctrl-C ended.
     pub(crate) fn interrupted(&self) -> CliError {
-        let say = self.farewell.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let say = self.farewell();
         let error = CliError::new(ExitCode::Interrupted, "interrupted");
         match say {
             Some(say) => error.hint(say),

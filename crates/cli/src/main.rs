@@ -12,6 +12,8 @@ mod output;
 mod policy_change;
 mod progress;
 mod target_change;
+mod top;
+mod watch;
 
 use exit_code::{CliError, Done};
 
@@ -73,9 +75,10 @@ fn run(cli: args::Cli) -> Done {
         // Listening once ends it when whoever started us ignores the ends of children: the system would throw away
         // how ours ended. What we start gets the ordinary rule again.
         let _ = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::child());
+        let watch = cli.global.watch;
         let app = commands::surroundings(cli.global, &cli.command)?;
         let interruptible = !cli.command.drains();
-        let running = commands::run(&app, cli.command);
+        let running = watch::run(&app, cli.command, watch);
         tokio::pin!(running);
         tokio::select! {
             // First, so that Ctrl-C is listened to before the command does anything.

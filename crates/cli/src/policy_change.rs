@@ -114,6 +114,9 @@ pub(crate) struct PolicyChange {
     /// Payload bytes of live messages the queue holds at most; `none` for no limit
     #[arg(long, value_name = "BYTES")]
     max_bytes: Option<Maybe<u64>>,
+    /// Whether a text search finds what payloads of dead letters say by the index: true or false
+    #[arg(long, value_name = "BOOL")]
+    search_payload: Option<bool>,
     /// Time budget for excluded errors, from the first failure
     #[arg(long, value_name = "DURATION")]
     #[serde(alias = "retry_for_ms")]
@@ -361,6 +364,7 @@ impl PolicyChange {
         set_maybe(&mut policy.open_ttl, self.open_ttl.as_ref());
         set_maybe(&mut policy.max_messages, self.max_messages.as_ref());
         set_maybe(&mut policy.max_bytes, self.max_bytes.as_ref());
+        set(&mut policy.search_payload, self.search_payload.as_ref());
         set_rules(&mut policy.include, self.include.as_ref());
         set_rules(&mut policy.exclude, self.exclude.as_ref());
         set(&mut policy.routes, self.routes.as_ref());

@@ -204,6 +204,8 @@ pub const FILTER_TERMS_MAX: usize = 128;
 
 /// Members written per freezing step of an operation, and letters changed per running step.
 pub const OPERATION_CHUNK: usize = 2_000;
+/// Letters looked into by one freezing step, where the filter asks for more than stands on their rows.
+pub const FREEZE_LOOK_MAX: usize = 256;
 /// Rows of the audit trail removed by one call: one commit stays short.
 pub const AUDIT_TRIM_CHUNK: usize = 10_000;
 /// Times a queue may send a dead letter back by itself: more is a retry loop with extra steps.

@@ -298,7 +298,13 @@ async fn return_one(
         return Ok(Err(refusal));
     }
     for _ in 0..FILINGS {
-        if let Some(now) = redrive_in(work, &letter, actor).await? {
+        let sent = match redrive_in(work, &letter, actor).await {
+            Ok(sent) => sent,
+            // Of this letter alone: its queue is full, it came back too often, its key is in use.
+            Err(Error::Refused(refusal)) => return Ok(Err(refusal)),
+            Err(error) => return Err(error),
+        };
+        if let Some(now) = sent {
             let reason = Some("sent back to the store of the work".to_owned());
             let closing = Actor { reason, ..actor.clone() };
             let expected_version = Some(letter.file.version);

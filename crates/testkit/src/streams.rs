@@ -282,6 +282,8 @@ pub enum Op {
     Disclose(usize, usize),
     /// Read in small pages with a filter.
     Walk(usize, usize),
+    /// Feed the text index, if there is one.
+    Index(usize),
     /// Where the message of a key is.
     KeyState(usize, usize),
     /// Compare and set a small value, with the right version or one too high.
@@ -301,7 +303,7 @@ pub const ERRORS: [&str; 4] = ["ConnectionError", "Bad", "Fatal", "Patient"];
 pub const USERS: [&str; 6] = ["ann", "bob", "cyd", "dan", "eve", "fay"];
 
 /// The filters of every stream.
-pub const FILTERS: [&str; 7] = [
+pub const FILTERS: [&str; 9] = [
     "",
     "queue:a",
     "status:pending",
@@ -309,6 +311,8 @@ pub const FILTERS: [&str; 7] = [
     "status:purged,resolved",
     "snoozed:no",
     "tag:l1 or held:yes",
+    "connection or fatal",
+    "not error:bad attempts>0",
 ];
 
 /// How many ways streams ask for groups in.
@@ -486,8 +490,9 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (0_u64..4, control).prop_map(|(n, c)| Op::Control(n, c)),
         1 => (0_usize..9).prop_map(Op::Export),
         2 => (0_usize..4, proptest::bool::ANY).prop_map(|(n, fresh)| Op::Import(n, fresh)),
+        2 => (1_usize..4, 0..FILTERS.len()).prop_map(|(limit, f)| Op::Walk(limit, f)),
+        1 => (1_usize..9).prop_map(Op::Index),
         1 => (0_usize..4, 0..FILTERS.len()).prop_map(|(n, what)| Op::Disclose(n, what)),
-        1 => (1_usize..4, 0..FILTERS.len()).prop_map(|(limit, f)| Op::Walk(limit, f)),
         1 => (0_usize..3, 0_usize..3).prop_map(|(q, k)| Op::KeyState(q, k)),
         1 => (0_usize..2, of(0_u8..9), proptest::bool::weighted(0.2)).prop_map(|(k, v, w)| Op::Kv(k, v, w)),
     ]

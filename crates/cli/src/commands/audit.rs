@@ -30,6 +30,13 @@ pub(crate) enum AuditCommand {
     },
 }
 
+impl AuditCommand {
+    /// Whether it only looks.
+    pub(crate) const fn looks(&self) -> bool {
+        matches!(self, Self::List { .. })
+    }
+}
+
 /// Which acts.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Which {

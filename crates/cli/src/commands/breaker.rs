@@ -26,6 +26,13 @@ pub(crate) enum BreakerCommand {
     Close(ForceArgs),
 }
 
+impl BreakerCommand {
+    /// Whether it only looks.
+    pub(crate) const fn looks(&self) -> bool {
+        matches!(self, Self::List { .. })
+    }
+}
+
 /// Which breaker, and why.
 #[derive(Args, Debug)]
 pub(crate) struct ForceArgs {

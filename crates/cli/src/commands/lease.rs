@@ -92,7 +92,7 @@ pub(crate) async fn run(app: &App, args: LeaseArgs) -> Done {
     let deliveries = leased(&mut store, request, args.wait.unwrap_or(Span::ZERO)).await?;
     match deliveries.as_slice() {
         // On a terminal one message is easier to read as a sheet; a list it is in every other case.
-        [only] if app.out.terminal && app.out.format == crate::output::Format::Table => app.out.one(only)?,
+        [only] if app.out.terminal && app.out.format.is_table() => app.out.one(only)?,
         many => app.out.all(many)?,
     }
     Ok(if deliveries.is_empty() && args.fail_empty { ExitCode::NothingMatched } else { ExitCode::Ok })

@@ -1,7 +1,7 @@
 //! `message`: live messages, from enqueue to the last attempt. What died is under `dlq`.
 
-use super::{each, error_text, filter, narrowed, pages, payload_text};
-use crate::args::{PageArgs, RevealArgs};
+use super::{each, error_text, filter, listed, narrowed, payload_text, within};
+use crate::args::{ListArgs, RevealArgs};
 use crate::confirm::confirm;
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::{CliError, Done, ExitCode};
@@ -28,7 +28,7 @@ pub(crate) enum MessageCommand {
         #[arg(long, value_name = "QUEUE")]
         queue: Option<QueueName>,
         #[command(flatten)]
-        page: PageArgs,
+        list: ListArgs,
     },
     /// Show one live message with its failures so far
     Show {
@@ -50,6 +50,13 @@ pub(crate) enum MessageCommand {
         #[arg(long, short)]
         yes: bool,
     },
+}
+
+impl MessageCommand {
+    /// Whether it only looks.
+    pub(crate) const fn looks(&self) -> bool {
+        matches!(self, Self::List { .. } | Self::Show { .. })
+    }
 }
 
 impl Show for Message {
@@ -79,6 +86,24 @@ impl Show for Message {
             self.attempts.to_string(),
             look.time(self.ready_at),
             look.time(envelope.enqueued_at),
+        ]
+    }
+
+    const MORE: &'static [Column] = &[
+        Column::number("deliveries"),
+        Column::number("generation"),
+        Column::text("leased_by"),
+        Column::whole("lease_expires_at"),
+        Column::text("key"),
+    ];
+
+    fn more(&self, look: &Look) -> Vec<String> {
+        vec![
+            self.deliveries.to_string(),
+            self.generation.to_string(),
+            self.leased_by.clone().unwrap_or_default(),
+            look.maybe(self.lease_expires_at),
+            self.envelope.key.clone().unwrap_or_default(),
         ]
     }
 
@@ -157,13 +182,13 @@ impl Show for Cancelled {
 /// Runs one of them.
 pub(crate) async fn run(app: &App, command: MessageCommand) -> Done {
     match command {
-        MessageCommand::List { filter: text, queue, page } => {
+        MessageCommand::List { filter: text, queue, list } => {
             let filter = filter(&text)?;
             filter.check_for_messages().map_err(|error| CliError::usage(format!("filter: {error}")))?;
-            let filter = narrowed(filter, "queue", queue.as_ref())?;
+            let filter = within(narrowed(filter, "queue", queue.as_ref())?, &list, "enqueued")?;
             let store = app.open(Access::Existing, Hold::Moment).await?;
             let fetch = async |s: &dyn Store, page| s.messages(Query { filter: filter.clone(), page }).await;
-            pages(app, store, &page, fetch).await
+            listed(app, store, &list, fetch).await
         }
         MessageCommand::Show { id, reveal } => {
             let store = app.open(Access::Existing, Hold::Moment).await?;

@@ -22,11 +22,11 @@ pub(crate) mod settle;
 pub(crate) mod signature;
 pub(crate) mod work;
 
-use crate::args::{Command, Global, PageArgs};
+use crate::args::{Command, Global, ListArgs, Order, PageArgs, When};
 use crate::config::Config;
 use crate::connect::{App, Link};
 use crate::exit_code::{CliError, Done, ExitCode};
-use crate::output::{Format, Show, complain};
+use crate::output::{Show, choice, complain, rules, value};
 use redrive::core::error::{Outcome, Refusal};
 use redrive::core::failure::ErrorInfo;
 use redrive::core::filter::Filter;
@@ -35,6 +35,7 @@ use redrive::core::limits;
 use redrive::core::message::Payload;
 use redrive::core::query::{Page, PageRequest};
 use redrive::core::store::Store;
+use serde_json::Value;
 
 /// What a command works with. The two that help to get started must not fail on a bad configuration.
 pub(crate) fn surroundings(global: Global, command: &Command) -> Result<App, CliError> {
@@ -61,6 +62,7 @@ pub(crate) fn surroundings(global: Global, command: &Command) -> Result<App, Cli
         | Command::Doctor(_)
         | Command::Signature(_)
         | Command::Classify(_)
+        | Command::Top(_)
         | Command::Bench(_) => App::load(global),
     }
 }
@@ -88,6 +90,7 @@ pub(crate) async fn run(app: &App, command: Command) -> Done {
         Command::Doctor(args) => doctor::run(app, args).await,
         Command::Classify(args) => classify::run(app, args).await,
         Command::Bench(args) => bench::run(app, args).await,
+        Command::Top(args) => crate::top::run(app, args).await,
         Command::Signature(args) => signature::run(app, &args),
         Command::Init => init::run(app),
         Command::Completions(args) => completions::run(app, &args),
@@ -121,6 +124,88 @@ async fn pages<T: Show>(
     Ok(if count == 0 && args.fail_empty { ExitCode::NothingMatched } else { ExitCode::Ok })
 }
 
+/// Items that are put in order at once when all of them are asked for.
+const SORTED_MAX: usize = 100_000;
+
+/// Prints a list, in the order that was asked for.
+async fn listed<T: Show>(
+    app: &App,
+    mut store: Link<'_>,
+    args: &ListArgs,
+    fetch: impl AsyncFn(&dyn Store, PageRequest) -> Outcome<Page<T>>,
+) -> Done {
+    let Some(order) = &args.sort else { return pages(app, store, &args.page, fetch).await };
+    if args.page.limit == 0 {
+        return Err(CliError::usage("--limit: ask for at least 1"));
+    }
+    // Everything is looked at, and no more is kept than is wanted.
+    let wanted = if args.page.all { SORTED_MAX } else { args.page.limit };
+    let (mut kept, mut cursor, mut left_out) = (Vec::new(), None, 0usize);
+    loop {
+        let request = PageRequest { limit: Some(limits::PAGE_ITEMS_MAX), cursor };
+        let page = store.ask(async |store| fetch(store, request.clone()).await).await?;
+        for item in page.items {
+            // An order tells of what is ordered: only by what is shown.
+            let shown = value(item.masked(rules()).as_ref().unwrap_or(&item))?;
+            kept.push((choice::at(&shown, &order.field).cloned(), item));
+        }
+        kept.sort_by(|(a, _), (b, _)| in_order(order, a.as_ref(), b.as_ref()));
+        left_out += kept.len().saturating_sub(wanted);
+        kept.truncate(wanted);
+        match page.next {
+            Some(next) => cursor = Some(next),
+            None => break,
+        }
+    }
+    if args.page.all && left_out > 0 {
+        let what = format!("--sort with --all puts at most {SORTED_MAX} items in order, and there are more");
+        return Err(CliError::new(ExitCode::Refused, what).hint("narrow the filter, or say --limit"));
+    }
+    if !kept.is_empty() && kept.iter().all(|(key, _)| key.is_none()) {
+        app.out.note(&format!("nothing here has {}; --sort takes a path in the JSON", order.field));
+    }
+    let items: Vec<T> = kept.into_iter().map(|(_, item)| item).collect();
+    let mut list = app.out.list();
+    list.add(&items)?;
+    let count = list.end(None)?;
+    if left_out > 0 {
+        app.out.note(&format!("{left_out} more come after these"));
+    }
+    Ok(if count == 0 && args.page.fail_empty { ExitCode::NothingMatched } else { ExitCode::Ok })
+}
+
+/// Numbers by size, texts by their letters, what has no such field last, whichever way round.
+fn in_order(order: &Order, a: Option<&Value>, b: Option<&Value>) -> std::cmp::Ordering {
+    let kind = |value: Option<&Value>| match value {
+        Some(Value::Bool(_)) => 0,
+        Some(Value::Number(_)) => 1,
+        Some(Value::String(_)) => 2,
+        Some(Value::Array(_) | Value::Object(_)) => 3,
+        Some(Value::Null) | None => 4,
+    };
+    let absent = |value| kind(value) == 4;
+    if absent(a) || absent(b) {
+        return kind(a).cmp(&kind(b));
+    }
+    let number = |value: Option<&Value>| value.and_then(Value::as_f64).unwrap_or(0.0);
+    let text = |value: Option<&Value>| value.map(|v| v.as_str().map_or_else(|| v.to_string(), str::to_owned));
+    let by = kind(a).cmp(&kind(b)).then(number(a).total_cmp(&number(b))).then_with(|| text(a).cmp(&text(b)));
+    if order.down { by.reverse() } else { by }
+}
+
+/// The filter within the time that was asked for; `field` is what tells when.
+fn within(filter: Filter, args: &ListArgs, field: &str) -> Result<Filter, CliError> {
+    let mut filter = filter;
+    for (bound, at, ago) in [(args.since, ">=", "<="), (args.until, "<=", ">=")] {
+        filter = match bound {
+            None => filter,
+            Some(When::At(time)) => with_term(&filter, &format!("{field}{at}{time}"))?,
+            Some(When::Ago(span)) => with_term(&filter, &format!("age{ago}{span}"))?,
+        };
+    }
+    Ok(filter)
+}
+
 /// Prints what became of each entry of a batch: the good ones as data, the others as errors.
 fn each<T: Show>(app: &App, results: Vec<Result<T, Refusal>>) -> Done {
     let total = results.len();
@@ -133,7 +218,7 @@ fn each<T: Show>(app: &App, results: Vec<Result<T, Refusal>>) -> Done {
         }
     }
     let some = !done.is_empty();
-    if some || (total > 1 && app.out.format != Format::Table) {
+    if some || (total > 1 && !app.out.format.is_table()) {
         app.out.all(&done)?;
     }
     for error in refused.iter().filter(|_| total > 1) {
@@ -154,7 +239,7 @@ fn only<T>(results: Vec<Result<T, Refusal>>) -> Result<T, CliError> {
 }
 
 /// Reads a filter from the command line.
-fn filter(text: &str) -> Result<Filter, CliError> {
+pub(crate) fn filter(text: &str) -> Result<Filter, CliError> {
     Filter::parse(text).map_err(|error| CliError::usage(format!("filter: {error}")))
 }
 
@@ -173,7 +258,7 @@ fn with_term(filter: &Filter, term: &str) -> Result<Filter, CliError> {
 }
 
 /// What went wrong, in one piece.
-fn error_text(error: &ErrorInfo) -> String {
+pub(crate) fn error_text(error: &ErrorInfo) -> String {
     format!("{}: {}", error.error_type, error.message)
 }
 
@@ -181,7 +266,7 @@ fn error_text(error: &ErrorInfo) -> String {
 const PAYLOAD_SHOWN: usize = 2 * 1024;
 
 /// A payload for people: its text, or that it is none.
-fn payload_text(payload: &Payload) -> String {
+pub(crate) fn payload_text(payload: &Payload) -> String {
     let size = payload.bytes.len();
     match std::str::from_utf8(&payload.bytes) {
         Ok(text) if size <= PAYLOAD_SHOWN => text.to_owned(),

@@ -80,6 +80,13 @@ pub(crate) enum QueueCommand {
     },
 }
 
+impl QueueCommand {
+    /// Whether it only looks.
+    pub(crate) const fn looks(&self) -> bool {
+        matches!(self, Self::List | Self::Show { .. } | Self::Report(_))
+    }
+}
+
 impl Show for Queue {
     const COLUMNS: &'static [Column] = &[
         Column::whole("name"),

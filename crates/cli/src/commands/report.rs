@@ -201,9 +201,11 @@ pub(super) async fn run(app: &App, args: &ReportArgs) -> Done {
     found.alerts.extend(groups.alerts());
     let found = Found { report: found, groups };
     match app.out.format {
-        Format::Json | Format::Ndjson | Format::Yaml => app.out.document(&found)?,
+        Format::Json | Format::Ndjson | Format::Yaml | Format::Template | Format::None => {
+            app.out.document(&found)?;
+        }
         Format::Csv => app.out.all(&found.report.queues)?,
-        Format::Table => {
+        Format::Table | Format::Wide => {
             app.out.all(&found.report.queues)?;
             app.out.raw(b"\n")?;
             app.out.one(&Totals(&found.report.summary))?;

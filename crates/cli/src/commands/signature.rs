@@ -3,7 +3,7 @@
 
 use crate::connect::App;
 use crate::exit_code::{CliError, Done, ExitCode};
-use crate::output::{Column, Format, Look, Show, escape};
+use crate::output::{Column, Look, Show, escape};
 use clap::Args;
 use redrive::core::failure::ErrorInfo;
 use redrive::core::ids::{GroupId, LeafId};
@@ -221,7 +221,7 @@ fn templates(seen: &Seen) -> HashMap<LeafId, (GroupId, String)> {
 
 fn lines(app: &App, seen: &Seen, templates: &HashMap<LeafId, (GroupId, String)>) -> Done {
     let found = |leaf: &LeafId| templates.get(leaf).cloned().unwrap_or((*leaf, String::new()));
-    if app.out.format == Format::Table {
+    if app.out.format.is_table() {
         let mut text = String::new();
         for leaf in &seen.leaves {
             let (group, template) = found(leaf);
@@ -255,7 +255,7 @@ fn why(app: &App, seen: &Seen, asked: &[usize]) -> Done {
     }
     let [a, b] = found.as_slice() else { return Err(CliError::usage("--explain: name two lines")) };
     let why = explain(a, b, &seen.tree);
-    if app.out.format == Format::Table {
+    if app.out.format.is_table() {
         let mut text = String::from(if why.together { "together:\n" } else { "apart:\n" });
         for reason in &why.reasons {
             text.push_str(&format!("  {}\n", escape::line(reason)));

@@ -1,11 +1,13 @@
 //! Everything the command prints. Data goes to stdout in the format asked for, everything else to stderr;
 //! both are made harmless on the way. Commands hand over values and never write themselves.
 
+pub(crate) mod choice;
 pub(crate) mod escape;
 pub(crate) mod table;
 mod yaml;
 
 use crate::exit_code::{CliError, ExitCode};
+use choice::Choice;
 use clap::ValueEnum;
 use redrive::core::masking::Rules;
 use redrive::core::query::Cursor;
@@ -35,6 +37,8 @@ pub(crate) fn rules() -> &'static Rules {
 pub(crate) enum Format {
     /// For people.
     Table,
+    /// The same with more columns.
+    Wide,
     /// One document: an object, or `{"items": […], "next": cursor}`.
     Json,
     /// One object per line.
@@ -43,6 +47,42 @@ pub(crate) enum Format {
     Csv,
     /// The same document as json, as YAML.
     Yaml,
+    /// One line per item, as `--template` says.
+    Template,
+    /// Nothing; the exit code says it.
+    None,
+}
+
+impl Format {
+    /// Whether it is for people.
+    pub(crate) const fn is_table(self) -> bool {
+        matches!(self, Self::Table | Self::Wide)
+    }
+}
+
+/// When to use colour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ColorWhen {
+    /// On a terminal, unless NO_COLOR is set; everywhere when FORCE_COLOR is.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+impl ColorWhen {
+    /// Whether that means colour here. Surroundings are only asked in the first case.
+    fn holds(self, terminal: bool) -> bool {
+        let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        match self {
+            Self::Always => true,
+            Self::Never => false,
+            Self::Auto if set("NO_COLOR") => false,
+            Self::Auto if set("FORCE_COLOR") => true,
+            Self::Auto => terminal && std::env::var_os("TERM").is_none_or(|term| term != "dumb"),
+        }
+    }
 }
 
 /// How times are written in tables.
@@ -53,6 +93,8 @@ pub(crate) enum TimeStyle {
     Relative,
     /// RFC 3339, in UTC.
     Iso,
+    /// Seconds since 1970.
+    Unix,
 }
 
 /// How values become cells.
@@ -67,6 +109,7 @@ impl Look {
     pub(crate) fn time(&self, at: Time) -> String {
         match self.time {
             TimeStyle::Iso => at.to_string(),
+            TimeStyle::Unix => (at.as_millis() / 1_000).to_string(),
             TimeStyle::Relative if at == self.now => "now".to_owned(),
             TimeStyle::Relative if at > self.now => format!("in {}", rough(at.since(self.now))),
             TimeStyle::Relative => format!("{} ago", rough(self.now.since(at))),
@@ -80,7 +123,7 @@ impl Look {
 }
 
 /// A span in its largest unit, which is enough for a glance.
-fn rough(span: Span) -> String {
+pub(crate) fn rough(span: Span) -> String {
     let ms = span.as_millis();
     let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
     let unit = units.iter().find(|(_, unit)| ms >= *unit);
@@ -104,6 +147,14 @@ pub(crate) trait Show: Serialize {
     /// One cell per column.
     fn cells(&self, look: &Look) -> Vec<String>;
 
+    /// Columns that only a wide table shows, and that may be asked for by name.
+    const MORE: &'static [Column] = &[];
+
+    /// One cell per further column.
+    fn more(&self, _: &Look) -> Vec<String> {
+        Vec::new()
+    }
+
     /// One of them alone, for people.
     fn sheet(&self, look: &Look) -> Sheet {
         let cells = self.cells(look);
@@ -123,6 +174,12 @@ impl<T: Show> Show for Revealed<T> {
         self.0.cells(look)
     }
 
+    const MORE: &'static [Column] = T::MORE;
+
+    fn more(&self, look: &Look) -> Vec<String> {
+        self.0.more(look)
+    }
+
     fn sheet(&self, look: &Look) -> Sheet {
         self.0.sheet(look)
     }
@@ -137,21 +194,33 @@ pub(crate) struct Output {
     pub quiet: bool,
     /// Whether stdout is a terminal.
     pub terminal: bool,
-    color: bool,
+    /// Whether stdout is coloured.
+    pub color: bool,
     look: Look,
+    choice: &'static Choice,
 }
 
 impl Output {
     /// The output that the flags and the surroundings ask for.
-    pub(crate) fn new(format: Format, time: Option<TimeStyle>, no_color: bool, quiet: bool) -> Self {
+    pub(crate) fn new(
+        format: Format,
+        time: Option<TimeStyle>,
+        color: ColorWhen,
+        quiet: bool,
+        choice: &'static Choice,
+    ) -> Self {
         let terminal = io::stdout().is_terminal();
-        let unset = |name: &str| std::env::var_os(name).is_none_or(|value| value.is_empty());
-        let color = terminal
-            && !no_color
-            && unset("NO_COLOR")
-            && std::env::var_os("TERM").is_none_or(|t| t != "dumb");
+        let color = color.holds(terminal);
         let time = time.unwrap_or(if terminal { TimeStyle::Relative } else { TimeStyle::Iso });
-        Self { format, quiet, terminal, color, look: Look { time, now: redrive::store::clock::Wall.now() } }
+        let look = Look { time, now: redrive::store::clock::Wall.now() };
+        Self { format, quiet, terminal, color, look, choice }
+    }
+
+    /// From here on another picture takes the place of this one, where there is a screen.
+    pub(crate) fn wipe_next(&self) {
+        if self.terminal {
+            self.choice.wipe_next();
+        }
     }
 
     /// Prints one item.
@@ -159,9 +228,9 @@ impl Output {
         let masked = item.masked(rules());
         let item = masked.as_ref().unwrap_or(item);
         match self.format {
-            Format::Table => self.raw(item.sheet(&self.look).render().as_bytes()),
+            Format::Table | Format::Wide => self.raw(item.sheet(&self.look).render().as_bytes()),
             Format::Json => self.raw((escape::json(pretty(item)?) + "\n").as_bytes()),
-            Format::Ndjson | Format::Csv => {
+            Format::Ndjson | Format::Csv | Format::Template | Format::None => {
                 let mut list = self.list();
                 list.add(std::slice::from_ref(item))?;
                 list.end(None).map(drop)
@@ -175,7 +244,9 @@ impl Output {
         let text = match self.format {
             Format::Json => escape::json(pretty(item)?) + "\n",
             Format::Yaml => yaml::document(&value(item)?),
-            Format::Table | Format::Ndjson | Format::Csv => compact(item)? + "\n",
+            Format::Template => self.choice.template()?.line(&value(item)?),
+            Format::None => return Ok(()),
+            Format::Table | Format::Wide | Format::Ndjson | Format::Csv => compact(item)? + "\n",
         };
         self.raw(text.as_bytes())
     }
@@ -195,7 +266,9 @@ impl Output {
     /// Prints bytes as they are.
     pub(crate) fn raw(&self, bytes: &[u8]) -> Result<(), CliError> {
         let mut stdout = io::stdout().lock();
-        stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(|error| {
+        // Home, and everything after it gone: the picture before stays until the next one is there.
+        let wiped = if self.choice.wipes() { stdout.write_all(b"\x1b[H\x1b[2J") } else { Ok(()) };
+        wiped.and_then(|()| stdout.write_all(bytes)).and_then(|()| stdout.flush()).map_err(|error| {
             if error.kind() == io::ErrorKind::BrokenPipe {
                 return CliError::reader_gone();
             }
@@ -219,8 +292,9 @@ impl Output {
     }
 
     fn room(&self) -> Option<usize> {
-        let columns = || std::env::var("COLUMNS").ok()?.parse().ok();
-        self.terminal.then(|| columns().unwrap_or(80))
+        let said = || std::env::var("COLUMNS").ok()?.parse().ok();
+        let measured = || ratatui::crossterm::terminal::size().ok().map(|(width, _)| usize::from(width));
+        self.terminal.then(|| said().or_else(measured).filter(|width| *width > 0).unwrap_or(80))
     }
 }
 
@@ -256,13 +330,21 @@ impl<T: Show> List<T> {
         let masked: Option<Vec<T>> = items.iter().map(|item| item.masked(rules())).collect();
         let items = masked.as_deref().unwrap_or(items);
         let text = match self.out.format {
-            Format::Table => {
-                let rows: Vec<Vec<String>> = items.iter().map(|item| item.cells(&self.out.look)).collect();
-                if rows.is_empty() {
+            Format::Table | Format::Wide => {
+                if items.is_empty() {
                     return Ok(());
                 }
-                self.table.page(T::COLUMNS, &rows, self.out.room(), self.out.color)
+                let columns = self.columns(items)?;
+                let rows = self.rows(items, &columns, &self.out.look)?;
+                self.table.page(&columns, &rows, self.out.room(), self.out.color)
             }
+            Format::Template => {
+                let template = self.out.choice.template()?;
+                let lines: Result<Vec<String>, CliError> =
+                    items.iter().map(|item| Ok(template.line(&value(item)?))).collect();
+                lines?.concat()
+            }
+            Format::None => String::new(),
             Format::Csv => self.csv(items)?,
             Format::Ndjson => {
                 let lines: Result<Vec<String>, CliError> = items.iter().map(|item| compact(item)).collect();
@@ -275,24 +357,39 @@ impl<T: Show> List<T> {
         self.out.raw(text.as_bytes())
     }
 
+    /// The columns; whoever named one that nothing has is told, once.
+    fn columns(&self, items: &[T]) -> Result<Vec<Column>, CliError> {
+        if !self.begun && !items.is_empty() {
+            let unknown = self.out.choice.unknown(items)?;
+            if !unknown.is_empty() {
+                let known: Vec<&str> = T::COLUMNS.iter().chain(T::MORE).map(|column| column.name).collect();
+                let (unknown, known) = (unknown.join(", "), known.join(", "));
+                self.out
+                    .note(&format!("nothing here has {unknown}; columns are {known}, or a path in the JSON"));
+            }
+        }
+        Ok(self.out.choice.columns::<T>(self.out.format == Format::Wide))
+    }
+
+    fn rows(&self, items: &[T], columns: &[Column], look: &Look) -> Result<Vec<Vec<String>>, CliError> {
+        items.iter().map(|item| self.out.choice.row(item, columns, look)).collect()
+    }
+
     fn csv(&self, items: &[T]) -> Result<String, CliError> {
         let mut writer =
             csv::WriterBuilder::new().quote_style(csv::QuoteStyle::Always).from_writer(Vec::new());
         let broken = |e: csv::Error| CliError::new(ExitCode::Error, format!("failed to write csv: {e}"));
+        let columns = self.columns(items)?;
         if !self.begun {
-            writer.write_record(T::COLUMNS.iter().map(|column| column.name)).map_err(broken)?;
+            writer.write_record(columns.iter().map(|column| column.name)).map_err(broken)?;
         }
         let look = Look { time: TimeStyle::Iso, ..self.out.look };
-        for item in items {
+        for row in self.rows(items, &columns, &look)? {
             // A file keeps every character; a terminal would act on some.
             let plain = |cell: &String| {
                 if self.out.terminal { escape::line(cell).into_owned() } else { cell.clone() }
             };
-            let cells = item
-                .cells(&look)
-                .iter()
-                .map(|cell| escape::cell(&plain(cell)).into_owned())
-                .collect::<Vec<_>>();
+            let cells = row.iter().map(|cell| escape::cell(&plain(cell)).into_owned()).collect::<Vec<_>>();
             writer.write_record(cells).map_err(broken)?;
         }
         let bytes = writer.into_inner().map_err(|e| broken(e.into_error().into()))?;
@@ -331,10 +428,12 @@ impl<T: Show> List<T> {
             Format::Yaml if empty => self.out.raw(format!("items: []\nnext: {cursor}\n").as_bytes())?,
             Format::Yaml => self.out.raw(format!("next: {cursor}\n").as_bytes())?,
             Format::Csv if !self.begun => self.out.raw(self.csv(&[])?.as_bytes())?,
-            Format::Table if empty => self.out.note("nothing to show"),
-            Format::Table | Format::Ndjson | Format::Csv => {}
+            Format::Table | Format::Wide if empty => self.out.note("nothing to show"),
+            Format::Table | Format::Wide | Format::Ndjson | Format::Csv | Format::Template | Format::None => {
+            }
         }
-        if let (Some(next), Format::Table | Format::Ndjson | Format::Csv) = (next, self.out.format) {
+        let in_data = matches!(self.out.format, Format::Json | Format::Yaml | Format::None);
+        if let (Some(next), false) = (next, in_data) {
             self.out.note(&format!("there is more: add --cursor {} or --all", next.as_str()));
         }
         Ok(self.count)
@@ -354,7 +453,7 @@ fn pretty(item: &impl Serialize) -> Result<String, CliError> {
     serde_json::to_string_pretty(item).map_err(|e| unwritable(&e))
 }
 
-fn value(item: &impl Serialize) -> Result<serde_json::Value, CliError> {
+pub(crate) fn value(item: &impl Serialize) -> Result<serde_json::Value, CliError> {
     serde_json::to_value(item).map_err(|e| unwritable(&e))
 }
 
@@ -378,7 +477,8 @@ mod tests {
 
     fn list(format: Format) -> List<Item> {
         let look = Look { time: TimeStyle::Relative, now: Time::from_millis(100_000) };
-        Output { format, quiet: true, terminal: false, color: false, look }.list()
+        let choice = Choice::made(None, None);
+        Output { format, quiet: true, terminal: false, color: false, look, choice }.list()
     }
 
     fn item(name: &str) -> Item {
@@ -413,5 +513,6 @@ mod tests {
         assert_eq!(ago(61_000), "1m ago");
         assert_eq!(ago(90_000_000), "1d ago");
         assert_eq!(ago(-7_200_000), "in 2h");
+        assert_eq!(Look { time: TimeStyle::Unix, ..look }.time(Time::from_millis(5_999)), "5");
     }
 }

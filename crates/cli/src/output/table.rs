@@ -47,7 +47,7 @@ const TEXT_WIDTH_MIN: usize = 10;
 const GAP: usize = 2;
 
 /// How many places a character takes on a terminal.
-const fn places(c: char) -> usize {
+pub(crate) const fn places(c: char) -> usize {
     match c {
         '\u{300}'..='\u{36f}'
         | '\u{1ab0}'..='\u{1aff}'
@@ -66,12 +66,13 @@ const fn places(c: char) -> usize {
     }
 }
 
-fn width_of(text: &str) -> usize {
+/// How many places a text takes.
+pub(crate) fn width_of(text: &str) -> usize {
     text.chars().map(places).sum()
 }
 
 /// The text cut so that it takes at most `width` places, with a mark where it was cut.
-fn shortened(text: &str, width: usize) -> String {
+pub(crate) fn shortened(text: &str, width: usize) -> String {
     if width_of(text) <= width {
         return text.to_owned();
     }

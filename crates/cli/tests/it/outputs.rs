@@ -139,3 +139,115 @@ fn help_and_completions_are_there() {
     }
     assert!(office.run(&["--version"]).ok().text().starts_with("redrive "));
 }
+
+/// Four letters: attempts are equal, payloads and queues are not.
+fn four_letters() -> Office {
+    let office = Office::new();
+    for (queue, n) in [("a", 30), ("b", 4), ("a", 100), ("b", 7)] {
+        office.dead_letter(queue, &format!("{{\"n\":{n},\"who\":{{\"name\":\"x{n}\"}}}}"), "gateway timeout");
+    }
+    office
+}
+
+fn lines(office: &Office, args: &[&str]) -> Vec<String> {
+    office.run(args).ok().text().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn wide_tables_have_more_and_chosen_columns_are_in_order() {
+    let office = four_letters();
+    let table = lines(&office, &["dlq", "list"]);
+    let wide = lines(&office, &["dlq", "list", "-o", "wide"]);
+    assert!(wide[0].starts_with(&table[0]) && wide[0].contains("CATEGORY") && wide.len() == 5, "{wide:?}");
+    let chosen = lines(&office, &["dlq", "list", "--columns", "queue,dlq,error.type,status"]);
+    assert_eq!(chosen[0], "QUEUE  DLQ    ERROR.TYPE  STATUS");
+    assert_eq!(chosen[1], "b      b-dlq  Timeout     pending");
+    let csv = lines(&office, &["dlq", "list", "--columns", "queue,attempts", "-o", "csv"]);
+    assert_eq!(csv[..2], ["\"queue\",\"attempts\"", "\"b\",\"1\""]);
+    office
+        .run(&["dlq", "list", "--columns", "queue,colour"])
+        .ok()
+        .says("nothing here has colour; columns are id,");
+    office.run(&["dlq", "list", "--columns", "queue,,id"]).code(2).says("a name is missing");
+}
+
+#[test]
+fn a_template_and_nothing_at_all() {
+    let office = four_letters();
+    let made = lines(&office, &["dlq", "list", "--template", "{queue}:{error.type} {{{status}}}"]);
+    assert_eq!(made[0], "b:Timeout {pending}");
+    assert_eq!(lines(&office, &["queue", "list", "--template", "{name}", "-o", "template"]), ["a", "b"]);
+    let none = office.run(&["dlq", "list", "-o", "none"]).ok();
+    assert!(none.stdout.is_empty() && none.stderr.is_empty());
+    office.run(&["dlq", "list", "-o", "none", "--fail-empty", "queue:z"]).code(3);
+    office.run(&["dlq", "list", "-o", "template"]).code(2).says("--template TEXT");
+    office.run(&["dlq", "list", "--template", "{id"]).code(2).says("is no field");
+}
+
+#[test]
+fn lists_are_put_in_order_before_they_are_cut() {
+    let office = four_letters();
+    let queues =
+        |args: &[&str]| lines(&office, &[&["dlq", "list", "--template", "{queue} {death}"], args].concat());
+    let all = queues(&[]);
+    let up: Vec<String> = all.iter().rev().cloned().collect();
+    assert_eq!(queues(&["--sort", "death"]), up);
+    assert_eq!(queues(&["--sort", "-death"]), all);
+    assert_eq!(
+        queues(&["--sort", "death", "--limit", "1"]),
+        up[..1],
+        "the first of all, not of the first page"
+    );
+    assert_eq!(queues(&["--sort", "queue", "--all"])[0][..1], *"a");
+    office.run(&["dlq", "list", "--sort", "colour"]).ok().says("nothing here has colour");
+    office.run(&["dlq", "list", "--sort", "a,b"]).code(2).says("one field");
+    let newest = office.run(&["message", "list", "--sort", "-enqueued_at", "--fail-empty"]).code(3);
+    assert!(newest.stdout.is_empty());
+}
+
+#[test]
+fn lists_keep_within_the_time_that_was_asked_for() {
+    let office = four_letters();
+    let count = |args: &[&str]| office.items(&[&["dlq", "list"], args].concat()).len();
+    assert_eq!(count(&["--since", "1h"]), 4);
+    assert_eq!(count(&["--until", "1h"]), 0);
+    assert_eq!(count(&["--since", "2020-01-01T00:00:00Z", "queue:a"]), 2);
+    assert_eq!(count(&["--since", "2020-01-01T00:00:00Z", "--until", "2021-01-01T00:00:00Z"]), 0);
+    office.enqueue("a", "x");
+    assert_eq!(office.items(&["message", "list", "--since", "1h"]).len(), 1);
+    assert_eq!(office.items(&["message", "list", "--until", "2020-01-01T00:00:00Z"]).len(), 0);
+    office.run(&["dlq", "list", "--since", "yesterday"]).code(2).says("neither a duration");
+}
+
+#[test]
+fn times_and_colours_are_as_they_are_asked_for() {
+    let office = four_letters();
+    let unix = lines(&office, &["dlq", "list", "--columns", "dead_at", "--time", "unix"]);
+    assert!(unix[1].len() == 10 && unix[1].parse::<u64>().is_ok(), "{unix:?}");
+    let painted = office.run(&["dlq", "list", "--color", "always"]).ok().text();
+    assert!(painted.starts_with("\u{1b}[1mID"));
+    assert!(!office.run(&["dlq", "list", "--color", "never"]).ok().text().contains('\u{1b}'));
+    office.run(&["dlq", "list", "--color", "never", "--no-color"]).code(2);
+    let mut forced = office.command(&["dlq", "list"]);
+    let forced = forced.env("FORCE_COLOR", "1").env_remove("NO_COLOR").output().unwrap();
+    assert!(forced.stdout.starts_with(b"\x1b[1mID"));
+}
+
+#[test]
+fn watching_shows_it_again_until_it_is_told_to_stop_or_a_check_fails() {
+    use std::io::{BufRead as _, BufReader};
+    let office = Office::new();
+    office.run(&["queue", "set", "q"]).ok();
+    let mut watch =
+        office.spawn(&["queue", "list", "--watch=100ms", "-o", "ndjson"], std::process::Stdio::null());
+    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
+    let mut next = || serde_json::from_str::<serde_json::Value>(&lines.next().unwrap().unwrap()).unwrap();
+    assert_eq!((next()["ready"].clone(), next()["ready"].clone()), (0.into(), 0.into()));
+    office.enqueue("q", "x");
+    while next()["ready"] != 1 {}
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+    office.run(&["dlq", "stats", "--watch", "--fail-if", "open<1"]).code(10);
+    office.run(&["queue", "pause", "q", "--watch"]).code(2).says("only commands that look");
+    office.run(&["queue", "list", "--watch=1ms"]).code(2).says("--watch: from");
+}

@@ -213,7 +213,7 @@ pub struct Redriven {
     pub at: Time,
     /// By whom.
     pub by: String,
-    /// To which queue, when that was another than its own.
+    /// To which queue, when one was named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<QueueName>,
 }

@@ -51,7 +51,7 @@ impl Chore for Reap {
                 "reaped"
             );
         }
-        let parts = [leases_lost, timed_out, released, letters_expired, letters_gone, keys_forgotten];
+        let parts = [leases_lost, timed_out, released, letters_expired + letters_gone, keys_forgotten];
         let full = self.page as u64;
         let more = leases_lost + timed_out >= full || parts.iter().any(|part| *part >= full);
         Ok(Done { did: parts.iter().sum(), more })

@@ -2,6 +2,7 @@
 //! Runs on any connection that can read; changes nothing.
 
 use super::tables::{Kept, Reads, unless_damaged};
+use redrive_core::dead_letter::Status;
 use redrive_core::error::{Outcome, Refusal};
 use redrive_core::group::query::DetailParts;
 use redrive_core::group::{self, Group, GroupDetail, GroupQuery, GroupSample, Marker};
@@ -66,6 +67,9 @@ fn latest(tables: &dyn Reads, leaves: &[LeafId]) -> Kept<Vec<GroupSample>> {
     let mut samples = Vec::with_capacity(deaths.len());
     for death in deaths {
         let Some(letter) = tables.letters_after(death - 1, death, 1)?.pop() else { continue };
+        if letter.file.status == Status::Purged {
+            continue;
+        }
         let failures = unless_damaged(tables.failures(&letter.slip))?.unwrap_or_default();
         samples.push(GroupSample {
             id: letter.slip.id,

@@ -3,7 +3,7 @@
 use super::Engine;
 use super::settle::leaf_key;
 use super::tables::{Kept, Letter, Live, Tables, unless_damaged};
-use redrive_core::audit::AuditEntry;
+use redrive_core::audit::{AuditEntry, fingerprint};
 use redrive_core::breaker::BreakerKey;
 use redrive_core::dead_letter::{
     Act, ActRequest, Actor, CONSUMER_BACKOFF, CONSUMER_LEASE, DeadLetter, File, Note, Retry, Status,
@@ -44,13 +44,16 @@ impl<T: Tables> Engine<T> {
         each(batch, |request| {
             let letter = self.letter_of(request.id)?;
             let state = self.act_on(&letter, &request, now)?;
-            self.record_act(&request, now)?;
+            self.record_act(&letter.file, &request, now)?;
             Ok(state)
         })
     }
 
-    fn record_act(&mut self, request: &ActRequest, now: Time) -> Kept<()> {
-        let entry = AuditEntry::new(now, &request.actor, request.act.name(), request.id, 1);
+    /// One row for one act, with what tells the file before it from the file after it.
+    fn record_act(&mut self, before: &File, request: &ActRequest, now: Time) -> Kept<()> {
+        let after = self.tables.letter(request.id)?.map(|letter| fingerprint(&letter.file));
+        let entry = AuditEntry::new(now, &request.actor, request.act.name(), request.id, 1)
+            .with_change(Some(fingerprint(before)), after);
         self.record(match request.act.detail() {
             Some(detail) => entry.with_detail(detail),
             None => entry,
@@ -252,10 +255,10 @@ impl<T: Tables> Engine<T> {
         let file = match settlement.what {
             LetterSettle::Do { act, actor } => {
                 let request = ActRequest { id, act, actor, expected_version: None };
-                let freed = Letter { file: free, ..letter };
+                let freed = Letter { file: free, ..letter.clone() };
                 let state = self.act_on(&freed, &request, now)?;
                 self.tally(Event::Processed, &freed.slip.queue, &["done"], 0, now)?;
-                self.record_act(&request, now)?;
+                self.record_act(&letter.file, &request, now)?;
                 return Ok(state);
             }
             LetterSettle::Fail { note } => {

@@ -19,6 +19,7 @@ use redrive_core::query::{Cursor, Page, PageRequest, Query};
 use redrive_core::store::{Drawer, KeyState, Queue};
 use redrive_core::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
 /// Rows read at once while a page is filled.
 const CHUNK: usize = 512;
@@ -38,6 +39,7 @@ pub(crate) fn messages(tables: &dyn Reads, query: &Query, now: Time) -> Outcome<
     let limit = query.page.limit();
     let with_failures = query.filter.needs_failures();
     let mut after = query.page.id("m")?;
+    let until = Some(Instant::now() + limits::PAGE_TIME_MAX);
     let mut items = Vec::new();
     let (mut looked_at, mut bytes) = (0, 0);
     loop {
@@ -57,8 +59,8 @@ pub(crate) fn messages(tables: &dyn Reads, query: &Query, now: Time) -> Outcome<
                 bytes += message.envelope.size();
                 items.push(message);
             }
-            let full =
-                items.len() >= limit || bytes >= limits::PAGE_BYTES_MAX || looked_at >= limits::PAGE_SCAN_MAX;
+            let looked_enough = looked_at >= limits::PAGE_SCAN_MAX || survey::late(until);
+            let full = items.len() >= limit || bytes >= limits::PAGE_BYTES_MAX || looked_enough;
             if full {
                 let more = left > 0 || (!ended && !tables.live_after(after, 1)?.is_empty());
                 return Ok(Page { items, next: more.then(|| Cursor::after_id("m", id)) });

@@ -97,7 +97,7 @@ pub(crate) fn letters(tables: &dyn Reads, query: &Query, now: Time) -> Outcome<P
     }
 }
 
-fn late(until: Option<Instant>) -> bool {
+pub(super) fn late(until: Option<Instant>) -> bool {
     until.is_some_and(|until| Instant::now() >= until)
 }
 
@@ -214,6 +214,8 @@ impl<T: Tables> Engine<T> {
         now: Time,
     ) -> Outcome<Frozen> {
         let filter = with_present_groups(&self.tables, filter)?;
+        // Where every letter has to be opened, fewer of them: this is a commit that others wait behind.
+        let rows = if filter.needs() == Needs::default() { rows } else { rows.min(limits::FREEZE_LOOK_MAX) };
         let ask = Ask {
             filter: &filter,
             statuses: Some(statuses),

@@ -58,6 +58,7 @@ pub(super) fn check(tables: &SqlTables, deep: bool, verification: &mut Verificat
     }
     advice(tables, verification)?;
     if deep {
+        text(tables, verification)?;
         pages(tables, verification)?;
     }
     payloads(tables, deep, verification)
@@ -81,6 +82,24 @@ fn advice(tables: &SqlTables, verification: &mut Verification) -> Kept<()> {
     for body in tables.all("SELECT id, body FROM group_facts", &[], text)? {
         if serde_json::from_str::<Facts>(&body).is_err() {
             verification.find("I46", "what was counted of a group cannot be read; it starts afresh", false);
+        }
+    }
+    Ok(())
+}
+
+/// What the text index lacks a search would miss; what it has too much stays when a letter is gone.
+fn text(tables: &SqlTables, verification: &mut Verification) -> Kept<()> {
+    let noted = "NOT IN (SELECT death FROM text_stale)";
+    let missing = format!(
+        "SELECT death FROM letters WHERE death <= (SELECT indexed_to FROM text_head) AND death {noted} \
+         AND death NOT IN (SELECT id FROM letters_text_docsize)"
+    );
+    let left = format!(
+        "SELECT id FROM letters_text_docsize WHERE id {noted} AND id NOT IN (SELECT death FROM letters)"
+    );
+    for (what, sql) in [("lacks", missing), ("still has", left)] {
+        for death in tables.all(&sql, &[], |row| row.get::<_, i64>(0))? {
+            verification.find("I46", format!("the text index {what} the dead letter of death {death}"), false);
         }
     }
     Ok(())

@@ -146,6 +146,8 @@ impl Plan {
 const WINDOW: u64 = 100_000;
 /// Sources that are merged; beyond it the letters themselves are walked.
 const SOURCES_MAX: usize = 200;
+/// Deaths ever in the leaves of a filter, up to which their letters are looked at rather than the text index.
+const FEW: i64 = 1_000;
 /// The index of pending letters is used when at most one letter in so many is pending.
 const RARE: i64 = 8;
 
@@ -167,18 +169,18 @@ impl SqlTables {
             condition.params = names.chain(condition.params).collect();
         }
         let whole = |sources| Stretch { after: ask.after, up_to: ask.up_to, sources };
-        let stretches = match self.sources(ask)? {
-            Some(sources) => vec![whole(sources)],
-            None => match self.by_text(ask, compiled.exact)? {
-                Some(stretches) => stretches,
-                None => vec![whole(self.by_status(ask)?.unwrap_or_else(|| vec![Source::rows()]))],
-            },
+        let by_text = if compiled.exact { None } else { self.by_text(ask)? };
+        let stretches = match (self.sources(ask, by_text.is_some())?, by_text) {
+            (Some(sources), _) => vec![whole(sources)],
+            (None, Some(stretches)) => stretches,
+            (None, None) => vec![whole(self.by_status(ask)?.unwrap_or_else(|| vec![Source::rows()]))],
         };
         Ok(Plan { stretches, condition, exact: compiled.exact })
     }
 
-    /// The index of a value that every match has; nothing when there is none, or it leads to too many letters.
-    fn sources(&self, ask: &Ask<'_>) -> Kept<Option<Vec<Source>>> {
+    /// The index of a value that every match has; nothing when there is none, or it leads to too many letters. With a
+    /// text to search for, the letters of a large group are too many.
+    fn sources(&self, ask: &Ask<'_>, searching: bool) -> Kept<Option<Vec<Source>>> {
         let mut anchors = ask.filter.anchors();
         anchors.sort_by_key(rank);
         for anchor in &anchors {
@@ -189,7 +191,7 @@ impl SqlTables {
                 Anchor::Keys(keys) => {
                     Some(vec![one_of("letters.key", keys.iter().map(|key| Value::Text(key.clone())))])
                 }
-                Anchor::Leaves(leaves) => Self::by_leaf(leaves.clone()),
+                Anchor::Leaves(leaves) => self.by_leaf(leaves.clone(), searching)?,
                 Anchor::Groups(groups) => {
                     let mut leaves = groups.clone();
                     for group in groups {
@@ -198,7 +200,7 @@ impl SqlTables {
                             self.all(sql, &[&rows::leaf(*group)], |row| row.get::<_, rows::Cell<LeafId>>(0))?;
                         leaves.extend(of_group.into_iter().map(|cell| cell.0));
                     }
-                    Self::by_leaf(leaves)
+                    self.by_leaf(leaves, searching)?
                 }
                 Anchor::Statuses(_) => None,
             };
@@ -210,10 +212,7 @@ impl SqlTables {
     }
 
     /// The text index for what it has, and the letters themselves for what it has not.
-    fn by_text(&self, ask: &Ask<'_>, exact: bool) -> Kept<Option<Vec<Stretch>>> {
-        if exact {
-            return Ok(None);
-        }
+    fn by_text(&self, ask: &Ask<'_>) -> Kept<Option<Vec<Stretch>>> {
         let Some(wording) = ask.filter.wording(self.payloads_indexed()?) else { return Ok(None) };
         let indexed_to = self.indexed_to()?;
         let found = Source {
@@ -236,12 +235,25 @@ impl SqlTables {
     }
 
     /// One source per leaf: each is in the order of deaths.
-    fn by_leaf(mut leaves: Vec<LeafId>) -> Option<Vec<Source>> {
+    fn by_leaf(&self, mut leaves: Vec<LeafId>, searching: bool) -> Kept<Option<Vec<Source>>> {
         leaves.sort_unstable();
         leaves.dedup();
+        if leaves.len() > SOURCES_MAX {
+            return Ok(None);
+        }
+        if searching {
+            let mut deaths: i64 = 0;
+            for leaf in &leaves {
+                let sql = "SELECT coalesce(sum(total), 0) FROM leaf_counts WHERE leaf = ?1";
+                deaths += self.one(sql, &[&rows::leaf(*leaf)], |row| row.get::<_, i64>(0))?.unwrap_or(0);
+            }
+            if deaths > FEW {
+                return Ok(None);
+            }
+        }
         let source =
             |leaf: &LeafId| Source::letters("letters.leaf = ?", vec![Value::Integer(rows::leaf(*leaf))]);
-        (leaves.len() <= SOURCES_MAX).then(|| leaves.iter().map(source).collect())
+        Ok(Some(leaves.iter().map(source).collect()))
     }
 
     /// The index of a status that few letters have.

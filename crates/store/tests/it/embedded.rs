@@ -503,3 +503,68 @@ fn coming_back_often_does_not_make_a_lease_longer() {
         });
     }
 }
+
+/// Changes every place in the data file that reads like this.
+fn scribble(home: &Path, from: &[u8], to: &[u8]) {
+    let file = home.join("redrive.db");
+    let mut bytes = fs::read(&file).unwrap();
+    let places: Vec<usize> =
+        bytes.windows(from.len()).enumerate().filter(|(_, w)| *w == from).map(|(at, _)| at).collect();
+    assert!(!places.is_empty(), "it is written there");
+    for at in places {
+        bytes[at..at + from.len()].copy_from_slice(to);
+    }
+    fs::write(&file, bytes).unwrap();
+}
+
+/// The sums of a group stand beside the counters of its leaves: when they are wrong or cannot be read, that is
+/// found, set right on demand, and does not stop work.
+#[test]
+fn i15_the_sums_of_a_group_are_checked_against_its_leaves_and_mended() {
+    let home = TempDir::new().unwrap();
+    let actor = || Actor::new("ada", "test");
+    let die = async |store: &SqliteStore, n| {
+        send(store, n).await;
+        let token = lease(store, 1).await.remove(0).token;
+        let failure =
+            Box::new(redrive_core::failure::Report { permanent: true, ..Default::default() }.analyse());
+        let what = Settle::Fail { failure, said: None };
+        store.settle(vec![Settlement { token, what }]).await.unwrap().remove(0).unwrap();
+    };
+    let shown = async |store: &SqliteStore| {
+        let groups = store.groups(Default::default()).await.unwrap().items;
+        groups.iter().map(|group| (group.open, group.total, group.note.clone())).collect::<Vec<_>>()
+    };
+    let note = Some("known".to_owned());
+    block(async {
+        let store = open(home.path()).unwrap();
+        for n in 1..=3 {
+            die(&store, n).await;
+        }
+        let id = store.groups(Default::default()).await.unwrap().items[0].id;
+        let said = redrive_core::group::GroupAct::Note { text: note.clone() };
+        store.act_on_group(id, said, actor()).await.unwrap();
+        assert_clean(&store).await;
+    });
+    scribble(home.path(), br#""open":3,"total":3"#, br#""open":7,"total":3"#);
+    block(async {
+        let store = open(home.path()).unwrap();
+        assert_eq!(shown(&store).await, [(7, 3, note.clone())]);
+        let v = store.verify(VerifyRequest { deep: true, repair: false }).await.unwrap();
+        let found: Vec<_> = v.findings.iter().map(|f| (f.invariant.as_str(), f.repairable)).collect();
+        assert_eq!(found, [("I15", true)], "{:?}", v.findings);
+        assert_eq!(store.verify(VerifyRequest { deep: true, repair: true }).await.unwrap().repaired, 1);
+        assert_eq!(shown(&store).await, [(3, 3, note.clone())], "what people said stays");
+        assert_clean(&store).await;
+    });
+    scribble(home.path(), br#"{"sums":{"#, br#"{"sums":["#);
+    block(async {
+        let store = open(home.path()).unwrap();
+        assert_eq!(shown(&store).await, [], "not shown wrongly");
+        let v = store.verify(VerifyRequest { deep: true, repair: false }).await.unwrap();
+        assert!(v.findings.iter().any(|f| f.what.contains("cannot be read")), "{:?}", v.findings);
+        die(&store, 4).await;
+        assert_eq!(shown(&store).await, [(4, 4, None)], "counted again; what people said is lost");
+        assert_clean(&store).await;
+    });
+}

@@ -4,6 +4,7 @@
 use super::Stage;
 use super::kit::{failed, field, hopeless, new, operator, q, refused, rules, secs};
 use crate::ids::message_id;
+use redrive_core::audit::fingerprint;
 use redrive_core::breaker::{BreakerKey, BreakerPolicy};
 use redrive_core::dead_letter::{Act, ActRequest, Actor, DeadLetter, File, Note, Redriven, Retry, Status};
 use redrive_core::error::Refusal;
@@ -48,7 +49,7 @@ impl Stage<'_> {
         self.store.key_state(q(queue), "k".into()).await.expect("key_state answers")
     }
 
-    async fn status(&self, id: MessageId) -> Status {
+    async fn stands(&self, id: MessageId) -> Status {
         self.letter(id).await.file.status
     }
 
@@ -272,7 +273,7 @@ pub(super) async fn a_letter_that_comes_back_too_often_is_for_a_person(stage: &S
     for status in [Status::Pending, Status::Review] {
         stage.act(id, Act::retry()).await.expect("not too often yet");
         stage.settle(stage.take_one("q").await.token, failed("Bad")).await.expect("held");
-        assert_eq!(stage.status(id).await, status);
+        assert_eq!(stage.stands(id).await, status);
     }
     let file = stage.letter(id).await.file;
     assert_eq!((file.review_requested_by.as_deref(), file.redrives), (Some("system"), 2));
@@ -280,14 +281,14 @@ pub(super) async fn a_letter_that_comes_back_too_often_is_for_a_person(stage: &S
     assert_eq!(stage.act(id, Act::retry()).await, Err(often));
     stage.act(id, by_force()).await.expect("somebody means it");
     stage.settle(stage.take_one("q").await.token, failed("Bad")).await.expect("held");
-    assert_eq!((stage.status(id).await, stage.letter(id).await.file.redrives), (Status::Review, 3));
+    assert_eq!((stage.stands(id).await, stage.letter(id).await.file.redrives), (Status::Review, 3));
     // A queue that takes poison back by itself must not stumble over it.
     let poison = PoisonPolicy { release: Release::Queue, ..PoisonPolicy::default() };
     stage.set("q", QueuePolicy { max_redrives: 2, max_messages: Some(1), poison, ..rules(1) }).await;
     stage.act(id, Act::Quarantine { until: stage.now().plus(secs(5)) }).await.expect("under review");
     stage.clock.advance(secs(5));
     assert_eq!(stage.store.reap(10).await, Ok(Reaped { released: 1, ..Reaped::default() }));
-    assert_eq!(stage.status(id).await, Status::Review);
+    assert_eq!(stage.stands(id).await, Status::Review);
 }
 
 /// The letter as it was, but for what says that something happened to it.
@@ -530,4 +531,30 @@ pub(super) async fn i38_a_letter_moves_to_drawers_only(stage: &Stage<'_>) {
         stage.act(id, act).await.expect("it only writes on the file");
     }
     assert_eq!(stage.letter(id).await.file.consumer.as_deref(), Some("c"), "the consumer still has it");
+}
+
+pub(super) async fn i48_a_row_tells_the_file_before_from_the_file_after(stage: &Stage<'_>) {
+    stage.set("q", rules(1)).await;
+    let id = stage.dead(new(1, "q"), "Bad").await.id();
+    let acts = [
+        Act::Note,
+        Act::Assign { to: Some("eve".into()) },
+        Act::retry_at(stage.now().plus(secs(9))),
+        Act::PullBack,
+        Act::Resolve,
+        Act::Purge,
+        Act::Unpurge,
+    ];
+    let skip = stage.entries().await.len();
+    let mut states = vec![Some(fingerprint(&stage.letter(id).await.file))];
+    for act in acts.clone() {
+        stage.act(id, act).await.expect("the way is open");
+        states.push(Some(fingerprint(&stage.letter(id).await.file)));
+    }
+    let rows = stage.entries().await.split_off(skip);
+    assert_eq!(rows.len(), acts.len());
+    for (n, (row, act)) in rows.iter().zip(&acts).enumerate() {
+        assert_eq!((&row.before, &row.after), (&states[n], &states[n + 1]), "{}", row.act);
+        assert_eq!((row.act.as_str(), &row.detail), (act.name(), &act.detail()));
+    }
 }

@@ -264,8 +264,14 @@ impl Stage<'_> {
         walk(|page| self.store.letters(query(page))).await.expect("letters answers")
     }
 
-    /// The audit trail, oldest first, without seals.
+    /// The audit trail, oldest first, without seals and without what tells a changed file from the one before.
     pub(super) async fn trail(&self) -> Vec<AuditEntry> {
+        let entries = self.entries().await.into_iter();
+        entries.map(|entry| AuditEntry { before: None, after: None, ..entry }).collect()
+    }
+
+    /// The audit trail, oldest first, without seals.
+    pub(super) async fn entries(&self) -> Vec<AuditEntry> {
         let rows = walk(|page| self.store.audit(page)).await.expect("audit answers");
         rows.into_iter().rev().map(|row| row.entry).collect()
     }

@@ -292,3 +292,31 @@ pub(super) async fn drawers_count_their_letters_by_status(stage: &Stage<'_>) {
     stage.store.reap(10).await.expect("answers");
     assert_eq!(stage.seen().await.comparable().drawers[0], drawer("a-dlq", &[]), "it had letters");
 }
+
+pub(super) async fn text_is_found_whether_it_is_in_an_index_or_not(stage: &Stage<'_>) {
+    for n in 1..=6 {
+        stage.dead(new(n, "q"), if n % 2 == 0 { "ConnectionError" } else { "OutOfMemory" }).await;
+    }
+    let met =
+        async |filter: &str| -> Vec<_> { stage.letters(filter).await.iter().map(DeadLetter::id).collect() };
+    let expect = async |even: &[u64], odd: &[u64], when: &str| {
+        let ids = |all: &[u64]| -> Vec<_> { all.iter().copied().map(message_id).collect() };
+        assert_eq!(met("CONNECTION").await, ids(even), "{when}");
+        assert_eq!(met("type:OutOf* memory").await, ids(odd), "{when}");
+        assert_eq!(met("nowhere").await, [], "{when}");
+    };
+    expect(&[6, 4, 2], &[5, 3, 1], "before anything is indexed").await;
+    stage.store.index_text(3).await.expect("answers");
+    expect(&[6, 4, 2], &[5, 3, 1], "half of it").await;
+    while stage.store.index_text(2).await.expect("answers").more {}
+    expect(&[6, 4, 2], &[5, 3, 1], "all of it").await;
+    // Dead again of something else, and gone: the old text must not be met, the new one must.
+    stage.act(message_id(2), Act::retry()).await.expect("pending");
+    stage.die("q", message_id(2), "OutOfMemory").await;
+    stage.act(message_id(3), Act::Abandon).await.expect("pending");
+    stage.act(message_id(3), Act::Purge).await.expect("closed");
+    for when in ["changed", "and indexed again"] {
+        expect(&[6, 4], &[2, 5, 1], when).await;
+        while stage.store.index_text(2).await.expect("answers").more {}
+    }
+}

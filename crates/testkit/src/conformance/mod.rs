@@ -245,6 +245,7 @@ pub const LAWS: &[Law] = laws! {
         trap4_a_letter_is_sent_back_once,
         letters_are_listed_latest_death_first,
         drawers_count_their_letters_by_status,
+        text_is_found_whether_it_is_in_an_index_or_not,
     }
     acts {
         trap1_another_queue_judges_by_its_own_rules,
@@ -263,6 +264,7 @@ pub const LAWS: &[Law] = laws! {
         a_snoozed_letter_is_hidden_from_consumers_until_then,
         owners_and_labels_stay_with_the_letter,
         i38_a_letter_moves_to_drawers_only,
+        i48_a_row_tells_the_file_before_from_the_file_after,
     }
     drawers {
         a_leased_letter_is_the_letter_as_it_is_now,

@@ -4,7 +4,7 @@
 use super::Books;
 use super::pages::latest;
 use redrive_core::audit::AuditEntry;
-use redrive_core::dead_letter::Actor;
+use redrive_core::dead_letter::{Actor, Status};
 use redrive_core::error::Refusal;
 use redrive_core::failure::Analysed;
 use redrive_core::group::query::DetailParts;
@@ -78,6 +78,7 @@ impl Books {
         let mut letters: Vec<_> = self.letters.iter().filter(|l| mine(l.file.leaf)).collect();
         letters.sort_by_key(|l| latest(l.death));
         letters.truncate(limits::GROUP_LETTERS_READ);
+        letters.retain(|l| l.file.status != Status::Purged);
         let sample = |letter: &&super::Letter| {
             let envelope = &letter.record.envelope;
             let last = self.failures(envelope.id).pop();

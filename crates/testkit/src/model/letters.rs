@@ -1,6 +1,7 @@
 //! The dead-letter half of the reference model: acts, consumers, operations, import. As plain as `model`.
 
 use super::{Books, Letter};
+use redrive_core::audit::{AuditEntry, fingerprint};
 use redrive_core::dead_letter::{
     Act, ActRequest, Actor, CONSUMER_BACKOFF, CONSUMER_LEASE, DeadLetter, File, Retry, Status,
 };
@@ -191,9 +192,18 @@ impl Books {
 
     pub(super) fn act(&mut self, request: &ActRequest, now: Time) -> Result<LetterState, Refusal> {
         let at = self.letter_at(request.id).ok_or(Refusal::NoSuchLetter { id: request.id })?;
-        let state = self.act_on(&self.letters[at].file.clone(), request, now)?;
-        self.log(now, &request.actor, request.act.name(), request.id, 1);
+        let before = self.letters[at].file.clone();
+        let state = self.act_on(&before, request, now)?;
+        self.log_act(&before, request, now);
         Ok(state)
+    }
+
+    /// An act's row: what was done, and how the file differs.
+    fn log_act(&mut self, before: &File, request: &ActRequest, now: Time) {
+        let after = self.letter_at(request.id).map(|at| fingerprint(&self.letters[at].file));
+        let mut entry = AuditEntry::new(now, &request.actor, request.act.name(), request.id, 1);
+        (entry.before, entry.after, entry.detail) = (Some(fingerprint(before)), after, request.act.detail());
+        self.seal(entry);
     }
 
     pub(super) fn hand_over(
@@ -263,7 +273,7 @@ impl Books {
                 let request = ActRequest { id, act, actor, expected_version: None };
                 let state = self.act_on(&free, &request, now)?;
                 self.happened(Event::Processed, &record.envelope.queue, &["done"], 0, now);
-                self.log(now, &request.actor, request.act.name(), id, 1);
+                self.log_act(&file, &request, now);
                 return Ok(state);
             }
             LetterSettle::Fail { note } => {

@@ -215,6 +215,7 @@ impl Pair<'_> {
             Op::Groups(n, limit) => self.groups(*n, *limit).await,
             Op::Disclose(n, what) => self.disclose(*n, *what).await,
             Op::Walk(limit, n) => self.walk(*limit, *n).await,
+            Op::Index(limit) => self.index(*limit).await,
             Op::KeyState(n, key) => self.key_state(*n, *key).await,
             Op::Kv(key, value, wrong) => self.kv(*key, *value, *wrong).await,
         }
@@ -416,6 +417,14 @@ impl Pair<'_> {
         let batch = vec![letter];
         let (a, b) = (self.a.import(batch.clone(), actor()).await, self.b.import(batch, actor()).await);
         same(a.map(each), b.map(each)).map(drop)
+    }
+
+    /// What an index does is a store's own business; what is found must not depend on it.
+    async fn index(&self, limit: usize) -> Result<(), String> {
+        for store in [self.a, self.b] {
+            store.index_text(limit).await.map_err(|error| format!("a store failed: {error}"))?;
+        }
+        Ok(())
     }
 
     /// Reads lists in small pages. Where a page ends under a filter is the store's business; what is met is not.

@@ -26,6 +26,16 @@ impl Stopwatch {
         Self { calls: new_histogram() }
     }
 
+    /// How many calls were noted.
+    pub(super) fn count(&self) -> u64 {
+        self.calls.len()
+    }
+
+    /// What was noted.
+    pub(super) fn into_calls(self) -> Histogram<u64> {
+        self.calls
+    }
+
     /// Notes one call that began then.
     pub(super) fn lap(&mut self, began: Instant) {
         let micros = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);

@@ -6,6 +6,7 @@ mod queue;
 mod signature;
 mod size;
 mod store;
+mod triage;
 mod worker;
 
 use crate::connect::App;
@@ -22,12 +23,14 @@ pub(crate) enum Suite {
     Store,
     /// The embedded store with a million messages and as many dead letters: open, memory, rates
     Size,
+    /// A million dead letters in 200 groups: ingest, groups, filtered pages, text search, redrive beside live work
+    Triage,
     /// How fast failures are understood: signature, group, class, verdict
     Signature,
 }
 
 /// The flags of `bench`.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub(crate) struct BenchArgs {
     /// What to measure
     #[arg(long, value_enum, default_value = "store")]
@@ -44,6 +47,12 @@ pub(crate) struct BenchArgs {
     /// Messages per run [default: as many as the suite needs]
     #[arg(long, value_name = "N")]
     pub messages: Option<u64>,
+    /// Dead letters of the triage suite
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    pub letters: u64,
+    /// Groups of the triage suite
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    pub groups: u64,
     /// Bytes of each payload
     #[arg(long, value_name = "BYTES", default_value_t = 256)]
     pub payload: usize,
@@ -57,6 +66,7 @@ pub(crate) async fn run(app: &App, args: BenchArgs) -> Done {
     match args.suite {
         Suite::Queue => queue::run(app, &args),
         Suite::Signature => signature::run(app, &args),
+        Suite::Triage => triage::run(app, args).await,
         Suite::Store => store::run(app, args).await,
         Suite::Size => size::run(app, args).await,
     }

@@ -55,7 +55,7 @@ fn step(what: &str, items: u64, took: Duration) -> Step {
 }
 
 /// Resident memory as the kernel counts it; 0 where it does not say.
-fn resident_mb() -> u64 {
+pub(super) fn resident_mb() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<u64>().ok()).map_or(0, |kb| kb / 1_024)

@@ -9,8 +9,8 @@ mod verbs;
 
 pub(super) use act::resolve_matching;
 
-use super::{error_text, filter, narrowed, only, pages};
-use crate::args::{PageArgs, RevealArgs};
+use super::{error_text, filter, listed, narrowed, only, within};
+use crate::args::{ListArgs, RevealArgs};
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::{Done, ExitCode};
 use crate::output::{Column, Look, Revealed, Sheet, Show, escape, rules};
@@ -34,7 +34,7 @@ pub(crate) enum DlqCommand {
         #[arg(long, value_name = "DRAWER")]
         dlq: Option<QueueName>,
         #[command(flatten)]
-        page: PageArgs,
+        list: ListArgs,
     },
     /// Show one dead letter with all its kept failures
     Show {
@@ -102,6 +102,13 @@ pub(crate) enum DlqCommand {
     Unpurge(act::Selection),
 }
 
+impl DlqCommand {
+    /// Whether it only looks.
+    pub(crate) const fn looks(&self) -> bool {
+        matches!(self, Self::List { .. } | Self::Show { .. } | Self::Timeline { .. } | Self::Stats(_))
+    }
+}
+
 impl Show for DeadLetter {
     const COLUMNS: &'static [Column] = &[
         Column::whole("id"),
@@ -126,6 +133,30 @@ impl Show for DeadLetter {
             self.message.attempts.to_string(),
             look.time(self.file.dead_at),
             error_text(&self.error),
+        ]
+    }
+
+    const MORE: &'static [Column] = &[
+        Column::whole("kind"),
+        Column::whole("dlq"),
+        Column::whole("category"),
+        Column::number("redrives"),
+        Column::whole("group"),
+        Column::whole("owner"),
+        Column::text("labels"),
+        Column::whole("expires_at"),
+    ];
+
+    fn more(&self, look: &Look) -> Vec<String> {
+        vec![
+            self.message.envelope.kind.clone(),
+            self.file.dlq.to_string(),
+            self.file.category.to_string(),
+            self.file.redrives.to_string(),
+            self.group.to_string(),
+            self.file.owner.clone().unwrap_or_default(),
+            self.file.labels.iter().map(String::as_str).collect::<Vec<_>>().join(", "),
+            look.maybe(self.file.expires_at),
         ]
     }
 
@@ -181,11 +212,11 @@ impl Show for DeadLetter {
 /// Runs one of them.
 pub(crate) async fn run(app: &App, command: DlqCommand) -> Done {
     match command {
-        DlqCommand::List { filter: text, dlq, page } => {
-            let filter = narrowed(filter(&text)?, "dlq", dlq.as_ref())?;
+        DlqCommand::List { filter: text, dlq, list } => {
+            let filter = within(narrowed(filter(&text)?, "dlq", dlq.as_ref())?, &list, "died")?;
             let store = app.open(Access::Existing, Hold::Moment).await?;
             let fetch = async |s: &dyn Store, page| s.letters(Query { filter: filter.clone(), page }).await;
-            pages(app, store, &page, fetch).await
+            listed(app, store, &list, fetch).await
         }
         DlqCommand::Show { id, payload, reveal } => show(app, id, payload, reveal).await,
         DlqCommand::Stats(args) => stats::run(app, args).await,

@@ -141,7 +141,7 @@ pub(crate) async fn run(app: &App, args: StatsArgs) -> Done {
     let summary = store.stats().await?.summary();
     let groups = marker::news(&*store).await?;
     match app.out.format {
-        Format::Table => {
+        Format::Table | Format::Wide => {
             app.out.all(&drawers)?;
             app.out.raw(b"\n")?;
             app.out.one(&Totals(&summary))?;
@@ -151,7 +151,7 @@ pub(crate) async fn run(app: &App, args: StatsArgs) -> Done {
         Format::Json | Format::Yaml => {
             app.out.document(&Counted { items: &drawers, next: None, summary: &summary, groups: &groups })?
         }
-        Format::Ndjson | Format::Csv => app.out.all(&drawers)?,
+        Format::Ndjson | Format::Csv | Format::Template | Format::None => app.out.all(&drawers)?,
     }
     for limit in &args.fail_if {
         let sum: u64 = drawers.iter().map(|drawer| limit.count.of(drawer)).sum();

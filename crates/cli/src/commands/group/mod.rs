@@ -134,6 +134,13 @@ pub(crate) enum GroupCommand {
     },
 }
 
+impl GroupCommand {
+    /// Whether it only looks.
+    pub(crate) const fn looks(&self) -> bool {
+        matches!(self, Self::List(_) | Self::Show { .. })
+    }
+}
+
 /// Which groups to list.
 #[derive(Args, Debug)]
 pub(crate) struct ListArgs {

@@ -39,6 +39,14 @@ impl Show for Group {
         ]
     }
 
+    const MORE: &'static [Column] =
+        &[Column::whole("first_seen"), Column::text("kinds"), Column::text("owner")];
+
+    fn more(&self, look: &Look) -> Vec<String> {
+        let kinds: Vec<&str> = self.kinds.iter().map(String::as_str).collect();
+        vec![look.time(self.first_seen), kinds.join(", "), self.owner.clone().unwrap_or_default()]
+    }
+
     fn sheet(&self, look: &Look) -> Sheet {
         let kinds: Vec<&str> = self.kinds.iter().map(String::as_str).collect();
         Sheet::default()

@@ -1,0 +1,234 @@
+//! What the command line chose about the data: which columns, which template. A column is one that the table has, or
+//! a path into the item as JSON has it; so whatever a view leaves out or masks cannot be reached from here either.
+
+use super::escape;
+use super::table::{Column, Fit};
+use super::{Look, Show, value};
+use crate::exit_code::CliError;
+use serde_json::Value;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Columns that may be named at once.
+const COLUMNS_MAX: usize = 64;
+
+/// The choice of one process; its names live as long as that.
+#[derive(Debug, Default)]
+pub(crate) struct Choice {
+    /// The columns, in order; the usual ones when not said.
+    columns: Option<Vec<String>>,
+    /// How an item becomes a line.
+    template: Option<Template>,
+    /// The screen is wiped before the next thing is printed.
+    wipe: AtomicBool,
+}
+
+impl Choice {
+    /// The one of this process; the first word counts, since there is one command line.
+    pub(crate) fn made(columns: Option<Vec<String>>, template: Option<Template>) -> &'static Self {
+        static MADE: OnceLock<Choice> = OnceLock::new();
+        MADE.get_or_init(|| Self { columns, template, wipe: AtomicBool::new(false) })
+    }
+
+    /// Wipes the screen before the next thing is printed.
+    pub(super) fn wipe_next(&self) {
+        self.wipe.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it is to be wiped now.
+    pub(super) fn wipes(&self) -> bool {
+        self.wipe.swap(false, Ordering::Relaxed)
+    }
+
+    /// The template.
+    pub(super) fn template(&self) -> Result<&Template, CliError> {
+        self.template.as_ref().ok_or_else(|| {
+            CliError::usage("-o template needs --template TEXT, such as --template '{id} {queue}'")
+        })
+    }
+
+    /// The columns of a table of these.
+    pub(super) fn columns<T: Show>(&'static self, wide: bool) -> Vec<Column> {
+        let known = || T::COLUMNS.iter().chain(T::MORE);
+        match &self.columns {
+            None if wide => known().copied().collect(),
+            None => T::COLUMNS.to_vec(),
+            Some(names) => {
+                let column = |name: &'static String| {
+                    known()
+                        .find(|column| column.name == name)
+                        .copied()
+                        .unwrap_or(Column { name, fit: Fit::Text })
+                };
+                names.iter().map(column).collect()
+            }
+        }
+    }
+
+    /// The cells of those columns.
+    pub(super) fn row<T: Show>(
+        &self,
+        item: &T,
+        columns: &[Column],
+        look: &Look,
+    ) -> Result<Vec<String>, CliError> {
+        let mut cells = item.cells(look);
+        if self.columns.is_none() && columns.len() <= cells.len() {
+            return Ok(cells);
+        }
+        cells.extend(item.more(look));
+        let known: Vec<&str> = T::COLUMNS.iter().chain(T::MORE).map(|column| column.name).collect();
+        let mut whole = None;
+        let mut row = Vec::with_capacity(columns.len());
+        for column in columns {
+            let place = known.iter().position(|name| *name == column.name);
+            match place.and_then(|place| cells.get(place)) {
+                Some(cell) => row.push(cell.clone()),
+                None => {
+                    let whole = match &whole {
+                        Some(whole) => whole,
+                        None => whole.insert(value(item)?),
+                    };
+                    row.push(text_at(whole, column.name).unwrap_or_default());
+                }
+            }
+        }
+        Ok(row)
+    }
+
+    /// Columns that no table has and none of these items either: most likely a slip of the keys.
+    pub(super) fn unknown<T: Show>(&self, items: &[T]) -> Result<Vec<&str>, CliError> {
+        let known = |name: &str| T::COLUMNS.iter().chain(T::MORE).any(|column| column.name == name);
+        let mut missing: Vec<&str> = self.columns.iter().flatten().map(String::as_str).collect();
+        missing.retain(|name| !known(name));
+        for item in items {
+            if missing.is_empty() {
+                break;
+            }
+            let whole = value(item)?;
+            missing.retain(|name| text_at(&whole, name).is_none());
+        }
+        Ok(missing)
+    }
+}
+
+/// Reads `--columns a,b,payload.order.id`.
+pub(crate) fn columns(text: &str) -> Result<Vec<String>, String> {
+    let names: Vec<String> = text.split(',').map(|name| name.trim().to_owned()).collect();
+    if names.len() > COLUMNS_MAX {
+        return Err(format!("{} columns; at most {COLUMNS_MAX}", names.len()));
+    }
+    match names.iter().find(|name| name.is_empty()) {
+        Some(_) => Err("a name is missing; such as id,queue,payload.order.id".into()),
+        None => Ok(names),
+    }
+}
+
+/// The text at a path such as `error.message` or `tags.0`; nothing when there is no such place.
+pub(super) fn text_at(item: &Value, path: &str) -> Option<String> {
+    Some(match at(item, path)? {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        other @ (Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => other.to_string(),
+    })
+}
+
+/// The value at a path.
+pub(crate) fn at<'a>(item: &'a Value, path: &str) -> Option<&'a Value> {
+    path.split('.').try_fold(item, |value, step| match value {
+        Value::Object(map) => map.get(step),
+        Value::Array(items) => items.get(step.parse::<usize>().ok()?),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
+    })
+}
+
+/// A piece of a template.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Piece {
+    Text(String),
+    Path(String),
+}
+
+/// How an item becomes a line: text with `{path}` in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Template(Vec<Piece>);
+
+impl std::str::FromStr for Template {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (mut pieces, mut plain) = (Vec::new(), String::new());
+        let mut chars = text.chars().peekable();
+        while let Some(c) = chars.next() {
+            match c {
+                '{' if chars.next_if_eq(&'{').is_some() => plain.push('{'),
+                '}' if chars.next_if_eq(&'}').is_some() => plain.push('}'),
+                '}' => return Err("a } without its {; write }} for the character".into()),
+                '{' => {
+                    let path: String =
+                        std::iter::from_fn(|| chars.next_if(|c| *c != '}' && *c != '{')).collect();
+                    if chars.next() != Some('}') || path.trim().is_empty() {
+                        return Err(format!(
+                            "{{{path} is no field; such as {{id}}, and {{{{ for the character"
+                        ));
+                    }
+                    pieces.push(Piece::Text(std::mem::take(&mut plain)));
+                    pieces.push(Piece::Path(path.trim().to_owned()));
+                }
+                '\\' if chars.next_if_eq(&'n').is_some() => plain.push('\n'),
+                '\\' if chars.next_if_eq(&'t').is_some() => plain.push('\t'),
+                c => plain.push(c),
+            }
+        }
+        pieces.push(Piece::Text(plain));
+        Ok(Self(pieces))
+    }
+}
+
+impl Template {
+    /// The line of one item. What the item says is made harmless; what the template says stays as it is.
+    pub(super) fn line(&self, item: &Value) -> String {
+        let mut line = String::new();
+        for piece in &self.0 {
+            match piece {
+                Piece::Text(text) => line.push_str(text),
+                Piece::Path(path) => line.push_str(&escape::line(&text_at(item, path).unwrap_or_default())),
+            }
+        }
+        line.push('\n');
+        line
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item() -> Value {
+        serde_json::json!({"id": "a1", "n": 12, "none": null, "error": {"message": "no\u{1b}[2J"}, "tags": ["x", "y"]})
+    }
+
+    #[test]
+    fn a_template_is_text_with_fields_in_it() {
+        for (template, line) in [
+            ("{id} {n}", "a1 12\n"),
+            (r"{id}\t{tags.1}\n--", "a1\ty\n--\n"),
+            ("{{{id}}} {{}}", "{a1} {}\n"),
+            ("{error.message}|{none}|{nothing.there}|{tags}", "no\\u{1b}[2J|||[\"x\",\"y\"]\n"),
+            ("", "\n"),
+        ] {
+            assert_eq!(template.parse::<Template>().unwrap().line(&item()), line, "{template}");
+        }
+        for wrong in ["{id", "id}", "{}", "{ }", "{a{b}}"] {
+            assert!(wrong.parse::<Template>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn columns_are_names() {
+        assert_eq!(columns("id, queue,payload.order.id").unwrap(), ["id", "queue", "payload.order.id"]);
+        for wrong in ["", "a,,b", "a,", &["x"; 65].join(",")] {
+            assert!(columns(wrong).is_err(), "{wrong}");
+        }
+    }
+}

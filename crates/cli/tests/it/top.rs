@@ -1,0 +1,107 @@
+//! `redrive top` as a person uses it: the real binary in a real terminal, on a real directory, with other processes
+//! beside it.
+
+use crate::support::{Office, has_entry, until};
+use crate::terminal::Terminal;
+use rustix::process::Signal;
+use std::process::Stdio;
+
+fn three_letters() -> Office {
+    let office = Office::new();
+    for n in 0..3 {
+        office.dead_letter("payments", &n.to_string(), "gateway timeout");
+    }
+    office
+}
+
+fn retrying(office: &Office) -> usize {
+    office.items(&["dlq", "list", "status:retrying"]).len()
+}
+
+#[test]
+fn a_person_looks_retries_and_redrives() {
+    let office = three_letters();
+    let mut top = Terminal::start(&office, &["top", "--act"]);
+    let screen = top.shows("Timeout: gateway timeout");
+    assert!(screen.contains("ACT") && screen.contains("1 groups, 3 open letters"), "{screen}");
+    top.press("\r");
+    top.shows("pending");
+    top.press("jr");
+    top.shows("retry: done");
+    assert_eq!(retrying(&office), 1, "another process sees it while top holds the directory");
+    top.press("R");
+    let screen = top.shows("type 2 and Enter to go on");
+    assert!(screen.contains("retry 2 dead letters"), "{screen}");
+    top.press("y\r3\r");
+    top.press("2\r");
+    until("both were sent back", || retrying(&office) == 3);
+    top.press("q");
+    let (code, _) = top.ended();
+    assert_eq!(code, Some(0));
+    let acts: Vec<_> = office.items(&["audit", "list"]).into_iter().map(|row| row["act"].clone()).collect();
+    assert!(acts.iter().any(|act| act == "retry"), "{acts:?}");
+    office.run(&["doctor"]).ok();
+}
+
+#[test]
+fn it_changes_nothing_unless_it_was_asked_to() {
+    let office = three_letters();
+    let mut top = Terminal::start(&office, &["top"]);
+    top.shows("Timeout: gateway timeout");
+    top.press("R");
+    top.shows("read-only: start it as `redrive top --act`");
+    top.press("\r");
+    top.shows("pending");
+    top.press("r");
+    top.shows("read-only: start it as");
+    top.press("\r");
+    top.shows("TIMELINE");
+    top.press("\u{3}");
+    assert_eq!(top.ended().0, Some(0));
+    assert_eq!(retrying(&office), 0);
+}
+
+#[test]
+fn it_goes_on_when_the_process_that_holds_the_directory_is_gone_and_a_signal_ends_it() {
+    let office = three_letters();
+    let mut holder = office.spawn(&["lease", "payments", "--wait", "120s"], Stdio::null());
+    until("another process holds the directory", || has_entry(&office.data(), "socket"));
+    let mut top = Terminal::start(&office, &["top", "--every", "100ms"]);
+    top.shows("Timeout: gateway timeout");
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    office.enqueue("payments", "x");
+    top.shows("waiting 1");
+    top.press("?");
+    top.shows("copy the id");
+    top.signal(Signal::TERM);
+    assert_eq!(top.ended().0, Some(130));
+    office.run(&["doctor"]).ok();
+}
+
+#[test]
+fn nothing_that_was_handed_in_reaches_the_terminal_as_it_is() {
+    let office = Office::new();
+    office.dead_letter("q", "\u{1b}]0;pwned\u{7}", "\u{1b}]0;pwned\u{7}\u{1b}[31mred\u{9b}5m");
+    let mut top = Terminal::start(&office, &["top", "queue:elsewhere"]);
+    top.shows("no letter matches");
+    top.press("/");
+    top.shows("such as queue:payments");
+    top.press("\u{15}\r");
+    top.shows("\\u{1b}]0;pwned");
+    top.press("\r");
+    top.shows("TIMELINE");
+    top.press("q");
+    let (code, raw) = top.ended();
+    assert_eq!(code, Some(0));
+    assert!(!raw.contains("\u{1b}]0;pwned") && !raw.contains("\u{1b}[31mred") && !raw.contains('\u{9b}'));
+}
+
+#[test]
+fn without_a_terminal_or_with_nonsense_it_says_so() {
+    let office = Office::new();
+    office.enqueue("q", "x");
+    office.run(&["top"]).code(5).says("needs a terminal");
+    office.run(&["top", "quue:x"]).code(2).says("filter");
+    office.run(&["top", "--every", "1ms"]).code(2).says("--every");
+}
