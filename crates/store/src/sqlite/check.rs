@@ -99,7 +99,11 @@ fn text(tables: &SqlTables, verification: &mut Verification) -> Kept<()> {
     );
     for (what, sql) in [("lacks", missing), ("still has", left)] {
         for death in tables.all(&sql, &[], |row| row.get::<_, i64>(0))? {
-            verification.find("I46", format!("the text index {what} the dead letter of death {death}"), false);
+            verification.find(
+                "I46",
+                format!("the text index {what} the dead letter of death {death}"),
+                false,
+            );
         }
     }
     Ok(())

@@ -325,7 +325,12 @@ impl Books {
             let at = self.letter_at(id).expect("just found");
             match self.letters[at].file.status {
                 Status::Purged => reaped.letters_gone += 1,
-                _ => reaped.letters_expired += 1,
+                Status::Pending
+                | Status::Retrying
+                | Status::Review
+                | Status::Quarantined
+                | Status::Resolved
+                | Status::Abandoned => reaped.letters_expired += 1,
             }
             self.remove_letter(at, now);
         }

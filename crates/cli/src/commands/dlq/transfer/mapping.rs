@@ -168,13 +168,8 @@ impl<'a> Record<'a> {
     fn error_type(self) -> (String, Option<String>) {
         let Value::Object(map) = self.value() else { return (self.text(), None) };
         let Some((name, inner)) = map.into_iter().next() else { return (String::new(), None) };
-        let code =
-            ["exit_code", "code", "status"].iter().find_map(|field| inner.get(field)).map(
-                |code| match code {
-                    Value::String(text) => text.clone(),
-                    other => other.to_string(),
-                },
-            );
+        let code = ["exit_code", "code", "status"].iter().find_map(|field| inner.get(field));
+        let code = code.map(|code| plain(code.clone()));
         (name, code)
     }
 }
