@@ -127,6 +127,8 @@ pub(crate) enum Command {
     /// Dead letters: look, decide, send back
     #[command(subcommand)]
     Dlq(dlq::DlqCommand),
+    /// Remove what dead letters say, for good, and keep their tombstones
+    Erase(Box<dlq::erase::EraseArgs>),
     /// Groups of failures with one cause
     #[command(subcommand)]
     Group(group::GroupCommand),
@@ -183,6 +185,7 @@ impl Command {
             | Self::Run(_)
             | Self::Top(_)
             | Self::Marker(_)
+            | Self::Erase(_)
             | Self::Backup(_)
             | Self::Restore(_)
             | Self::Doctor(_)

@@ -99,6 +99,9 @@ pub(crate) fn of_refusal(refusal: &Refusal) -> (ExitCode, Option<&'static str>) 
         | Refusal::WrongStatus { .. }
         | Refusal::LetterLeased { .. }
         | Refusal::VersionConflict { .. }
+        | Refusal::PatchFailed { .. }
+        | Refusal::NoChange { .. }
+        | Refusal::Erased { .. }
         | Refusal::KeyConflict { .. }
         | Refusal::KeyInUse { .. }
         | Refusal::RedrivenTooOften { .. }
@@ -177,6 +180,9 @@ mod tests {
             (Refusal::WrongStatus { id, status: Status::Retrying, act: text(), hint: text() }, 6),
             (Refusal::LetterLeased { id, worker: text(), until: at }, 6),
             (Refusal::VersionConflict { id, expected: 1, actual: 2 }, 6),
+            (Refusal::PatchFailed { id, why: text() }, 6),
+            (Refusal::NoChange { id }, 6),
+            (Refusal::Erased { id, act: text() }, 6),
             (Refusal::KeyConflict { queue: queue.clone(), key: text(), id }, 6),
             (Refusal::KeyInUse { id, key: text(), by: id }, 6),
             (Refusal::RedrivenTooOften { id, redrives: 10, allowed: 10 }, 6),

@@ -113,6 +113,28 @@ pub enum Refusal {
         /// What it is now.
         actual: u64,
     },
+    /// The patch does not fit this letter's payload.
+    #[error("the patch does not fit dead letter {id}: {why}; nothing was changed")]
+    PatchFailed {
+        /// The letter.
+        id: MessageId,
+        /// Which step, and why; places, never what stands there.
+        why: String,
+    },
+    /// The letter says that already.
+    #[error("the content of dead letter {id} is that already; nothing was changed")]
+    NoChange {
+        /// The letter.
+        id: MessageId,
+    },
+    /// The letter's content was erased.
+    #[error("cannot {act} dead letter {id}: its content was erased; it can only be closed and purged")]
+    Erased {
+        /// The letter.
+        id: MessageId,
+        /// What was asked.
+        act: String,
+    },
     /// The idempotency key was used for a different body within its window.
     #[error("key {key:?} was used in queue {queue} for message {id} with other content; use a new key")]
     KeyConflict {

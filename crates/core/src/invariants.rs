@@ -208,6 +208,15 @@ impl Census {
         }
     }
 
+    /// Checks that the earlier contents of a letter are kept, all of them, and none once it was erased.
+    pub fn lineage(&mut self, id: MessageId, file: &File, kept: &[u32]) {
+        let told = if file.erased.is_some() { 0 } else { file.revision() };
+        if !kept.iter().copied().eq(0..told) {
+            let what = format!("letter {id} should have {told} earlier contents, and has {}", kept.len());
+            self.verification.find("I39", what, false);
+        }
+    }
+
     /// Compares the recount with the counters shown. Messages must have been walked before letters.
     pub fn compare(&mut self, shown: &BTreeMap<QueueName, Counts>, leaves: &[(LeafKey, LeafCount)]) {
         let redriven_alone: Vec<_> = self.redriven.difference(&self.retrying).copied().collect();

@@ -79,6 +79,17 @@ pub const NOTE_BYTES_MAX: usize = 4 * 1024;
 /// Notes kept on one letter; the oldest beyond it are dropped and counted.
 pub const NOTES_MAX: usize = 100;
 
+/// Bytes of a JSON patch: it is kept with its operation and read with every step.
+pub const PATCH_BYTES_MAX: usize = 64 * 1024;
+/// Steps of a JSON patch: each reads the document once, inside the commit.
+pub const PATCH_STEPS_MAX: usize = 100;
+/// Nesting of a JSON document that a patch may leave: as deep as our readers look.
+pub const JSON_DEPTH_MAX: usize = 127;
+/// Times the content of one letter may be changed: every one is kept whole beside it.
+pub const EDITS_MAX: usize = 50;
+/// Payload bytes of one letter's earlier content, together: a letter with all of it still fits a frame of the socket.
+pub const REVISION_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
 /// Leases granted by one call.
 pub const LEASE_BATCH_MAX: usize = 1_000;
 /// Payload bytes after which one call leases nothing more; the first message is granted whatever its size. With

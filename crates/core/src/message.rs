@@ -86,6 +86,14 @@ pub(crate) fn printable(field: &str, text: &str, max: usize) -> Result<(), Refus
     Ok(())
 }
 
+/// Refuses too many headers, and too long ones.
+pub(crate) fn check_headers(headers: &BTreeMap<String, String>) -> Result<(), Refusal> {
+    if headers.len() > limits::HEADERS_MAX {
+        return Err(Refusal::invalid("headers", format!("more than {} headers", limits::HEADERS_MAX)));
+    }
+    bounded("headers", headers.iter().map(|(k, v)| k.len() + v.len()).sum(), limits::HEADER_BYTES_MAX)
+}
+
 /// Refuses spans that are a typing mistake.
 pub(crate) fn sane(field: &str, span: Span, min: Span, max: Span) -> Result<(), Refusal> {
     if span < min || span > max {
@@ -126,14 +134,7 @@ impl NewMessage {
     pub fn check(&self) -> Result<(), Refusal> {
         self.payload.check("payload")?;
         printable("kind", &self.kind, limits::NAME_BYTES_MAX)?;
-        if self.headers.len() > limits::HEADERS_MAX {
-            return Err(Refusal::invalid("headers", format!("more than {} headers", limits::HEADERS_MAX)));
-        }
-        bounded(
-            "headers",
-            self.headers.iter().map(|(k, v)| k.len() + v.len()).sum(),
-            limits::HEADER_BYTES_MAX,
-        )?;
+        check_headers(&self.headers)?;
         if self.tags.len() > limits::TAGS_MAX {
             return Err(Refusal::invalid("tags", format!("more than {} tags", limits::TAGS_MAX)));
         }

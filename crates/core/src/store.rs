@@ -24,6 +24,7 @@ use crate::operation::{Control, Member, Operation, OperationSpec, Preview};
 use crate::policy::{Override, QueuePolicy};
 use crate::progress::Progress;
 use crate::query::{Page, PageRequest, Query};
+use crate::revision::Revision;
 use crate::time::{Span, Time};
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -453,6 +454,24 @@ pub trait Letters: Send + Sync {
 
     /// One letter with its kept history. **I33** payload bit-exact, every attempt.
     async fn letter(&self, id: MessageId) -> Outcome<DeadLetter>;
+
+    /// Every content one letter had, oldest first and the present one last, with who changed it and why; nothing
+    /// when it was erased. **I39** the original is always among them.
+    async fn revisions(&self, id: MessageId) -> Outcome<Vec<Revision>>;
+
+    /// The letter with its earlier contents, as a full export and another store need it. A letter that is edited
+    /// meanwhile is read again.
+    async fn with_lineage(&self, mut letter: DeadLetter) -> Outcome<DeadLetter> {
+        while !letter.file.edits.is_empty() && letter.file.erased.is_none() {
+            let mut revisions = self.revisions(letter.id()).await?;
+            if revisions.pop().is_some_and(|last| last.n == letter.file.revision()) {
+                letter.revisions = revisions;
+                break;
+            }
+            letter = self.letter(letter.id()).await?;
+        }
+        Ok(letter)
+    }
 
     /// Every drawer that has or had letters, by name.
     async fn drawers(&self) -> Outcome<Vec<Drawer>>;

@@ -9,8 +9,8 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Time(i64);
 
-/// The last instant that RFC 3339 can write: 9999-12-31T23:59:59.999Z.
-const LAST_MS: i64 = 253_402_300_799_999;
+/// The last instant that can be written and read in every time zone: 9999-12-30T22:00:00.999Z.
+const LAST_MS: i64 = 253_402_207_200_999;
 
 impl Time {
     /// The beginning of time as the store sees it; nothing is earlier.
@@ -59,7 +59,7 @@ impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match jiff::Timestamp::from_millisecond(self.0) {
             Ok(t) => write!(f, "{t:.3}"),
-            Err(_) => f.write_str("9999-12-31T23:59:59.999Z"),
+            Err(_) => f.write_str("9999-12-30T22:00:00.999Z"),
         }
     }
 }
@@ -248,7 +248,8 @@ mod tests {
         assert_eq!(Time::NEVER.plus(Span::from_days(1)), Time::NEVER);
         assert_eq!(Time::ZERO.minus(Span::from_days(1)), Time::ZERO);
         assert_eq!(Time::ZERO.since(Time::NEVER), Span::ZERO);
-        assert_eq!(Time::NEVER.to_string(), "9999-12-31T23:59:59.999Z");
+        assert_eq!(Time::NEVER.to_string(), "9999-12-30T22:00:00.999Z");
+        assert_eq!("9999-12-30T22:00:00.999Z".parse(), Ok(Time::NEVER), "what is written can be read");
         assert!("1969-12-31T23:59:59Z".parse::<Time>().is_err());
         assert!("yesterday".parse::<Time>().is_err());
     }

@@ -5,6 +5,7 @@ use crate::dead_letter::{DeadLetter, File};
 use crate::error::Refusal;
 use crate::limits;
 use crate::message::{Envelope, Message};
+use crate::revision::{Content, check_lineage};
 
 /// The letter without what is only this store's: its place in the order of enqueues, and who works on it. What is
 /// left is the same again after an import into an empty store.
@@ -21,14 +22,14 @@ pub fn exported(letter: DeadLetter) -> DeadLetter {
 /// Refuses what only looks like a letter.
 ///
 /// # Errors
-/// [`Refusal::Invalid`] for a masked one: its secrets are not in it.
+/// [`Refusal::Invalid`] for a masked one: its secrets are not in it; and for one without the lineage it tells of.
 pub fn check_import(letter: &DeadLetter) -> Result<(), Refusal> {
     if letter.message.masked {
         let why = "this letter is masked: the secrets are not in it, so it cannot be worked on again; \
                    export it with --full";
         return Err(Refusal::invalid("masked", why));
     }
-    Ok(())
+    check_lineage(&letter.file, &Content::of(&letter.message.envelope), &letter.revisions)
 }
 
 /// The number of the death of an imported letter: its own where that keeps the order, else the next one. `last` is

@@ -131,6 +131,12 @@ impl LetterFerry {
     async fn file(&self, letters: Vec<DeadLetter>, now: Time) -> Result<Vec<HandOver>, Error> {
         let mut filed = Vec::new();
         for letter in letters {
+            let letter = match ask(self.work.with_lineage(letter)).await {
+                Ok(letter) => letter,
+                // It went meanwhile.
+                Err(Error::Refused(_)) => continue,
+                Err(error) => return Err(error),
+            };
             let (id, version) = (letter.id(), letter.file.version);
             if letter.file.may_leave(id, version, now).is_ok() && self.file_one(letter).await? {
                 filed.push(HandOver { id, version });
@@ -289,11 +295,18 @@ async fn return_one(
     id: MessageId,
     actor: &Actor,
 ) -> Result<Result<bool, Refusal>, Error> {
-    let letter = match ask(letters.letter(id)).await {
+    let found = match ask(letters.letter(id)).await {
+        Ok(letter) => ask(letters.with_lineage(letter)).await,
+        Err(error) => Err(error),
+    };
+    let letter = match found {
         Ok(letter) => letter,
         Err(Error::Refused(refusal)) => return Ok(Err(refusal)),
         Err(error) => return Err(error),
     };
+    if letter.file.erased.is_some() {
+        return Ok(Err(Refusal::Erased { id, act: Move::Retry.name().into() }));
+    }
     if let Err(refusal) = next_status(id, letter.file.status, Move::Retry) {
         return Ok(Err(refusal));
     }
@@ -320,6 +333,11 @@ async fn return_one(
     Ok(Err(Refusal::invalid("letter", why)))
 }
 
+/// Whether a letter waits for a decision.
+fn at_rest(letter: &DeadLetter) -> bool {
+    letter.file.status != Status::Retrying && !letter.file.status.is_closed()
+}
+
 /// Files the letter and redrives it. Says whether that was done now or had been done before; nothing when the
 /// letter was taken away in between.
 async fn redrive_in(work: &dyn Store, letter: &DeadLetter, actor: &Actor) -> Result<Option<bool>, Error> {
@@ -327,8 +345,14 @@ async fn redrive_in(work: &dyn Store, letter: &DeadLetter, actor: &Actor) -> Res
     match ask(work.import(vec![letter.clone()], actor.clone())).await?.pop() {
         Some(Ok(_)) | None => {}
         Some(Err(Refusal::IdConflict { .. })) => match ask(work.letter(id)).await {
+            // Left there by a replay that was interrupted, and edited since: what is sent back is the letter as it is.
+            Ok(known) if at_rest(&known) && known.file.edits.len() < letter.file.edits.len() => {
+                let stale = HandOver { id, version: known.file.version };
+                ask(work.hand_over(vec![stale], actor.clone())).await?;
+                return Ok(None);
+            }
             // Left there by a replay that was interrupted, or died there since.
-            Ok(known) if known.file.status != Status::Retrying && !known.file.status.is_closed() => {}
+            Ok(known) if at_rest(&known) => {}
             Ok(_) | Err(Error::Refused(Refusal::NoSuchLetter { .. })) => return Ok(Some(false)),
             Err(error) => return Err(error),
         },

@@ -24,6 +24,7 @@ use redrive_core::metrics::{self, Counter, Stats, Timer};
 use redrive_core::operation::{Control, Member, Operation, OperationSpec, Preview};
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Page, PageRequest, Query};
+use redrive_core::revision::Revision;
 use redrive_core::store::{
     Drawer, Each, Enqueued, HandOver, Indexed, KeyState, KvEntry, LeaseRequest, LetterLeaseRequest,
     LetterSettlement, LetterState, Letters, Purged, Queue, Reaped, Settle, Settled, Settlement, Store,
@@ -224,6 +225,10 @@ impl<A: Access> Letters for EngineStore<A> {
 
     async fn letter(&self, id: MessageId) -> Outcome<DeadLetter> {
         self.0.read(move |tables, now| reads::letter(tables, id, now)).await
+    }
+
+    async fn revisions(&self, id: MessageId) -> Outcome<Vec<Revision>> {
+        self.0.read(move |tables, _| reads::revisions(tables, id)).await
     }
 
     async fn drawers(&self) -> Outcome<Vec<Drawer>> {

@@ -3,6 +3,7 @@
 //! share nothing with a store. `fate` is what follows from
 //! a change, `letters` the dead-letter verbs, `pages` what only reads and the traits themselves.
 
+mod content;
 mod export;
 mod fate;
 mod groups;
@@ -26,6 +27,7 @@ use redrive_core::metrics::{Event, Tallies, TallyKey};
 use redrive_core::operation::{Member, Operation};
 use redrive_core::poison::{Isolation, Standing};
 use redrive_core::policy::{QueuePolicy, overdue, too_late};
+use redrive_core::revision::Content;
 use redrive_core::scheduler::{Head, Heads, PickReason, Scheduler};
 use redrive_core::signature::Tree;
 use redrive_core::store::{Enqueued, KvEntry, LeaseRequest, Reaped, Settle, Settled, Settlement};
@@ -72,6 +74,8 @@ struct Books {
     live: Vec<Record>,
     letters: Vec<Letter>,
     histories: BTreeMap<MessageId, Vec<(u32, Failure)>>,
+    /// What edited letters said before, oldest first.
+    contents: BTreeMap<MessageId, Vec<Content>>,
     keys: BTreeMap<(QueueName, String), Key>,
     leaves: Vec<Leaf>,
     tree: Tree,
@@ -190,7 +194,8 @@ impl Books {
             (&l.record, if purged { State::Purged } else { State::Dead })
         });
         if let Some((record, state)) = live.or(letter) {
-            let same = record.envelope.body_hash() == hash;
+            let edited = self.letter_at(id).and_then(|at| self.letters[at].file.was_sent_as(&hash));
+            let same = edited.unwrap_or(record.envelope.body_hash() == hash);
             return same.then_some(Enqueued { id, state, duplicate: true }).ok_or(Refusal::IdConflict { id });
         }
         if let Some(reply_to) = &new.reply_to {

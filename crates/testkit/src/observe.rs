@@ -20,7 +20,7 @@ use redrive_core::time::Time;
 pub struct Seen {
     /// Live messages with their failures, in the order of enqueues.
     pub messages: Vec<Message>,
-    /// Letters, latest death first.
+    /// Letters with what they said before, latest death first.
     pub letters: Vec<DeadLetter>,
     /// Queues by name.
     pub queues: Vec<Queue>,
@@ -98,9 +98,13 @@ impl Seen {
             assert_eq!(detail.group, *group, "listed as it is shown");
             details.push(detail);
         }
+        let mut letters = Vec::new();
+        for letter in walk(|page| store.letters(every_letter(page))).await? {
+            letters.push(store.with_lineage(letter).await?);
+        }
         Ok(Self {
             messages,
-            letters: walk(|page| store.letters(every_letter(page))).await?,
+            letters,
             queues: store.queues().await?,
             drawers: store.drawers().await?,
             groups,

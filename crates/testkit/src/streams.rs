@@ -32,10 +32,12 @@ use redrive_core::dead_letter::{Act, Retry};
 use redrive_core::failure::Route;
 use redrive_core::group::GroupAct;
 use redrive_core::ids::QueueName;
-use redrive_core::message::Priority;
+use redrive_core::message::{Payload, Priority};
 use redrive_core::operation::Control;
+use redrive_core::patch::Patch;
 use redrive_core::poison::{PoisonPolicy, Release};
 use redrive_core::policy::{OnDead, OnExpire, Override, QueuePolicy};
+use redrive_core::revision::Edit;
 use redrive_core::time::{Span, Time};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -139,6 +141,34 @@ pub enum ActOp {
     Assign(Option<usize>),
     /// A label on, or off.
     Label(usize, bool),
+    /// Other content: a JSON document with so many members, or so many bytes that are none.
+    Edit(usize),
+    /// One of [`PATCHES`].
+    Patch(usize),
+    /// The content of an earlier revision.
+    Restore(u32),
+    /// No content.
+    Erase,
+}
+
+/// The patches of every stream: most fit some documents and not others, one changes nothing.
+pub const PATCHES: [&str; 4] = [
+    r#"[{"op":"add","path":"/n","value":12345678901234567890123}]"#,
+    r#"[{"op":"replace","path":"/m0","value":[1.50]},{"op":"copy","from":"/m0","path":"/c"}]"#,
+    r#"[{"op":"remove","path":"/n"}]"#,
+    r#"[{"op":"test","path":"","value":{}}]"#,
+];
+
+/// Other content: by its number a document or not, with headers or not.
+fn edit(n: usize) -> Edit {
+    let members: Vec<String> = (0..n % 4).map(|m| format!(r#""m{m}": {n}"#)).collect();
+    let (text, content_type) = match n % 3 {
+        0 => ("y".repeat(n), ""),
+        _ => (format!("{{ {} }}", members.join(", ")), "application/json"),
+    };
+    let payload = Payload { bytes: text.into_bytes(), content_type: content_type.into() };
+    let headers = (n % 2 == 0).then(|| [("n".to_owned(), n.to_string())].into());
+    Edit { payload: (n % 5 != 0).then_some(payload), headers }
 }
 
 /// Where letters are sent: queues, drawers, and a name that nobody has.
@@ -182,6 +212,12 @@ impl ActOp {
                 let (add, remove) = if *on { (label, none) } else { (none, label) };
                 Act::Label { add, remove }
             }
+            Self::Edit(n) => Act::Edit(Box::new(edit(*n))),
+            Self::Patch(n) => {
+                Act::Patch(Box::new(Patch::parse(PATCHES[n % PATCHES.len()]).expect("a patch")))
+            }
+            Self::Restore(n) => Act::Restore { n: *n },
+            Self::Erase => Act::Erase,
         }
     }
 }
@@ -390,6 +426,10 @@ fn act() -> impl Strategy<Value = ActOp> {
         1 => (0_u64..60).prop_map(ActOp::Snooze),
         1 => of(0_usize..2).prop_map(ActOp::Assign),
         1 => (0_usize..2, proptest::bool::weighted(0.7)).prop_map(|(n, on)| ActOp::Label(n, on)),
+        4 => (0_usize..12).prop_map(ActOp::Edit),
+        2 => (0..PATCHES.len()).prop_map(ActOp::Patch),
+        2 => (0_u32..3).prop_map(ActOp::Restore),
+        1 => Just(ActOp::Erase),
     ]
 }
 

@@ -53,6 +53,7 @@ pub(crate) fn surroundings(global: Global, command: &Command) -> Result<App, Cli
         | Command::Message(_)
         | Command::Queue(_)
         | Command::Dlq(_)
+        | Command::Erase(_)
         | Command::Group(_)
         | Command::Marker(_)
         | Command::Breaker(_)
@@ -81,6 +82,7 @@ pub(crate) async fn run(app: &App, command: Command) -> Done {
         Command::Message(command) => message::run(app, command).await,
         Command::Queue(command) => queue::run(app, command).await,
         Command::Dlq(command) => dlq::run(app, command).await,
+        Command::Erase(args) => dlq::erase::run(app, *args).await,
         Command::Group(command) => group::run(app, command).await,
         Command::Marker(args) => marker::run(app, args).await,
         Command::Breaker(command) => breaker::run(app, command).await,

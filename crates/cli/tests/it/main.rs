@@ -14,6 +14,7 @@ mod bad_input;
 mod bulk;
 mod classify;
 mod config;
+mod edit;
 mod groups;
 mod intelligence;
 mod masking;

@@ -9,6 +9,7 @@ use crate::lifecycle::State;
 use crate::limits;
 use crate::message::{Slip, printable, sane};
 use crate::policy::QueuePolicy;
+use crate::revision::may_change;
 use crate::store::KeyState;
 use crate::time::{Span, Time};
 use std::collections::BTreeSet;
@@ -67,6 +68,9 @@ impl Act {
         if let Some(by) = self.as_move() {
             return next_status(id, from, by);
         }
+        if self.is_content() {
+            return may_change(id, from, self).map(|()| from);
+        }
         match (self, from) {
             (Self::Note, _) => Ok(from),
             (_, Status::Purged) => refuse(UNPURGE_FIRST),
@@ -104,7 +108,11 @@ impl Act {
             | Self::Unpurge
             | Self::PullBack
             | Self::Move { .. }
-            | Self::Hold { .. } => Ok(()),
+            | Self::Hold { .. }
+            | Self::Edit(_)
+            | Self::Patch(_)
+            | Self::Restore { .. }
+            | Self::Erase => Ok(()),
         }
     }
 
@@ -135,6 +143,8 @@ impl Act {
                 let (on, off) = (add.iter().map(|l| format!("+{l}")), remove.iter().map(|l| format!("-{l}")));
                 Some(on.chain(off).collect::<Vec<_>>().join(" "))
             }
+            Self::Patch(patch) => Some(patch.summary()),
+            Self::Restore { n } => Some(format!("of revision {n}")),
             Self::Review
             | Self::Release
             | Self::Resolve
@@ -144,7 +154,9 @@ impl Act {
             | Self::Purge
             | Self::Unpurge
             | Self::PullBack
-            | Self::Hold { .. } => None,
+            | Self::Hold { .. }
+            | Self::Edit(_)
+            | Self::Erase => None,
         }
     }
 }
@@ -163,18 +175,12 @@ impl File {
         now: Time,
     ) -> Result<Self, Refusal> {
         let ActRequest { act, actor, .. } = request;
-        if let Some(expected) = request.expected_version
-            && expected != self.version
-        {
-            return Err(Refusal::VersionConflict { id, expected, actual: self.version });
+        self.may_act(id, request, now)?;
+        if act.is_content() {
+            return Err(Refusal::invalid("act", format!("{} needs the content too", act.name())));
         }
-        actor.check()?;
-        act.check(now)?;
-        if let (Some(worker), Some(until)) = (&self.consumer, self.consumer_until)
-            && until > now
-            && !act.only_annotates()
-        {
-            return Err(Refusal::LetterLeased { id, worker: worker.clone(), until });
+        if self.erased.is_some() && matches!(act, Act::Retry(_)) {
+            return Err(Refusal::Erased { id, act: act.name().into() });
         }
         let status = act.next_status(id, self.status)?;
         let mut next = match act.as_move() {
@@ -192,6 +198,24 @@ impl File {
             next.note(actor, now);
         }
         Ok(next)
+    }
+
+    /// Whether the letter is as the actor saw it, and in nobody else's hands.
+    pub(crate) fn may_act(&self, id: MessageId, request: &ActRequest, now: Time) -> Result<(), Refusal> {
+        if let Some(expected) = request.expected_version
+            && expected != self.version
+        {
+            return Err(Refusal::VersionConflict { id, expected, actual: self.version });
+        }
+        request.actor.check()?;
+        request.act.check(now)?;
+        if let (Some(worker), Some(until)) = (&self.consumer, self.consumer_until)
+            && until > now
+            && !request.act.only_annotates()
+        {
+            return Err(Refusal::LetterLeased { id, worker: worker.clone(), until });
+        }
+        Ok(())
     }
 
     /// What an act changes beside the status.
@@ -243,6 +267,7 @@ impl File {
                 }
             }
             Act::Release | Act::Reopen | Act::Note | Act::Purge | Act::Unpurge => {}
+            Act::Edit(_) | Act::Patch(_) | Act::Restore { .. } | Act::Erase => {}
         }
         Ok(())
     }
@@ -260,7 +285,7 @@ impl File {
             closed_by: closed.then(|| by.to_owned()),
             version: self.version + 1,
             holds_key: self.holds_key && !closed,
-            available_at: now,
+            available_at: if self.erased.is_some() { Time::NEVER } else { now },
             consumer: None,
             consumer_until: None,
             ..self.clone()

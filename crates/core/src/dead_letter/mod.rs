@@ -8,8 +8,10 @@ use crate::ids::{GroupId, LeafId, LeaseToken, MessageId, QueueName};
 use crate::lifecycle::{Life, State};
 use crate::limits;
 use crate::message::{Message, Priority, Slip};
+use crate::patch::Patch;
 use crate::poison::Release;
 use crate::policy::{OnDead, QueuePolicy};
+use crate::revision::{Edit, EditMark, Erased, Revision};
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -103,6 +105,17 @@ pub enum Act {
         #[serde(default)]
         remove: BTreeSet<String>,
     },
+    /// Give it other content; what it said before is kept.
+    Edit(Box<Edit>),
+    /// Change its JSON payload; what the patch does not name keeps its bytes.
+    Patch(Box<Patch>),
+    /// Give it the content it had in an earlier revision.
+    Restore {
+        /// Which; 0 is the original.
+        n: u32,
+    },
+    /// Remove payload, headers, context and every earlier content for good, and keep the rest as a tombstone.
+    Erase,
 }
 
 impl Act {
@@ -137,7 +150,11 @@ impl Act {
             | Self::Hold { .. }
             | Self::Snooze { .. }
             | Self::Assign { .. }
-            | Self::Label { .. } => None,
+            | Self::Label { .. }
+            | Self::Edit(_)
+            | Self::Patch(_)
+            | Self::Restore { .. }
+            | Self::Erase => None,
         }
     }
 
@@ -152,6 +169,10 @@ impl Act {
             (None, Self::Snooze { .. }) => "snooze",
             (None, Self::Assign { .. }) => "assign",
             (None, Self::Label { .. }) => "label",
+            (None, Self::Edit(_)) => "edit",
+            (None, Self::Patch(_)) => "patch",
+            (None, Self::Restore { .. }) => "restore",
+            (None, Self::Erase) => "erase",
             (None, _) => "note",
         }
     }
@@ -312,6 +333,16 @@ pub struct File {
     /// Until when.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub consumer_until: Option<Time>,
+    /// How its content was changed, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub edits: Vec<EditMark>,
+    /// That its content is gone for good.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub erased: Option<Erased>,
+    /// The hash of the body it was enqueued with, once that is not its body any more: whoever sends the message
+    /// again sends that one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body_hash: Option<String>,
 }
 
 impl File {
@@ -372,6 +403,9 @@ impl File {
             available_at: now,
             consumer: None,
             consumer_until: None,
+            edits: Vec::new(),
+            erased: None,
+            body_hash: None,
         };
         if let Some(before) = previous {
             file.redriven.clone_from(&before.redriven);
@@ -379,6 +413,8 @@ impl File {
             file.labels.clone_from(&before.labels);
             file.first_failed_at = before.first_failed_at;
             file.notes.clone_from(&before.notes);
+            file.edits.clone_from(&before.edits);
+            file.body_hash.clone_from(&before.body_hash);
             file.version = before.version + 1;
         }
         file
@@ -388,8 +424,9 @@ impl File {
     /// so, and only a few times: who comes back again and again is for a person.
     #[must_use]
     pub fn released_to(&self, policy: &QueuePolicy) -> Release {
+        let again = self.redrives < limits::AUTO_RELEASES_MAX && self.erased.is_none();
         match (policy.poison.release, self.reason) {
-            (Release::Queue, Reason::Poison) if self.redrives < limits::AUTO_RELEASES_MAX => Release::Queue,
+            (Release::Queue, Reason::Poison) if again => Release::Queue,
             (Release::Queue | Release::Review, _) => Release::Review,
         }
     }
@@ -452,14 +489,16 @@ impl File {
             | Status::Purged => false,
         };
         let awake = self.available_at <= now && self.snoozed_until.is_none_or(|until| until <= now);
-        open && awake && self.consumer_until.is_none_or(|until| until <= now)
+        open && awake && self.erased.is_none() && self.consumer_until.is_none_or(|until| until <= now)
     }
 
     /// Whether the letter may be sent back as it stands.
     #[must_use]
     pub const fn eligible(&self) -> bool {
         match self.status {
-            Status::Pending => !matches!(self.reason, Reason::Permanent | Reason::Undecodable),
+            Status::Pending => {
+                self.erased.is_none() && !matches!(self.reason, Reason::Permanent | Reason::Undecodable)
+            }
             Status::Retrying
             | Status::Review
             | Status::Quarantined
@@ -516,6 +555,9 @@ pub struct DeadLetter {
     pub review_required: bool,
     /// The order of deaths; a later death has a higher number.
     pub death: u64,
+    /// Its earlier contents, oldest first; only where the whole lineage is asked for, as in a full export.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub revisions: Vec<Revision>,
 }
 
 impl DeadLetter {
@@ -539,6 +581,7 @@ impl DeadLetter {
             eligible: file.eligible(),
             review_required: file.status == Status::Review,
             death,
+            revisions: Vec::new(),
             message,
             file,
         }

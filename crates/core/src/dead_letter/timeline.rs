@@ -25,6 +25,10 @@ named! {
         Died = "died",
         /// Somebody said something.
         Noted = "noted",
+        /// Somebody changed what it says.
+        Edited = "edited",
+        /// Somebody erased what it said.
+        Erased = "erased",
         /// It was put up for review.
         ReviewRequested = "review_requested",
         /// The review ended.
@@ -107,6 +111,15 @@ impl DeadLetter {
         all.push(Moment::new(file.dead_at, Happening::Died).saying(died));
         for note in &file.notes {
             all.push(Moment::new(note.at, Happening::Noted).by(Some(&note.by)).saying(&note.text));
+        }
+        for mark in &file.edits {
+            let why = mark.reason.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
+            let said = format!("revision {}{why}", mark.n);
+            all.push(Moment::new(mark.at, Happening::Edited).by(Some(&mark.by)).saying(said));
+        }
+        if let Some(erased) = &file.erased {
+            let said = format!("{} bytes", erased.bytes);
+            all.push(Moment::new(erased.at, Happening::Erased).by(Some(&erased.by)).saying(said));
         }
         if let Some(redriven) = &file.redriven {
             let to = redriven.to.as_ref().map(|queue| format!("to queue {queue}")).unwrap_or_default();

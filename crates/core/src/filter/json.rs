@@ -214,7 +214,7 @@ fn beyond(to: &Bound<Decimal>, n: &Decimal) -> bool {
 
 /// A JSON number by its digits: exact at any size, and one form for each value, so `1.50` is `15e-1`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Decimal {
+pub(crate) struct Decimal {
     negative: bool,
     /// The value is 0.DIGITS times ten to this power.
     power: i64,
@@ -224,7 +224,7 @@ pub(super) struct Decimal {
 
 impl Decimal {
     /// Reads what JSON calls a number; nothing when the text is not one, or its exponent is absurd.
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let is_digits = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
         let (negative, rest) = text.strip_prefix('-').map_or((false, text), |rest| (true, rest));
         let (mantissa, exponent) = rest.split_once(['e', 'E']).map_or((rest, None), |(m, e)| (m, Some(e)));

@@ -35,6 +35,7 @@ mod wording;
 pub use anchor::{Anchor, Needs};
 pub use field::Field;
 pub use item::ItemFilter;
+pub(crate) use json::Decimal;
 pub use wording::{Wording, document, unreadable};
 
 use crate::dead_letter::{DeadLetter, Status};

@@ -8,6 +8,7 @@ use crate::group::Group;
 use crate::limits;
 use crate::message::{Envelope, Message, Payload};
 use crate::progress::Progress;
+use crate::revision::{EditMark, Erased};
 use crate::target::{CommandTarget, HttpTarget, Target};
 use std::collections::BTreeMap;
 
@@ -87,13 +88,19 @@ impl Rules {
             return letter.clone();
         }
         let notes = |note: &Note| Note { text: self.owned(&note.text), ..note.clone() };
+        let edit = |mark: &EditMark| EditMark { reason: self.maybe(mark.reason.as_ref()), ..mark.clone() };
+        let erased = letter.file.erased.as_ref();
         DeadLetter {
             message: self.message(&letter.message),
             file: File {
                 resolution: self.maybe(letter.file.resolution.as_ref()),
                 notes: letter.file.notes.iter().map(notes).collect(),
+                edits: letter.file.edits.iter().map(edit).collect(),
+                erased: erased.map(|e| Erased { reason: self.maybe(e.reason.as_ref()), ..e.clone() }),
                 ..letter.file.clone()
             },
+            // What it said before is for those who are shown everything.
+            revisions: Vec::new(),
             signature: self.owned(&letter.signature),
             error: self.error(&letter.error),
             ..letter.clone()

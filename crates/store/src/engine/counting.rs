@@ -86,7 +86,11 @@ impl<T: Tables> Engine<T> {
             | Act::Hold { .. }
             | Act::Snooze { .. }
             | Act::Assign { .. }
-            | Act::Label { .. } => return Ok(()),
+            | Act::Label { .. }
+            | Act::Edit(_)
+            | Act::Patch(_)
+            | Act::Restore { .. }
+            | Act::Erase => return Ok(()),
         };
         self.tally(event, &slip.queue, &[], amount, now)
     }

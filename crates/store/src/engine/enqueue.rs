@@ -117,14 +117,18 @@ impl<T: Tables> Engine<T> {
         if !self.tables.is_known(new.id)? {
             return Ok(None);
         }
-        let found = match self.tables.live(new.id)? {
+        let (live, letter) = (self.tables.live(new.id)?, self.tables.letter(new.id)?);
+        let hash = T::whole(new, &incoming.body)?.body_hash();
+        // Whoever sends it again knows nothing of edits: what counts is what it was enqueued with.
+        let edited = letter.as_ref().and_then(|letter| letter.file.was_sent_as(&hash));
+        let found = match live {
             Some(live) => Some((live.slip, live.life.state(now))),
-            None => self.tables.letter(new.id)?.map(|letter| (letter.slip, letter.file.state())),
+            None => letter.map(|letter| (letter.slip, letter.file.state())),
         };
         let Some((slip, state)) = found else { return Ok(None) };
-        let same = match unless_damaged(self.tables.envelope(&slip))? {
-            Some(envelope) => envelope.body_hash() == T::whole(new, &incoming.body)?.body_hash(),
-            None => false,
+        let same = match edited {
+            Some(same) => same,
+            None => unless_damaged(self.tables.envelope(&slip))?.is_some_and(|e| e.body_hash() == hash),
         };
         if same {
             return Ok(Some(Enqueued { id: new.id, state, duplicate: true }));

@@ -1,13 +1,14 @@
 //! What leaves the store on purpose: letters for an export, oldest death first, and the record of who was shown what.
 
 use super::Engine;
-use super::reads::{assemble, with_present_groups};
-use super::tables::{Reads, Tables};
+use super::reads::{assemble, earlier_contents, with_present_groups};
+use super::tables::{Kept, Letter, Reads, Tables};
 use redrive_core::dead_letter::{Actor, DeadLetter};
 use redrive_core::disclosure::Disclosure;
 use redrive_core::error::Outcome;
 use redrive_core::limits;
 use redrive_core::query::{Cursor, Page, Query};
+use redrive_core::revision::Revision;
 use redrive_core::time::Time;
 use redrive_core::transfer::exported;
 
@@ -29,8 +30,10 @@ pub(crate) fn export(tables: &dyn Reads, query: &Query, now: Time) -> Outcome<Pa
             after = letter.death;
             let seen = assemble(tables, &letter, now)?;
             if filter.matches_letter(&seen, now) {
+                let revisions = earlier(tables, &letter, &seen)?;
                 bytes += seen.message.envelope.size();
-                items.push(exported(seen));
+                bytes += revisions.iter().map(|r| r.content.payload.bytes.len() as u64).sum::<u64>();
+                items.push(exported(DeadLetter { revisions, ..seen }));
             }
             let full =
                 items.len() >= limit || bytes >= limits::PAGE_BYTES_MAX || looked_at >= limits::PAGE_SCAN_MAX;
@@ -55,4 +58,16 @@ impl<T: Tables> Engine<T> {
         }
         Ok(())
     }
+}
+
+/// What a letter said before, oldest first.
+fn earlier(tables: &dyn Reads, letter: &Letter, seen: &DeadLetter) -> Kept<Vec<Revision>> {
+    if letter.file.edits.is_empty() {
+        return Ok(Vec::new());
+    }
+    let kept = earlier_contents(tables, letter)?;
+    let mut all = Revision::list(&letter.file, &seen.message.envelope, kept);
+    // The present one is the letter's own.
+    all.pop();
+    Ok(all)
 }

@@ -71,6 +71,9 @@ impl<T: Tables> Engine<T> {
         request: &ActRequest,
         now: Time,
     ) -> Outcome<LetterState> {
+        if request.act.is_content() {
+            return self.change_content(letter, request, now);
+        }
         let (id, slip) = (letter.slip.id, &letter.slip);
         let policy = self.queue(&slip.queue)?.policy.clone();
         let mut file = letter.file.act(id, request, &policy, now)?;
@@ -100,7 +103,11 @@ impl<T: Tables> Engine<T> {
             | Act::Hold { .. }
             | Act::Snooze { .. }
             | Act::Assign { .. }
-            | Act::Label { .. } => {}
+            | Act::Label { .. }
+            | Act::Edit(_)
+            | Act::Patch(_)
+            | Act::Restore { .. }
+            | Act::Erase => {}
         }
         self.count_act(&letter.slip, &letter.file, &request.act, file.status, now)?;
         let letter = self.replace_letter(&letter, file, now)?;
@@ -195,6 +202,9 @@ impl<T: Tables> Engine<T> {
         self.count_drawer(&letter.file.dlq, letter.file.status, -1)?;
         self.tables.drop_letter(letter)?;
         self.tables.drop_failures(&letter.slip)?;
+        if letter.file.revision() > 0 {
+            self.tables.drop_revisions(&letter.slip)?;
+        }
         self.tables.drop_body(&letter.slip)
     }
 
@@ -254,7 +264,8 @@ impl<T: Tables> Engine<T> {
         };
         let file = match settlement.what {
             LetterSettle::Do { act, actor } => {
-                let request = ActRequest { id, act, actor, expected_version: None };
+                // Nobody else changes what it says while the consumer has it.
+                let request = ActRequest { id, act, actor, expected_version: Some(free.version) };
                 let freed = Letter { file: free, ..letter.clone() };
                 let state = self.act_on(&freed, &request, now)?;
                 self.tally(Event::Processed, &freed.slip.queue, &["done"], 0, now)?;
@@ -333,6 +344,9 @@ impl<T: Tables> Engine<T> {
         letter.file.leaf = self.adopt(letter.file.leaf, &template, &letter.error, now)?;
         self.import_history(&slip, &letter, now)?;
         self.put_into_group(letter.file.leaf, letter.group, now)?;
+        for revision in std::mem::take(&mut letter.revisions) {
+            self.tables.add_revision(&slip, revision.n, &revision.content)?;
+        }
         let row = imported(letter, slip, death);
         let open = i64::from(!row.file.status.is_closed());
         self.count_leaf(leaf_key(&row.slip, row.file.leaf), |c| c.add(open, 1, 0, now))?;
@@ -391,24 +405,7 @@ fn imported(letter: DeadLetter, slip: Slip, death: u64) -> Letter {
 
 /// Refuses an imported letter that no enqueue would have let in, and takes it apart for packing.
 pub(crate) fn check_import(letter: &DeadLetter) -> Result<NewMessage, Refusal> {
-    let e = &letter.message.envelope;
-    let new = NewMessage {
-        priority: Some(e.priority),
-        kind: e.kind.clone(),
-        headers: e.headers.clone(),
-        tags: e.tags.clone(),
-        key: e.key.clone(),
-        ordering_key: e.ordering_key.clone(),
-        reply_to: e.reply_to.clone(),
-        trace: e.trace.clone(),
-        context: e.context.clone(),
-        delay: e.delay,
-        ttl: e.ttl,
-        deadline: e.deadline,
-        max_attempts: e.max_attempts,
-        enqueued_by: e.enqueued_by.clone(),
-        ..NewMessage::new(e.id, e.queue.clone(), e.payload.clone())
-    };
+    let new = super::edit::as_new(&letter.message.envelope);
     transfer::check_import(letter)?;
     new.check()?;
     let kept = letter.message.failures.len();

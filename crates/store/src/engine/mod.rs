@@ -4,6 +4,7 @@
 
 mod breakers;
 mod counting;
+mod edit;
 pub(crate) mod group_reads;
 mod groups;
 mod hand_over;

@@ -18,7 +18,7 @@ impl<T: Tables> Engine<T> {
         if let Some(known) = self.tables.operation(spec.id)? {
             return Ok(known);
         }
-        if matches!(spec.act, Act::Note | Act::Quarantine { .. }) {
+        if matches!(spec.act, Act::Note | Act::Quarantine { .. } | Act::Edit(_)) {
             let why = format!("{} is not done in bulk; act on single letters", spec.act.name());
             return Err(Refusal::invalid("act", why).into());
         }

@@ -16,6 +16,7 @@ use redrive_core::metrics::{self, QueueStats, Stats, Tallies};
 use redrive_core::operation::{Member, Operation, Preview};
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Cursor, Page, PageRequest, Query};
+use redrive_core::revision::{Content, Revision};
 use redrive_core::store::{Drawer, KeyState, Queue};
 use redrive_core::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
@@ -196,6 +197,22 @@ pub(crate) fn letter(tables: &dyn Reads, id: MessageId, now: Time) -> Outcome<De
     Ok(assemble(tables, &letter, now)?)
 }
 
+/// Every content a letter had.
+pub(crate) fn revisions(tables: &dyn Reads, id: MessageId) -> Outcome<Vec<Revision>> {
+    let letter = tables.letter(id)?.ok_or(Refusal::NoSuchLetter { id })?;
+    let envelope = tables.envelope(&letter.slip)?;
+    Ok(Revision::list(&letter.file, &envelope, earlier_contents(tables, &letter)?))
+}
+
+/// What a letter said before, by number.
+pub(super) fn earlier_contents(tables: &dyn Reads, letter: &Letter) -> Kept<Vec<(u32, Content)>> {
+    let mut kept = Vec::new();
+    for n in tables.revision_numbers(&letter.slip)? {
+        kept.extend(tables.revision(&letter.slip, n)?.map(|content| (n, content)));
+    }
+    Ok(kept)
+}
+
 /// What an operation would touch.
 pub(crate) fn preview(tables: &dyn Reads, filter: &Filter, sample: usize, now: Time) -> Outcome<Preview> {
     let bound = tables.heads()?.death;
@@ -315,6 +332,9 @@ pub(crate) fn verify(tables: &dyn Reads, key: &AuditKey, deep: bool) -> Outcome<
         after = last.death;
         for letter in page {
             census.letter(&letter.slip, &letter.file);
+            if letter.file.body_hash.is_some() {
+                census.lineage(letter.slip.id, &letter.file, &tables.revision_numbers(&letter.slip)?);
+            }
         }
     }
     let shown = tables.queues()?.into_iter().map(|(name, row)| (name, row.counts)).collect();

@@ -17,6 +17,7 @@ use redrive_core::metrics::{Tally, TallyKey};
 use redrive_core::operation::{Member, MemberOutcome, Operation};
 use redrive_core::poison::Standing;
 use redrive_core::policy::QueuePolicy;
+use redrive_core::revision::Content;
 use redrive_core::store::KvEntry;
 use redrive_core::survey::Survey;
 use redrive_core::time::{Span, Time};
@@ -210,6 +211,10 @@ pub(crate) trait Reads {
     fn trace(&self, slip: &Slip) -> Kept<Option<String>>;
     fn failures(&self, slip: &Slip) -> Kept<Vec<Failure>>;
     fn key(&self, queue: &QueueName, key: &str) -> Kept<Option<KeyRow>>;
+    /// One earlier content of a letter.
+    fn revision(&self, slip: &Slip, n: u32) -> Kept<Option<Content>>;
+    /// The numbers of those that are kept, in order.
+    fn revision_numbers(&self, slip: &Slip) -> Kept<Vec<u32>>;
 
     fn letter(&self, id: MessageId) -> Kept<Option<Letter>>;
     /// The deaths of letters that a filter may match, in the order asked for. Bounded by what it looks at, so it
@@ -307,6 +312,10 @@ pub(crate) trait Tables: Reads {
 
     fn put_body(&mut self, seq: u64, body: Self::Body, ttl: Option<Span>, enqueued_at: Time) -> Kept<()>;
     fn drop_body(&mut self, slip: &Slip) -> Kept<()>;
+    /// Puts another body in the place of a message's; when it was enqueued stays.
+    fn replace_body(&mut self, slip: &Slip, body: Self::Body) -> Kept<()>;
+    fn add_revision(&mut self, slip: &Slip, n: u32, content: &Content) -> Kept<()>;
+    fn drop_revisions(&mut self, slip: &Slip) -> Kept<()>;
     fn add_live(&mut self, live: &Live) -> Kept<()>;
     /// Writes the changing part of a live message.
     fn put_life(&mut self, slip: &Slip, life: &Life) -> Kept<()>;

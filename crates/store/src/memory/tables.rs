@@ -18,6 +18,7 @@ use redrive_core::message::{Envelope, NewMessage, Payload, Slip};
 use redrive_core::metrics::{Tally, TallyKey};
 use redrive_core::operation::{Member, MemberOutcome, Operation};
 use redrive_core::poison::Standing;
+use redrive_core::revision::Content;
 use redrive_core::store::KvEntry;
 use redrive_core::survey::Survey;
 use redrive_core::time::{Span, Time};
@@ -39,6 +40,7 @@ pub(crate) struct Maps {
     queues: BTreeMap<QueueName, QueueRow>,
     live: BTreeMap<MessageId, Live>,
     bodies: BTreeMap<u64, Body>,
+    revisions: BTreeMap<(u64, u32), Content>,
     failures: BTreeMap<(u64, u32), Failure>,
     keys: BTreeMap<(QueueName, String), KeyRow>,
     letters: BTreeMap<u64, Letter>,
@@ -136,6 +138,14 @@ impl Reads for Maps {
 
     fn key(&self, queue: &QueueName, key: &str) -> Kept<Option<KeyRow>> {
         Ok(self.keys.get(&(queue.clone(), key.to_owned())).cloned())
+    }
+
+    fn revision(&self, slip: &Slip, n: u32) -> Kept<Option<Content>> {
+        Ok(self.revisions.get(&(slip.seq, n)).cloned())
+    }
+
+    fn revision_numbers(&self, slip: &Slip) -> Kept<Vec<u32>> {
+        Ok(self.revisions.range((slip.seq, 0)..=(slip.seq, u32::MAX)).map(|((_, n), _)| *n).collect())
     }
 
     fn letter(&self, id: MessageId) -> Kept<Option<Letter>> {
@@ -322,6 +332,9 @@ impl Reads for Maps {
         for (seq, _) in self.failures.keys().filter(|(seq, _)| !known.contains(seq)) {
             verification.find("I4", format!("a failure of message number {seq} belongs to nobody"), false);
         }
+        for (seq, _) in self.revisions.keys().filter(|(seq, _)| !known.contains(seq)) {
+            verification.find("I4", format!("a revision of message number {seq} belongs to nobody"), false);
+        }
         verification.payloads = self.bodies.len() as u64;
         verification.failures = self.failures.len() as u64;
         Ok(())
@@ -368,6 +381,22 @@ impl Tables for Maps {
 
     fn drop_body(&mut self, slip: &Slip) -> Kept<()> {
         self.bodies.remove(&slip.seq);
+        Ok(())
+    }
+
+    fn replace_body(&mut self, slip: &Slip, body: NewMessage) -> Kept<()> {
+        let slot = self.bodies.get_mut(&slip.seq).ok_or_else(|| gone("the payload of a message"))?;
+        slot.rest = body;
+        Ok(())
+    }
+
+    fn add_revision(&mut self, slip: &Slip, n: u32, content: &Content) -> Kept<()> {
+        self.revisions.insert((slip.seq, n), content.clone());
+        Ok(())
+    }
+
+    fn drop_revisions(&mut self, slip: &Slip) -> Kept<()> {
+        self.revisions.retain(|(seq, _), _| *seq != slip.seq);
         Ok(())
     }
 

@@ -22,6 +22,7 @@ use redrive_core::metrics::Stats;
 use redrive_core::operation::{Control, Member, Operation, OperationSpec, Preview};
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Page, PageRequest, Query};
+use redrive_core::revision::Revision;
 use redrive_core::store::{
     Drawer, Each, Enqueued, HandOver, Indexed, KeyState, KvEntry, LeaseRequest, LetterLeaseRequest,
     LetterSettlement, LetterState, Letters, Purged, Queue, Reaped, Settled, Settlement, Store, StoreInfo,
@@ -292,6 +293,10 @@ impl Letters for RemoteStore {
     async fn letter(&self, id: MessageId) -> Outcome<DeadLetter> {
         self.call(Call::Letter(id)).await
     }
+    async fn revisions(&self, id: MessageId) -> Outcome<Vec<Revision>> {
+        self.call(Call::Revisions(id)).await
+    }
+
     async fn drawers(&self) -> Outcome<Vec<Drawer>> {
         self.call(Call::Drawers).await
     }

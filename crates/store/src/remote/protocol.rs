@@ -52,6 +52,7 @@ pub(super) enum Call {
     ForceBreaker(QueueName, String, bool, Actor),
     Letters(Query),
     Letter(MessageId),
+    Revisions(MessageId),
     Drawers,
     LeaseLetters(LetterLeaseRequest),
     SettleLetters(Vec<LetterSettlement>),

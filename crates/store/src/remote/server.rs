@@ -112,6 +112,7 @@ async fn answer(stream: &mut UnixStream, store: &dyn Store, call: Call) -> Resul
         }
         Call::Letters(query) => reply(stream, store.letters(query).await).await,
         Call::Letter(id) => reply(stream, store.letter(id).await).await,
+        Call::Revisions(id) => reply(stream, store.revisions(id).await).await,
         Call::Drawers => reply(stream, store.drawers().await).await,
         Call::LeaseLetters(request) => reply(stream, store.lease_letters(request).await).await,
         Call::SettleLetters(batch) => reply(stream, store.settle_letters(batch).await).await,

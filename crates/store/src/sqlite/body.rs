@@ -5,6 +5,7 @@ use super::errors::damaged;
 use crate::engine::tables::Kept;
 use redrive_core::ids::{MessageId, QueueName};
 use redrive_core::message::{Envelope, NewMessage, Payload, Slip};
+use redrive_core::revision::Content;
 use redrive_core::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -74,6 +75,13 @@ pub(super) fn pack(new: &mut NewMessage) -> Packed {
     pack_payload(std::mem::take(&mut new.payload), rest)
 }
 
+/// A content without the message it belongs to.
+pub(super) fn pack_content(content: &Content) -> Packed {
+    let rest = Rest { headers: content.headers.clone(), ..Rest::default() };
+    let rest = (rest != Rest::default()).then(|| serde_json::to_vec(&rest).unwrap_or_default());
+    pack_payload(content.payload.clone(), rest)
+}
+
 /// A payload with the rarely used part that belongs to it.
 pub(super) fn pack_payload(payload: Payload, rest: Option<Vec<u8>>) -> Packed {
     let Payload { bytes, content_type } = payload;
@@ -125,6 +133,12 @@ impl Packed {
             Err(_) => return Err(broken()),
         };
         Ok((rest, Payload { bytes, content_type: self.content_type }))
+    }
+
+    /// The content alone.
+    pub(super) fn content(self, id: MessageId) -> Kept<Content> {
+        let (rest, payload) = self.unpack(id)?;
+        Ok(Content { payload, headers: rest.headers })
     }
 
     /// The message as it was before its body was taken out, as far as handlers see it.

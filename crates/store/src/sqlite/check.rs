@@ -12,7 +12,7 @@ use redrive_core::poison::Standing;
 use redrive_core::time::{Span, Time};
 
 /// Rows that belong to nobody, or are missing: a description and the query that finds their number.
-const ORPHANS: [(&str, &str); 5] = [
+const ORPHANS: [(&str, &str); 6] = [
     (
         "a payload belongs to nobody: number",
         "SELECT seq FROM bodies WHERE seq NOT IN (SELECT seq FROM messages UNION ALL SELECT seq FROM letters)",
@@ -28,6 +28,10 @@ const ORPHANS: [(&str, &str); 5] = [
     (
         "a failure belongs to nobody: number",
         "SELECT DISTINCT seq FROM failures WHERE seq NOT IN (SELECT seq FROM messages UNION ALL SELECT seq FROM letters)",
+    ),
+    (
+        "a revision belongs to nobody: number",
+        "SELECT DISTINCT seq FROM revisions WHERE seq NOT IN (SELECT seq FROM letters)",
     ),
     (
         "a failure's stack is missing: number",
@@ -61,8 +65,15 @@ pub(super) fn check(tables: &SqlTables, deep: bool, verification: &mut Verificat
         text(tables, verification)?;
         pages(tables, verification)?;
     }
-    payloads(tables, deep, verification)
+    let latest: i64 = if deep { -1 } else { 1_000 };
+    payloads(tables, BODIES, latest, "the payload", verification)?;
+    payloads(tables, REVISIONS, latest, "an earlier content", verification)
 }
+
+const BODIES: &str = "SELECT seq, rest, content_type, payload, packed, checksum, ttl, enqueued_at FROM bodies \
+     ORDER BY seq DESC LIMIT ?1";
+const REVISIONS: &str = "SELECT seq, rest, content_type, payload, packed, checksum, NULL, 0 FROM revisions \
+     ORDER BY seq DESC LIMIT ?1";
 
 /// Rows that the store can do without, and does when they cannot be read: breakers and what is known of groups.
 fn advice(tables: &SqlTables, verification: &mut Verification) -> Kept<()> {
@@ -120,10 +131,13 @@ fn pages(tables: &SqlTables, verification: &mut Verification) -> Kept<()> {
 }
 
 /// Reads payloads and compares them with their checksum: all of them when asked to look deep, else the latest.
-fn payloads(tables: &SqlTables, deep: bool, verification: &mut Verification) -> Kept<()> {
-    let limit: i64 = if deep { -1 } else { 1_000 };
-    let sql = "SELECT seq, rest, content_type, payload, packed, checksum, ttl, enqueued_at FROM bodies \
-               ORDER BY seq DESC LIMIT ?1";
+fn payloads(
+    tables: &SqlTables,
+    sql: &str,
+    limit: i64,
+    which: &str,
+    verification: &mut Verification,
+) -> Kept<()> {
     let mut statement = kept(tables.connection.prepare(sql))?;
     let mut rows = kept(statement.query([limit]))?;
     while let Some(row) = kept(rows.next())? {
@@ -143,7 +157,7 @@ fn payloads(tables: &SqlTables, deep: bool, verification: &mut Verification) -> 
         match read() {
             Ok((_, packed)) if packed.is_whole() => {}
             Ok((seq, _)) => {
-                let what = format!("the payload of message number {seq} is not what was written");
+                let what = format!("{which} of message number {seq} is not what was written");
                 verification.find("I46", what, false);
             }
             Err(error) => verification.find("I46", damaged(error).text, false),

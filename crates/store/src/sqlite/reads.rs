@@ -18,6 +18,7 @@ use redrive_core::metrics::{Event, Tally, TallyKey};
 use redrive_core::operation::{Member, Operation};
 use redrive_core::poison::Standing;
 use redrive_core::policy::QueuePolicy;
+use redrive_core::revision::Content;
 use redrive_core::store::KvEntry;
 use redrive_core::survey::Survey;
 use redrive_core::time::{Span, Time};
@@ -182,6 +183,28 @@ impl Reads for SqlTables {
         })?;
         let missing = || damaged(format!("the payload of message {} is missing", slip.id));
         packed.map(Stored::Packed).ok_or_else(missing)
+    }
+
+    fn revision(&self, slip: &Slip, n: u32) -> Kept<Option<Content>> {
+        let sql =
+            "SELECT rest, content_type, payload, packed, checksum FROM revisions WHERE seq = ?1 AND n = ?2";
+        let packed = self.one(sql, &[&int(slip.seq), &n], |row| {
+            Ok(body::Packed {
+                rest: row.get(0)?,
+                content_type: row.get(1)?,
+                payload: row.get(2)?,
+                unpacked: row.get(3)?,
+                checksum: row.get(4)?,
+                ttl: None,
+                enqueued_at: Time::ZERO,
+            })
+        })?;
+        packed.map(|packed| packed.content(slip.id)).transpose()
+    }
+
+    fn revision_numbers(&self, slip: &Slip) -> Kept<Vec<u32>> {
+        let sql = "SELECT n FROM revisions WHERE seq = ?1 ORDER BY n";
+        self.all(sql, &[&int(slip.seq)], |row| row.get(0))
     }
 
     fn trace(&self, slip: &Slip) -> Kept<Option<String>> {

@@ -129,6 +129,9 @@ CREATE TABLE tallies(
 const VERSION_4: &str = "
 ALTER TABLE letters ADD COLUMN version INTEGER NOT NULL DEFAULT 0;
 UPDATE letters SET version = coalesce(json_extract(file, '$.version'), 0) WHERE json_valid(file);
+CREATE TABLE revisions(
+  seq INTEGER NOT NULL, n INTEGER NOT NULL, rest BLOB, content_type TEXT NOT NULL, payload BLOB NOT NULL,
+  packed INTEGER NOT NULL, checksum INTEGER NOT NULL, PRIMARY KEY(seq, n));
 CREATE INDEX leaves_group ON leaves(group_id);
 CREATE TABLE group_rows(id INTEGER PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE group_facts(id INTEGER PRIMARY KEY, body TEXT NOT NULL);

@@ -19,6 +19,7 @@ use redrive_core::message::{NewMessage, Payload, Slip, Terms};
 use redrive_core::metrics::{Tally, TallyKey};
 use redrive_core::operation::{Member, MemberOutcome, Operation};
 use redrive_core::poison::Standing;
+use redrive_core::revision::Content;
 use redrive_core::store::KvEntry;
 use redrive_core::time::{Span, Time};
 use rusqlite::types::ToSql;
@@ -174,6 +175,35 @@ impl Tables for SqlTables {
 
     fn drop_body(&mut self, slip: &Slip) -> Kept<()> {
         self.run_one("a payload", "DELETE FROM bodies WHERE seq = ?1", &[&int(slip.seq)])
+    }
+
+    fn replace_body(&mut self, slip: &Slip, body: Packed) -> Kept<()> {
+        let sql = "UPDATE bodies SET rest = ?2, content_type = ?3, payload = ?4, packed = ?5, checksum = ?6 \
+                   WHERE seq = ?1";
+        let params: &[&dyn ToSql] =
+            &[&int(slip.seq), &body.rest, &body.content_type, &body.payload, &body.unpacked, &body.checksum];
+        self.run_one("a payload", sql, params)
+    }
+
+    fn add_revision(&mut self, slip: &Slip, n: u32, content: &Content) -> Kept<()> {
+        let body = body::pack_content(content);
+        let sql = "INSERT INTO revisions(seq, n, rest, content_type, payload, packed, checksum) \
+                   VALUES(?1,?2,?3,?4,?5,?6,?7)";
+        let params: &[&dyn ToSql] = &[
+            &int(slip.seq),
+            &n,
+            &body.rest,
+            &body.content_type,
+            &body.payload,
+            &body.unpacked,
+            &body.checksum,
+        ];
+        self.run_one("a revision", sql, params)
+    }
+
+    fn drop_revisions(&mut self, slip: &Slip) -> Kept<()> {
+        self.run("DELETE FROM revisions WHERE seq = ?1", &[&int(slip.seq)])?;
+        Ok(())
     }
 
     fn add_live(&mut self, live: &Live) -> Kept<()> {

@@ -70,6 +70,9 @@ fn first_death(
             available_at: died,
             consumer: None,
             consumer_until: None,
+            edits: Vec::new(),
+            erased: None,
+            body_hash: None,
         },
         signature: cause.signature.template.clone(),
         group: cause.signature.leaf,
@@ -77,6 +80,7 @@ fn first_death(
         eligible: true,
         review_required: false,
         death,
+        revisions: Vec::new(),
     }
 }
 

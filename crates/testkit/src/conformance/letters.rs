@@ -75,6 +75,8 @@ fn leads_to(from: Status, act: &Act) -> Option<&'static str> {
         Act::Unpurge => purged.then_some("abandoned"),
         Act::PullBack => retrying.then_some("pending"),
         Act::Note => Some(from.name()),
+        Act::Edit(_) | Act::Patch(_) | Act::Restore { .. } => open.then_some(from.name()),
+        Act::Erase => (!retrying).then_some(from.name()),
         Act::Move { .. } => (open || closed).then_some(from.name()),
         Act::Snooze { .. } => open.then_some(from.name()),
         Act::Hold { .. } | Act::Assign { .. } | Act::Label { .. } => (!purged).then_some(from.name()),

@@ -11,6 +11,7 @@ mod audit;
 mod breaker;
 mod death;
 mod drawers;
+mod edit;
 mod enqueue;
 mod groups;
 mod hand_over;
@@ -281,6 +282,20 @@ pub const LAWS: &[Law] = laws! {
         i17_i22_a_stale_or_late_consumer_changes_nothing,
         a_letters_token_is_no_messages_token,
         i5_each_return_has_its_own_result,
+    }
+    edit {
+        i39_an_edit_keeps_what_it_replaces,
+        i39_an_edit_is_delivered_and_the_original_can_be_had_back,
+        i39_two_operators_edit_one_letter,
+        content_changes_only_where_it_is_looked_at,
+        a_patch_keeps_every_other_byte,
+        i49_edits_are_bounded,
+        i41_i42_an_edit_is_nothing_to_the_sender,
+        an_erased_letter_is_a_tombstone,
+        a_patch_that_fails_on_one_of_many_does_the_rest,
+        i33_a_letter_comes_back_with_its_lineage,
+        a_letter_in_a_consumers_hands_says_the_same,
+        a_message_answers_to_the_breaker_of_what_it_says_now,
     }
     groups {
         a_group_is_all_failures_of_one_cause,

@@ -6,6 +6,7 @@ use redrive_core::disclosure::Disclosure;
 use redrive_core::error::Refusal;
 use redrive_core::limits;
 use redrive_core::query::{Cursor, Page, Query};
+use redrive_core::revision::Revision;
 use redrive_core::time::Time;
 use redrive_core::transfer::exported;
 
@@ -18,8 +19,12 @@ impl Books {
         let (mut items, mut bytes) = (Vec::new(), 0);
         for (n, letter) in (1..).zip(&all) {
             if filter.matches_letter(letter, now) {
+                let earlier = self.earlier(letter.id());
                 bytes += letter.message.envelope.size();
-                items.push(exported(letter.clone()));
+                bytes += earlier.iter().map(|(_, c)| c.payload.bytes.len() as u64).sum::<u64>();
+                let mut revisions = Revision::list(&letter.file, &letter.message.envelope, earlier);
+                revisions.pop();
+                items.push(exported(DeadLetter { revisions, ..letter.clone() }));
             }
             let full = items.len() >= query.page.limit() || bytes >= limits::PAGE_BYTES_MAX;
             if full || n >= limits::PAGE_SCAN_MAX {

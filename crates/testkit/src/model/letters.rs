@@ -38,6 +38,7 @@ impl Books {
         let envelope = if self.letters[at].file.status == Status::Purged {
             let envelope = self.letters.remove(at).record.envelope;
             self.histories.remove(&envelope.id);
+            self.contents.remove(&envelope.id);
             envelope
         } else {
             self.take_out_letter(at, "retention", now)
@@ -56,6 +57,7 @@ impl Books {
         counts.leave(&Phase::Dead, 0);
         counts.enter(&Phase::Over(Final::Purged), 0);
         self.histories.remove(&record.envelope.id);
+        self.contents.remove(&record.envelope.id);
         record.envelope
     }
 
@@ -63,6 +65,9 @@ impl Books {
     fn act_on(&mut self, file: &File, request: &ActRequest, now: Time) -> Result<LetterState, Refusal> {
         let id = request.id;
         let at = self.letter_at(id).ok_or(Refusal::NoSuchLetter { id })?;
+        if request.act.is_content() {
+            return self.change_content(at, file, request, now);
+        }
         let letter = self.letters[at].clone();
         let queue = letter.record.envelope.queue.clone();
         let mut next = file.act(id, request, self.policy(&queue), now)?;
@@ -90,6 +95,7 @@ impl Books {
             Act::Abandon => self.teach(&letter, |l| l.abandoned += 1),
             Act::Review | Act::Quarantine { .. } | Act::Release | Act::Reopen | Act::Note => {}
             Act::Hold { .. } | Act::Snooze { .. } | Act::Assign { .. } | Act::Label { .. } => {}
+            Act::Edit(_) | Act::Patch(_) | Act::Restore { .. } | Act::Erase => {}
         }
         let unrun = matches!(request.act, Act::Retry(_)) && next.status == Status::Resolved;
         self.count_act(&letter, if unrun { &Act::Resolve } else { &request.act }, now);
@@ -186,6 +192,7 @@ impl Books {
             Act::Release | Act::Reopen | Act::Note | Act::Purge | Act::Unpurge => return,
             Act::Move { .. } | Act::Hold { .. } | Act::Snooze { .. } => return,
             Act::Assign { .. } | Act::Label { .. } => return,
+            Act::Edit(_) | Act::Patch(_) | Act::Restore { .. } | Act::Erase => return,
         };
         self.happened(event, &letter.record.envelope.queue, &[], amount, now);
     }
@@ -270,7 +277,7 @@ impl Books {
         let free = File { consumer: None, consumer_until: None, ..file.clone() };
         let next = match said.what {
             LetterSettle::Do { act, actor } => {
-                let request = ActRequest { id, act, actor, expected_version: None };
+                let request = ActRequest { id, act, actor, expected_version: Some(file.version) };
                 let state = self.act_on(&free, &request, now)?;
                 self.happened(Event::Processed, &record.envelope.queue, &["done"], 0, now);
                 self.log_act(&file, &request, now);
@@ -405,7 +412,7 @@ impl Books {
         }
         self.check_new(&letter.message.envelope.queue)?;
         self.expect_group(&letter);
-        let DeadLetter { mut message, mut file, signature, error, group, death, .. } = letter;
+        let DeadLetter { mut message, mut file, signature, error, group, death, revisions, .. } = letter;
         let mut envelope = message.envelope;
         let counts = &mut self.queues.entry(envelope.queue.clone()).or_default().counts;
         counts.enqueued += 1;
@@ -414,6 +421,9 @@ impl Books {
         self.happened(Event::Imported, &envelope.queue, &[], 0, now);
         self.seq += 1;
         envelope.seq = self.seq;
+        if !revisions.is_empty() {
+            self.contents.insert(id, revisions.into_iter().map(|r| r.content).collect());
+        }
         let rules = self.policy(&envelope.queue).breaker.as_ref();
         let breaker = rules.and_then(|rules| rules.key.read(&envelope.headers, &envelope.payload));
         self.breaker_values.extend(breaker.map(|value| ((id, envelope.queue.clone()), value)));

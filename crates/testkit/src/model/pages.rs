@@ -23,6 +23,7 @@ use redrive_core::message::{Delivery, Message, NewMessage, Record};
 use redrive_core::operation::{Control, Member, Operation, OperationSpec, Preview};
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Cursor, Page, PageRequest, Query};
+use redrive_core::revision::Revision;
 use redrive_core::store::{
     Drawer, Each, Enqueued, HandOver, Indexed, KeyState, LeaseRequest, LetterLeaseRequest, LetterSettlement,
     LetterState, Letters, Purged, Queue, Reaped, Settled, Settlement, Work,
@@ -156,7 +157,7 @@ impl Books {
         if let Ok(at) = self.operation(spec.id) {
             return Ok(self.operations[at].0.clone());
         }
-        if matches!(spec.act, Act::Note | Act::Quarantine { .. }) {
+        if matches!(spec.act, Act::Note | Act::Quarantine { .. } | Act::Edit(_)) {
             return Err(Refusal::invalid("act", "not an act for many"));
         }
         let op = Operation::start(spec, self.deaths, now);
@@ -168,7 +169,12 @@ impl Books {
     pub(super) fn verify(&self) -> Verification {
         let mut census = Census::default();
         self.live.iter().for_each(|r| census.message(&r.into(), &r.life));
-        self.letters.iter().for_each(|l| census.letter(&(&l.record).into(), &l.file));
+        for letter in &self.letters {
+            census.letter(&(&letter.record).into(), &letter.file);
+            let id = letter.record.envelope.id;
+            let kept: Vec<u32> = self.earlier(id).into_iter().map(|(n, _)| n).collect();
+            census.lineage(id, &letter.file, &kept);
+        }
         let shown = self.queues.iter().map(|(name, shelf)| (name.clone(), shelf.counts)).collect();
         let leaves: Vec<(LeafKey, LeafCount)> = self.tallies.iter().map(|(k, c)| (k.clone(), *c)).collect();
         census.compare(&shown, &leaves);
@@ -373,6 +379,13 @@ impl Letters for Model {
         self.at(|b, now| {
             let at = b.letter_at(id).ok_or(Refusal::NoSuchLetter { id })?;
             Ok(b.show_letter(&b.letters[at], now))
+        })
+    }
+
+    async fn revisions(&self, id: MessageId) -> Outcome<Vec<Revision>> {
+        self.at(|b, _| {
+            let letter = &b.letters[b.letter_at(id).ok_or(Refusal::NoSuchLetter { id })?];
+            Ok(Revision::list(&letter.file, &letter.record.envelope, b.earlier(id)))
         })
     }
 

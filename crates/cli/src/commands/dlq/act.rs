@@ -60,6 +60,48 @@ pub(crate) struct Selection {
     fail_empty: bool,
 }
 
+impl Selection {
+    /// The letters that were named one by one.
+    pub(super) fn ids(&self) -> &[MessageId] {
+        &self.ids
+    }
+
+    /// Whether an operation is to go on that was begun before.
+    pub(super) fn goes_on(&self) -> bool {
+        self.resume.is_some()
+    }
+
+    /// Whether nothing is to be done.
+    pub(super) fn is_dry(&self) -> bool {
+        self.dry_run
+    }
+
+    /// The filter that was given; nothing when letters were named or all are meant.
+    pub(super) fn matching(&self) -> Result<Option<Filter>, CliError> {
+        let mut matching = self.filter.as_deref().map(filter).transpose()?;
+        if let Some(job) = &self.job {
+            let queue: QueueName = format!("run.{job}")
+                .parse()
+                .map_err(|_| CliError::usage(format!("--job: {job:?} is no job's name")))?;
+            matching = Some(with_term(&matching.unwrap_or_default(), &format!("queue:{queue}"))?);
+        }
+        if matching.as_ref().is_some_and(Filter::is_all) {
+            return Err(CliError::usage(
+                "the filter is empty and would match everything; say --all if that is meant",
+            ));
+        }
+        Ok(matching)
+    }
+}
+
+/// The filter, and only letters whose status allows the act: what is counted is what will be done.
+pub(super) fn possible(act: &Act, filter: &Filter) -> Result<Filter, CliError> {
+    let any = redrive::new_id();
+    let allows = |status: &&Status| act.next_status(any, **status).is_ok();
+    let allowed: Vec<&str> = Status::ALL.iter().filter(allows).map(|status| status.name()).collect();
+    with_term(filter, &format!("status:{}", allowed.join(",")))
+}
+
 impl Show for LetterState {
     const COLUMNS: &'static [Column] =
         &[Column::whole("id"), Column::whole("status"), Column::number("version")];
@@ -121,29 +163,22 @@ struct Written {
 
 /// Resolves the letters that match, as `dlq resolve --filter` does.
 pub(crate) async fn resolve_matching(app: &App, filter: &str, yes: bool, reason: Option<String>) -> Done {
+    run(app, of_filter(filter, yes, reason)?, |_| Act::Resolve).await
+}
+
+/// Those that match, for a command that says itself which.
+pub(super) fn of_filter(filter: &str, yes: bool, reason: Option<String>) -> Result<Selection, CliError> {
     let mut words = vec!["resolve".to_owned(), "--filter".to_owned(), filter.to_owned()];
     words.extend(yes.then(|| "--yes".to_owned()));
     words.extend(reason.map(|reason| format!("--reason={reason}")));
     let written = <Written as clap::Parser>::try_parse_from(words);
-    let which = written.map_err(|error| CliError::usage(error.to_string()))?.which;
-    run(app, which, |_| Act::Resolve).await
+    Ok(written.map_err(|error| CliError::usage(error.to_string()))?.which)
 }
 
 /// Runs a verb; `act` is told the store's time.
 pub(crate) async fn run(app: &App, which: Selection, act: impl FnOnce(Time) -> Act) -> Done {
     // A filter that does not parse must not even open the store.
-    let mut matching = which.filter.as_deref().map(filter).transpose()?;
-    if let Some(job) = &which.job {
-        let queue: QueueName = format!("run.{job}")
-            .parse()
-            .map_err(|_| CliError::usage(format!("--job: {job:?} is no job's name")))?;
-        matching = Some(with_term(&matching.unwrap_or_default(), &format!("queue:{queue}"))?);
-    }
-    if matching.as_ref().is_some_and(Filter::is_all) {
-        return Err(CliError::usage(
-            "the filter is empty and would match everything; say --all if that is meant",
-        ));
-    }
+    let matching = which.matching()?;
     if which.if_version.is_some() && which.ids.len() != 1 {
         return Err(CliError::usage("--if-version: name one letter; each has a version of its own"));
     }
@@ -220,7 +255,7 @@ impl Verb<'_> {
     }
 
     async fn matching(&mut self, filter: &Filter) -> Done {
-        let filter = self.possible(filter)?;
+        let filter = possible(&self.act, filter)?;
         let preview = self.store.ask(async |store| store.preview(filter.clone(), SAMPLE).await).await?;
         if preview.count == 0 {
             self.app.out.note(&format!("there is nothing to {}", self.act.name()));
@@ -249,14 +284,6 @@ impl Verb<'_> {
         }
         let members = operation.members;
         self.carry_out(operation, members).await
-    }
-
-    /// The filter, and only letters whose status allows the act: what is counted is what will be done.
-    fn possible(&self, filter: &Filter) -> Result<Filter, CliError> {
-        let any = redrive::new_id();
-        let allows = |status: &&Status| self.act.next_status(any, **status).is_ok();
-        let allowed: Vec<&str> = Status::ALL.iter().filter(allows).map(|status| status.name()).collect();
-        with_term(filter, &format!("status:{}", allowed.join(",")))
     }
 
     /// Shows what is about to happen and asks. `Some` ends the command: it was a dry run.

@@ -2,6 +2,10 @@
 //! one path, in [`act`]; what they may do is decided by the status table of the core.
 
 mod act;
+mod diff;
+mod edit;
+pub(crate) mod erase;
+mod patch;
 mod stats;
 mod timeline;
 mod transfer;
@@ -83,6 +87,12 @@ pub(crate) enum DlqCommand {
     Unhold(act::Selection),
     /// Open closed dead letters again
     Reopen(act::Selection),
+    /// Give a dead letter other content; what it said is kept
+    Edit(Box<edit::EditArgs>),
+    /// Change the JSON payload of dead letters by a JSON patch (RFC 6902); all other bytes stay
+    Patch(patch::PatchArgs),
+    /// Show how the content of a dead letter changed
+    Diff(diff::DiffArgs),
     /// Say something about a dead letter
     Note {
         /// The letter
@@ -201,9 +211,25 @@ impl Show for DeadLetter {
             .iter()
             .map(|note| format!("{} {}: {}", look.time(note.at), note.by, escape::line(&note.text)))
             .collect();
+        let edits: Vec<String> = file
+            .edits
+            .iter()
+            .map(|mark| {
+                let why = mark.reason.as_deref().unwrap_or_default();
+                format!("{} {} {}: {}", mark.n, look.time(mark.at), mark.by, escape::line(why))
+            })
+            .collect();
+        let head = match &file.erased {
+            Some(erased) => {
+                let gone = format!("{} by {}, {} bytes", look.time(erased.at), erased.by, erased.bytes);
+                head.field("erased", gone)
+            }
+            None => head,
+        };
         self.message
             .sheet(look)
             .and(head)
+            .block("edits", edits.join("\n"))
             .block("stack", text(&self.error.stack))
             .block("notes", notes.join("\n"))
     }
@@ -237,6 +263,9 @@ pub(crate) async fn run(app: &App, command: DlqCommand) -> Done {
         DlqCommand::Review(which) => act::run(app, which, |_| Act::Review).await,
         DlqCommand::Reopen(which) => act::run(app, which, |_| Act::Reopen).await,
         DlqCommand::Purge(which) => act::run(app, which, |_| Act::Purge).await,
+        DlqCommand::Edit(args) => edit::run(app, *args).await,
+        DlqCommand::Patch(args) => patch::run(app, args).await,
+        DlqCommand::Diff(args) => diff::run(app, args).await,
         DlqCommand::Note { id, text } => {
             let store = app.open(Access::Existing, Hold::Moment).await?;
             let actor = app.actor(Some(text));

@@ -1,0 +1,246 @@
+//! `erase`: removes what dead letters say, by key, tag, payload or filter, in every status, and keeps tombstones.
+//! What is still at work cannot be erased; it is counted and named, so that nobody takes silence for done.
+
+use super::act::{self, of_filter, possible};
+use crate::commands::{filter, with_term};
+use crate::confirm::confirm;
+use crate::connect::{Access, App, Hold, Link};
+use crate::exit_code::{CliError, Done, ExitCode};
+use crate::output::{Column, Look, Show, complain};
+use clap::Args;
+use redrive::core::dead_letter::{Act, Status};
+use redrive::core::filter::Filter;
+use redrive::core::ids::MessageId;
+use redrive::core::limits;
+use redrive::core::message::Message;
+use redrive::core::query::{PageRequest, Query};
+use serde::Serialize;
+
+const EXAMPLES: &str = "\
+Examples:
+  redrive erase --payload customer.email=ada@example.com --reason 'asked to, ticket 4411'
+  redrive erase --tag customer:4411 --cancel-waiting --yes
+  redrive erase --key order-4411 --dry-run";
+
+/// The flags of `erase`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+#[command(group(clap::ArgGroup::new("whose").required(true).multiple(false).args(["key", "tag", "payload", "filter"])))]
+pub(crate) struct EraseArgs {
+    /// Letters with this idempotency key
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+    /// Letters with this tag
+    #[arg(long, value_name = "TAG")]
+    tag: Option<String>,
+    /// Letters whose JSON payload has this value there, such as customer.email=ada@example.com
+    #[arg(long, value_name = "PATH=VALUE")]
+    payload: Option<String>,
+    /// Letters that match
+    #[arg(long, value_name = "EXPR")]
+    filter: Option<String>,
+    /// Also take back messages that match and wait for work
+    #[arg(long)]
+    cancel_waiting: bool,
+    /// Why, for the tombstones and the audit trail
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    /// Refuse to touch more than this many
+    #[arg(long, value_name = "N")]
+    max: Option<u64>,
+    /// Only say what would be done
+    #[arg(long)]
+    dry_run: bool,
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
+}
+
+/// What matches, and where it is.
+#[derive(Default, Serialize)]
+struct Found {
+    /// Letters that can be erased.
+    letters: u64,
+    /// Letters that were sent back to work and are not over.
+    retrying: u64,
+    /// Messages that wait for their first or next attempt.
+    waiting: u64,
+    /// Messages in a worker's hands.
+    leased: u64,
+}
+
+impl Show for Found {
+    const COLUMNS: &'static [Column] = &[
+        Column::number("letters"),
+        Column::number("retrying"),
+        Column::number("waiting"),
+        Column::number("leased"),
+    ];
+
+    fn cells(&self, _: &Look) -> Vec<String> {
+        [self.letters, self.retrying, self.waiting, self.leased].map(|n| n.to_string()).to_vec()
+    }
+}
+
+impl EraseArgs {
+    /// What was asked for, in the one language for it.
+    fn expression(&self) -> Result<String, CliError> {
+        match (&self.key, &self.tag, &self.payload, &self.filter) {
+            (Some(key), ..) => Ok(format!("key:{}", quoted(key))),
+            (_, Some(tag), ..) => Ok(format!("tag:{}", quoted(tag))),
+            (_, _, Some(payload), _) => match payload.split_once('=') {
+                Some((path, value)) if !path.is_empty() => Ok(format!("payload.{path}:{}", literal(value))),
+                Some(_) | None => {
+                    Err(CliError::usage("--payload: write PATH=VALUE, such as customer.id=4411"))
+                }
+            },
+            (_, _, _, Some(text)) => Ok(text.clone()),
+            (None, None, None, None) => {
+                Err(CliError::usage("say which: --key, --tag, --payload or --filter"))
+            }
+        }
+    }
+}
+
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+/// A value that matches a text and a number alike where that is possible, and is never taken for a pattern.
+fn literal(value: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '@');
+    if !value.is_empty() && value.chars().all(plain) && !value.contains("..") {
+        value.to_owned()
+    } else {
+        quoted(value)
+    }
+}
+
+/// Runs `erase`.
+pub(crate) async fn run(app: &App, args: EraseArgs) -> Done {
+    let wanted = filter(&args.expression()?)?;
+    if wanted.is_all() {
+        return Err(CliError::usage("the filter is empty and would erase everything"));
+    }
+    let mut store = app.open(Access::Existing, Hold::Long).await?;
+    let live = live(app, &mut store, &wanted).await?;
+    let found = count(&mut store, &wanted, &live).await?;
+    if args.dry_run {
+        app.out.one(&found)?;
+        return Ok(ExitCode::Ok);
+    }
+    let waiting: Vec<MessageId> = live.iter().filter(|m| cancellable(m)).map(|m| m.envelope.id).collect();
+    let cancels = if args.cancel_waiting { waiting.len() as u64 } else { 0 };
+    if let Some(max) = args.max.filter(|max| found.letters + cancels > *max) {
+        let what = format!(
+            "would erase {} dead letters and take back {cancels} messages, and --max allows {max}",
+            found.letters
+        );
+        return Err(CliError::new(ExitCode::Refused, what).hint("narrow it, or raise --max"));
+    }
+    if found.letters + cancels == 0 {
+        app.out.note("there is nothing to erase");
+    } else {
+        let and =
+            if cancels > 0 { format!(" and take back {cancels} waiting messages") } else { String::new() };
+        confirm(&format!("erase {} dead letters{and}, for good?", found.letters), args.yes)?;
+    }
+    if cancels > 0 {
+        for chunk in waiting.chunks(limits::PAGE_ITEMS_MAX) {
+            let each = store.cancel(chunk.to_vec(), app.actor(args.reason.clone())).await?;
+            // One that was leased meanwhile is counted below as what it is now.
+            drop(each);
+        }
+    }
+    drop(store);
+    let mut code = ExitCode::Ok;
+    if found.letters > 0 {
+        let selection = of_filter(wanted.text(), true, args.reason.clone())?;
+        code = act::run(app, selection, |_| Act::Erase).await?;
+    }
+    let left = left_over(app, &wanted).await?;
+    Ok(if left { ExitCode::Partial } else { code })
+}
+
+/// Says what still matches and could not be erased.
+async fn left_over(app: &App, wanted: &Filter) -> Result<bool, CliError> {
+    let mut store = app.open(Access::Existing, Hold::Long).await?;
+    let live = live(app, &mut store, wanted).await?;
+    let left = count(&mut store, wanted, &live).await?;
+    if left.retrying > 0 {
+        let n = left.retrying;
+        complain(&format!(
+            "{n} dead letters were sent back to work and are not touched; erase them when that is over"
+        ));
+    }
+    if left.waiting > 0 {
+        let n = left.waiting;
+        complain(&format!(
+            "{n} messages match, wait for work and are not touched; --cancel-waiting takes them back"
+        ));
+    }
+    if left.leased > 0 {
+        complain(&format!("{} messages match, are in workers' hands and are not touched", left.leased));
+    }
+    Ok(left.retrying + left.waiting + left.leased > 0)
+}
+
+/// A message whose letter is not waiting for it.
+fn cancellable(message: &Message) -> bool {
+    message.leased_by.is_none() && message.generation == 1
+}
+
+async fn count(store: &mut Link<'_>, wanted: &Filter, live: &[Message]) -> Result<Found, CliError> {
+    let erasable = possible(&Act::Erase, wanted)?;
+    let retrying = with_term(wanted, &format!("status:{}", Status::Retrying))?;
+    let letters = store.ask(async |store| store.preview(erasable.clone(), 0).await).await?.count;
+    let retrying = store.ask(async |store| store.preview(retrying.clone(), 0).await).await?.count;
+    // A redriven message is counted with its letter.
+    let own = live.iter().filter(|message| message.generation == 1);
+    let (waiting, leased): (Vec<_>, Vec<_>) = own.partition(|message| message.leased_by.is_none());
+    Ok(Found { letters, retrying, waiting: waiting.len() as u64, leased: leased.len() as u64 })
+}
+
+/// Live messages that match.
+async fn live(app: &App, store: &mut Link<'_>, wanted: &Filter) -> Result<Vec<Message>, CliError> {
+    let mut all = Vec::new();
+    if wanted.check_for_messages().is_err() {
+        app.out.note("the filter asks for what only dead letters have; live messages were not looked at");
+        return Ok(all);
+    }
+    let mut cursor = None;
+    loop {
+        let query = Query { filter: wanted.clone(), page: PageRequest { limit: None, cursor } };
+        let page = store.ask(async |store| store.messages(query.clone()).await).await?;
+        all.extend(page.items.into_iter().map(|mut message| {
+            // Only who and where is needed, and there may be many.
+            message.envelope.payload.bytes = Vec::new();
+            message
+        }));
+        cursor = page.next;
+        if cursor.is_none() {
+            return Ok(all);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_taken_literally() {
+        for (value, expected) in [
+            ("4411", "4411"),
+            ("ada@example.com", "ada@example.com"),
+            ("a*", "\"a*\""),
+            ("1..9", "\"1..9\""),
+            ("a b", "\"a b\""),
+            ("", "\"\""),
+            ("x\"y\\", "\"x\\\"y\\\\\""),
+        ] {
+            assert_eq!(literal(value), expected);
+            filter(&format!("payload.a.b:{}", literal(value))).unwrap();
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! `dlq patch`: the same change to the payload of many letters. Every letter is tried first, here, by the very
+//! function that the store uses, and each that the patch does not fit is named with the reason. Only the store
+//! changes anything, by an operation.
+
+use super::act::{self, Selection, possible};
+use crate::connect::{Access, App, Hold};
+use crate::exit_code::{CliError, Done, ExitCode};
+use crate::output::{Column, Look, Show, complain};
+use crate::progress::Progress;
+use clap::Args;
+use redrive::core::dead_letter::{Act, ActRequest, DeadLetter};
+use redrive::core::ids::MessageId;
+use redrive::core::limits;
+use redrive::core::patch::Patch;
+use redrive::core::query::{PageRequest, Query};
+use redrive::core::time::Time;
+use serde::Serialize;
+use std::io::Read as _;
+
+const EXAMPLES: &str = "\
+Examples:
+  redrive dlq patch --filter 'queue:mail payload.to:*@exmaple.com' --patch fix.json --dry-run
+  redrive dlq patch --filter queue:mail --reason 'new host' --yes \\
+    --patch '[{\"op\":\"replace\",\"path\":\"/host\",\"value\":\"b.example\"}]'
+  redrive dlq edit ID --restore 0   # take it back, one letter at a time";
+
+/// Letters read at a time: they carry payloads.
+const PAGE: usize = 200;
+/// Letters that do not fit which a person is shown before deciding.
+const SHOWN: usize = 20;
+
+/// The flags of `dlq patch`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct PatchArgs {
+    /// The patch: a JSON list of steps, a file with one, or - for stdin
+    #[arg(long, value_name = "FILE|JSON", required_unless_present = "resume")]
+    patch: Option<String>,
+    #[command(flatten)]
+    which: Selection,
+}
+
+/// One letter that the patch does not fit.
+#[derive(Serialize)]
+struct Misfit {
+    id: MessageId,
+    why: String,
+}
+
+impl Show for Misfit {
+    const COLUMNS: &'static [Column] = &[Column::whole("id"), Column::text("why")];
+
+    fn cells(&self, _: &Look) -> Vec<String> {
+        vec![self.id.to_string(), self.why.clone()]
+    }
+}
+
+/// What the patch would do.
+#[derive(Default)]
+struct Trial {
+    fits: u64,
+    misfits: Vec<Misfit>,
+}
+
+/// Runs `dlq patch`.
+pub(crate) async fn run(app: &App, args: PatchArgs) -> Done {
+    let which = args.which;
+    let patch = match (&args.patch, which.goes_on()) {
+        (Some(text), _) => read(text)?,
+        // Only the operation's own patch counts then; `run` finds that it is to patch.
+        (None, true) => parse(r#"[{"op":"test","path":"","value":null}]"#)?,
+        (None, false) => return Err(CliError::usage("--patch is missing")),
+    };
+    let act = Act::Patch(Box::new(patch));
+    if which.goes_on() {
+        return act::run(app, which, |_| act).await;
+    }
+    let trial = try_out(app, &which, &act).await?;
+    let (fits, misfits) = (trial.fits, trial.misfits.len());
+    let code = if misfits > 0 { ExitCode::Partial } else { ExitCode::Ok };
+    if which.is_dry() {
+        app.out.all(&trial.misfits)?;
+        app.out.note(&format!("the patch fits {fits} dead letters and does not fit {misfits}"));
+        return Ok(code);
+    }
+    if misfits > 0 && which.ids().len() != 1 {
+        complain(&format!("the patch does not fit {misfits} of {} dead letters:", fits + misfits as u64));
+        app.out.sample(trial.misfits.get(..SHOWN.min(misfits)).unwrap_or_default());
+        if misfits > SHOWN {
+            complain(&format!("and {} more; --dry-run lists them all", misfits - SHOWN));
+        }
+    }
+    act::run(app, which, |_| act).await
+}
+
+/// Tries the patch on every letter it is meant for, and changes none.
+async fn try_out(app: &App, which: &Selection, act: &Act) -> Result<Trial, CliError> {
+    let matching = which.matching()?;
+    let mut store = app.open(Access::Existing, Hold::Long).await?;
+    let now = store.info().await?.now;
+    let mut trial = Trial::default();
+    for id in which.ids() {
+        let id = *id;
+        trial.note(app, act, &store.ask(async |store| store.letter(id).await).await?, now);
+    }
+    if !which.ids().is_empty() {
+        return Ok(trial);
+    }
+    let filter = possible(act, &matching.unwrap_or_default())?;
+    let mut progress = Progress::new(&app.out, "trying", None);
+    let mut cursor = None;
+    loop {
+        let page = PageRequest { limit: Some(PAGE), cursor };
+        let query = Query { filter: filter.clone(), page };
+        let letters = store.ask(async |store| store.letters(query.clone()).await).await?;
+        for letter in &letters.items {
+            trial.note(app, act, letter, now);
+        }
+        progress.at(trial.fits + trial.misfits.len() as u64, None);
+        cursor = letters.next;
+        if cursor.is_none() {
+            return Ok(trial);
+        }
+    }
+}
+
+impl Trial {
+    fn note(&mut self, app: &App, act: &Act, letter: &DeadLetter, now: Time) {
+        let id = letter.id();
+        let request = ActRequest { id, act: act.clone(), actor: app.actor(None), expected_version: None };
+        match letter.file.edit(&request, &letter.message.envelope, None, now) {
+            Ok(_) => self.fits += 1,
+            Err(refusal) => self.misfits.push(Misfit { id, why: refusal.to_string() }),
+        }
+    }
+}
+
+/// A patch from the command line, a file or stdin.
+fn read(text: &str) -> Result<Patch, CliError> {
+    if text.trim_start().starts_with('[') {
+        return parse(text);
+    }
+    let unreadable = |error: &std::io::Error| CliError::io(format_args!("read the patch {text}"), error);
+    let mut bytes = Vec::new();
+    let most = limits::PATCH_BYTES_MAX as u64 + 1;
+    if text == "-" {
+        std::io::stdin().lock().take(most).read_to_end(&mut bytes).map_err(|error| unreadable(&error))?;
+    } else {
+        let file = std::fs::File::open(text).map_err(|error| unreadable(&error))?;
+        file.take(most).read_to_end(&mut bytes).map_err(|error| unreadable(&error))?;
+    }
+    let content = String::from_utf8(bytes).map_err(|_| CliError::usage("--patch: not UTF-8"))?;
+    parse(&content)
+}
+
+fn parse(text: &str) -> Result<Patch, CliError> {
+    Patch::parse(text).map_err(|error| CliError::usage(format!("--patch: {error}")))
+}
