@@ -12,6 +12,7 @@ use redrive::core::dead_letter::{Act, Retry};
 use redrive::core::filter::Filter;
 use redrive::core::ids::{GroupId, MessageId, OperationId, QueueName};
 use redrive::core::limits;
+use redrive::core::masking::Rules;
 use redrive::core::message::Priority;
 use redrive::core::operation::{Canary, OperationSpec, Pace, Preview, PreviewRequest};
 use redrive::core::time::{Span, Time};
@@ -174,6 +175,11 @@ impl Show for Preview {
         Column::number("queues"),
         Column::text("warnings"),
     ];
+
+    fn masked(&self, rules: &Rules) -> Option<Self> {
+        let sample = self.sample.iter().map(|letter| rules.letter(letter)).collect();
+        Some(Self { sample, ..self.clone() })
+    }
 
     fn cells(&self, _: &Look) -> Vec<String> {
         let warnings: Vec<&str> = self.warnings.iter().map(|warning| warning.kind.name()).collect();
