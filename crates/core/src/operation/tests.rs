@@ -34,6 +34,83 @@ fn after(seconds: u64) -> Time {
     START.plus(Span::from_secs(seconds))
 }
 
+/// A stage, the events that make sense there, and where each leads.
+type Row = (Stage, &'static [(Event, Stage)]);
+
+/// The table of a pace that asks for every stage, resumed to observing.
+const LEGAL: &[Row] = &[
+    (
+        Stage::Freezing,
+        &[
+            (Event::Frozen, Stage::Canary),
+            (Event::Pause, Stage::Paused),
+            (Event::Cancel, Stage::Cancelled),
+            (Event::Rate, Stage::Freezing),
+        ],
+    ),
+    (
+        Stage::Canary,
+        &[
+            (Event::CanarySent, Stage::Observing),
+            (Event::AllSent, Stage::Settling),
+            (Event::Halt, Stage::Paused),
+            (Event::Pause, Stage::Paused),
+            (Event::Cancel, Stage::Cancelled),
+            (Event::Rate, Stage::Canary),
+            (Event::Undo, Stage::Undoing),
+        ],
+    ),
+    (
+        Stage::Observing,
+        &[
+            (Event::Observed, Stage::Ramping),
+            (Event::AllSent, Stage::Settling),
+            (Event::Halt, Stage::Paused),
+            (Event::Pause, Stage::Paused),
+            (Event::Cancel, Stage::Cancelled),
+            (Event::Rate, Stage::Observing),
+            (Event::Undo, Stage::Undoing),
+        ],
+    ),
+    (
+        Stage::Ramping,
+        &[
+            (Event::RampOver, Stage::Running),
+            (Event::AllSent, Stage::Settling),
+            (Event::Halt, Stage::Paused),
+            (Event::Pause, Stage::Paused),
+            (Event::Cancel, Stage::Cancelled),
+            (Event::Rate, Stage::Ramping),
+            (Event::Undo, Stage::Undoing),
+        ],
+    ),
+    (
+        Stage::Running,
+        &[
+            (Event::AllSent, Stage::Settling),
+            (Event::Halt, Stage::Paused),
+            (Event::Pause, Stage::Paused),
+            (Event::Cancel, Stage::Cancelled),
+            (Event::Rate, Stage::Running),
+            (Event::Undo, Stage::Undoing),
+        ],
+    ),
+    (Stage::Settling, &[(Event::AllSettled, Stage::Done), (Event::Undo, Stage::Undoing)]),
+    (
+        Stage::Paused,
+        &[
+            (Event::Resume, Stage::Observing),
+            (Event::Cancel, Stage::Cancelled),
+            (Event::Rate, Stage::Paused),
+            (Event::Undo, Stage::Undoing),
+        ],
+    ),
+    (Stage::Undoing, &[(Event::TakenBack, Stage::Undone)]),
+    (Stage::Done, &[(Event::Undo, Stage::Undoing)]),
+    (Stage::Cancelled, &[(Event::Undo, Stage::Undoing)]),
+    (Stage::Undone, &[]),
+];
+
 #[test]
 fn the_stage_table_is_whole() {
     let plain = Pace::default();
@@ -43,81 +120,8 @@ fn the_stage_table_is_whole() {
         ramp: Some(Span::from_secs(1)),
         ..Pace::default()
     };
-    // Stage by stage: every event that makes sense and where it leads, with all stages asked for.
-    let legal: &[(Stage, &[(Event, Stage)])] = &[
-        (
-            Stage::Freezing,
-            &[
-                (Event::Frozen, Stage::Canary),
-                (Event::Pause, Stage::Paused),
-                (Event::Cancel, Stage::Cancelled),
-                (Event::Rate, Stage::Freezing),
-            ],
-        ),
-        (
-            Stage::Canary,
-            &[
-                (Event::CanarySent, Stage::Observing),
-                (Event::AllSent, Stage::Settling),
-                (Event::Halt, Stage::Paused),
-                (Event::Pause, Stage::Paused),
-                (Event::Cancel, Stage::Cancelled),
-                (Event::Rate, Stage::Canary),
-                (Event::Undo, Stage::Undoing),
-            ],
-        ),
-        (
-            Stage::Observing,
-            &[
-                (Event::Observed, Stage::Ramping),
-                (Event::AllSent, Stage::Settling),
-                (Event::Halt, Stage::Paused),
-                (Event::Pause, Stage::Paused),
-                (Event::Cancel, Stage::Cancelled),
-                (Event::Rate, Stage::Observing),
-                (Event::Undo, Stage::Undoing),
-            ],
-        ),
-        (
-            Stage::Ramping,
-            &[
-                (Event::RampOver, Stage::Running),
-                (Event::AllSent, Stage::Settling),
-                (Event::Halt, Stage::Paused),
-                (Event::Pause, Stage::Paused),
-                (Event::Cancel, Stage::Cancelled),
-                (Event::Rate, Stage::Ramping),
-                (Event::Undo, Stage::Undoing),
-            ],
-        ),
-        (
-            Stage::Running,
-            &[
-                (Event::AllSent, Stage::Settling),
-                (Event::Halt, Stage::Paused),
-                (Event::Pause, Stage::Paused),
-                (Event::Cancel, Stage::Cancelled),
-                (Event::Rate, Stage::Running),
-                (Event::Undo, Stage::Undoing),
-            ],
-        ),
-        (Stage::Settling, &[(Event::AllSettled, Stage::Done), (Event::Undo, Stage::Undoing)]),
-        (
-            Stage::Paused,
-            &[
-                (Event::Resume, Stage::Observing),
-                (Event::Cancel, Stage::Cancelled),
-                (Event::Rate, Stage::Paused),
-                (Event::Undo, Stage::Undoing),
-            ],
-        ),
-        (Stage::Undoing, &[(Event::TakenBack, Stage::Undone)]),
-        (Stage::Done, &[(Event::Undo, Stage::Undoing)]),
-        (Stage::Cancelled, &[(Event::Undo, Stage::Undoing)]),
-        (Stage::Undone, &[]),
-    ];
-    assert_eq!(legal.len(), Stage::ALL.len());
-    for (from, wanted) in legal {
+    assert_eq!(LEGAL.len(), Stage::ALL.len());
+    for (from, wanted) in LEGAL {
         for event in Event::ALL {
             let leads = wanted.iter().find(|(by, _)| *by == event).map(|(_, to)| *to);
             assert_eq!(next_stage(*from, event, &all, Stage::Observing), leads, "{from} x {event:?}");

@@ -40,6 +40,12 @@ impl<T: Tables> Engine<T> {
             return Ok(false);
         }
         let due = self.tables.members_with(id, MemberOutcome::Waiting, operation.ran_to, room)?;
+        if due.is_empty() {
+            // The counters say that some wait and none does: only `doctor` can tell, and nobody should spin on it.
+            let text = "its members are not what its counters say; run `redrive doctor --repair`".to_owned();
+            self.change_operation(id, |operation| operation.hold_up(text, now))?;
+            return Ok(false);
+        }
         let (mut sent, mut refused, mut disturbs) = (0, 0, false);
         let mut request = ActRequest {
             id: redrive_core::ids::MessageId::from_bytes([0; 16]),
