@@ -3,7 +3,7 @@
 
 use crate::commands::{
     audit, backup, bench, breaker, classify, completions, dlq, doctor, enqueue, group, lease, marker,
-    message, queue, run, settle, signature, work,
+    message, op, queue, run, settle, signature, work,
 };
 use crate::output::choice::{self, Template};
 use crate::output::{ColorWhen, Format, TimeStyle, complain, escape};
@@ -129,6 +129,9 @@ pub(crate) enum Command {
     Dlq(dlq::DlqCommand),
     /// Remove what dead letters say, for good, and keep their tombstones
     Erase(Box<dlq::erase::EraseArgs>),
+    /// Operations: the durable bulk acts on dead letters
+    #[command(subcommand)]
+    Op(op::OpCommand),
     /// Groups of failures with one cause
     #[command(subcommand)]
     Group(group::GroupCommand),
@@ -175,6 +178,7 @@ impl Command {
             Self::Group(command) => command.looks(),
             Self::Breaker(command) => command.looks(),
             Self::Audit(command) => command.looks(),
+            Self::Op(command) => command.looks(),
             Self::Enqueue(_)
             | Self::Lease(_)
             | Self::Ack(_)

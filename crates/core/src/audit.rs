@@ -138,10 +138,11 @@ pub fn seal(key: &AuditKey, n: u64, previous: &str, entry: AuditEntry) -> AuditR
 fn seal_text(key: &AuditKey, n: u64, previous: &str, entry: &AuditEntry) -> String {
     // Field order is the struct's, numbers and times have one spelling: the text is canonical.
     let entry = serde_json::to_string(entry).unwrap_or_default();
-    hmac_text(key, &[previous.as_bytes(), &n.to_be_bytes(), entry.as_bytes()])
+    prove(key, &[previous.as_bytes(), &n.to_be_bytes(), entry.as_bytes()])
 }
 
-fn hmac_text(key: &AuditKey, parts: &[&[u8]]) -> String {
+/// What proves these parts to whoever has the key.
+pub(crate) fn prove(key: &AuditKey, parts: &[&[u8]]) -> String {
     // HMAC takes keys of any length; the error arm cannot be reached and would only weaken to an empty seal,
     // which never verifies.
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&key.0) else { return String::new() };
@@ -178,7 +179,7 @@ impl Anchor {
 }
 
 fn proof_text(key: &AuditKey, n: u64, seal: &str) -> String {
-    hmac_text(key, &[b"redrive audit anchor", &n.to_be_bytes(), seal.as_bytes()])
+    prove(key, &[b"redrive audit anchor", &n.to_be_bytes(), seal.as_bytes()])
 }
 
 /// What trimming did.

@@ -3,10 +3,11 @@
 
 use crate::dead_letter::{File, Status};
 use crate::group::{LeafCount, LeafKey};
-use crate::ids::{MessageId, QueueName};
+use crate::ids::{MessageId, OperationId, QueueName};
 use crate::lifecycle::{Final, Life, Phase};
 use crate::limits;
 use crate::message::Slip;
+use crate::operation::{Operation, Outcomes};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -147,6 +148,9 @@ pub struct Census {
     retrying: HashSet<MessageId>,
     live: HashSet<MessageId>,
     leased_keys: HashMap<(QueueName, String), MessageId>,
+    /// Letters that an operation sent back and that are not settled.
+    under_way: BTreeMap<OperationId, u64>,
+    outcomes: BTreeMap<OperationId, Outcomes>,
     /// What was found on the way.
     pub verification: Verification,
 }
@@ -194,6 +198,9 @@ impl Census {
         let counts = self.queues.entry(slip.queue.clone()).or_default();
         if file.status == Status::Retrying {
             self.retrying.insert(slip.id);
+            if let Some(operation) = file.operation {
+                *self.under_way.entry(operation).or_default() += 1;
+            }
         } else {
             // A purged one is in a final count already, and lies here only to be taken back.
             counts.dead += i64::from(file.status != Status::Purged);
@@ -215,6 +222,33 @@ impl Census {
             let what = format!("letter {id} should have {told} earlier contents, and has {}", kept.len());
             self.verification.find("I39", what, false);
         }
+    }
+
+    /// Compares an operation with its members, counted. Letters must have been walked before.
+    pub fn operation(&mut self, operation: &Operation, counted: Outcomes) {
+        let id = operation.id;
+        if operation.outcomes != counted || operation.members != counted.sum() {
+            let what = format!(
+                "operation {id}: {} members and {:?}, recounted {counted:?}",
+                operation.members, operation.outcomes
+            );
+            self.verification.find("I36", what, true);
+            self.outcomes.insert(id, counted);
+        }
+        let under_way = self.under_way.remove(&id).unwrap_or(0);
+        if under_way != counted.running {
+            let what = format!(
+                "operation {id}: {} members are running, but {under_way} letters are retried for it",
+                counted.running
+            );
+            self.verification.find("I36", what, false);
+        }
+    }
+
+    /// The recounted outcomes of operations that show others, for repair.
+    #[must_use]
+    pub fn outcomes(&self) -> &BTreeMap<OperationId, Outcomes> {
+        &self.outcomes
     }
 
     /// Compares the recount with the counters shown. Messages must have been walked before letters.

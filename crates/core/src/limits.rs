@@ -215,6 +215,10 @@ pub const FILTER_TERMS_MAX: usize = 128;
 
 /// Members written per freezing step of an operation, and letters changed per running step.
 pub const OPERATION_CHUNK: usize = 2_000;
+/// Members an operation sends per second at most: far beyond what a store does; more is a typing mistake.
+pub const OPERATION_RATE_MAX: u32 = 1_000_000;
+/// Groups and queues that a preview names: a person reads no more.
+pub const PREVIEW_PARTS_MAX: usize = 100;
 /// Letters looked into by one freezing step, where the filter asks for more than stands on their rows.
 pub const FREEZE_LOOK_MAX: usize = 256;
 /// Rows of the audit trail removed by one call: one commit stays short.

@@ -384,3 +384,125 @@ pub fn check_lineage(file: &File, current: &Content, revisions: &[Revision]) -> 
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dead_letter::{Actor, Captured, DeadLetter};
+    use crate::failure::{Reason, Report};
+    use crate::masking::Rules;
+    use crate::message::NewMessage;
+    use crate::patch::Patch;
+    use crate::policy::QueuePolicy;
+
+    const NOW: Time = Time::from_millis(5_000);
+
+    fn payload(bytes: impl Into<Vec<u8>>) -> Payload {
+        Payload { bytes: bytes.into(), content_type: "application/json".into() }
+    }
+
+    fn letter() -> DeadLetter {
+        let id = MessageId::new(1, [1; 10]);
+        let captured = Captured {
+            message: NewMessage::new(id, "q".parse().unwrap(), payload("{\"n\":1}")),
+            began_at: Time::ZERO,
+            attempts: 1,
+            failed: 0,
+            failures: Vec::new(),
+            last: Report::default().analyse(),
+            dead_at: Time::ZERO,
+            reason: Reason::MaxAttempts,
+            note: None,
+        };
+        captured.letter(&QueuePolicy::default())
+    }
+
+    fn request(letter: &DeadLetter, act: Act) -> ActRequest {
+        let actor = Actor { reason: Some("why".into()), ..Actor::new("ada", "test") };
+        ActRequest { id: letter.id(), act, actor, expected_version: Some(letter.file.version) }
+    }
+
+    /// The letter after an edit, with its past.
+    fn edited(mut letter: DeadLetter, bytes: &str) -> DeadLetter {
+        let act = Act::Edit(Box::new(Edit { payload: Some(payload(bytes)), headers: None }));
+        let request = request(&letter, act);
+        let Edited { file, envelope } =
+            letter.file.edit(&request, &letter.message.envelope, None, NOW).unwrap();
+        let earlier = letter.revisions.iter().map(|r| (r.n, r.content.clone()));
+        let earlier = earlier.chain([(letter.file.revision(), Content::of(&letter.message.envelope))]);
+        let mut revisions = Revision::list(&file, &envelope, earlier.collect());
+        revisions.pop();
+        letter.message.envelope = envelope;
+        DeadLetter { file, revisions, ..letter }
+    }
+
+    #[test]
+    fn the_bytes_that_are_kept_are_bounded() {
+        let mut letter = edited(letter(), "{\"n\":2}");
+        letter.file.edits[0].bytes = limits::REVISION_BYTES_MAX;
+        let act = Act::Patch(Box::new(Patch::parse(r#"[{"op":"remove","path":"/n"}]"#).unwrap()));
+        let refused = letter.file.edit(&request(&letter, act), &letter.message.envelope, None, NOW);
+        assert!(matches!(refused, Err(Refusal::Invalid { field, .. }) if field == "content"));
+    }
+
+    #[test]
+    fn a_lineage_fits_or_is_refused() {
+        let whole = edited(edited(letter(), "{\"n\":2}"), "{\"n\":3}");
+        let check = |letter: &DeadLetter| {
+            check_lineage(&letter.file, &Content::of(&letter.message.envelope), &letter.revisions)
+        };
+        assert_eq!(check(&whole), Ok(()));
+        assert_eq!(check(&letter()), Ok(()));
+        let broken = |change: &dyn Fn(&mut DeadLetter)| {
+            let mut letter = whole.clone();
+            change(&mut letter);
+            assert!(matches!(check(&letter), Err(Refusal::Invalid { field, .. }) if field == "revisions"));
+        };
+        broken(&|l| l.revisions.clear());
+        broken(&|l| l.revisions.swap(0, 1));
+        broken(&|l| l.revisions[1].n = 7);
+        broken(&|l| l.revisions[0].content.payload.bytes.push(b' '));
+        broken(&|l| l.revisions[0].content.headers.extend([("h".to_owned(), "v".to_owned())]));
+        broken(&|l| l.message.envelope.payload.bytes.push(b' '));
+        broken(&|l| l.file.edits[0].bytes += 1);
+        broken(&|l| drop(l.file.edits.pop()));
+        let erased = whole.file.erase(&request(&whole, Act::Erase), 7, Some(&whole.message.envelope), NOW);
+        let mut gone = DeadLetter { file: erased.unwrap().unwrap(), ..whole };
+        assert!(check(&gone).is_err(), "an erased letter says nothing of what it was");
+        gone.revisions.clear();
+        assert_eq!(check(&gone), Ok(()));
+    }
+
+    #[test]
+    fn who_is_shown_a_masked_letter_is_not_shown_its_past() {
+        let mut letter = edited(letter(), "{\"n\":2}");
+        letter.file.edits[0].reason = Some("for ada@example.com".into());
+        let shown = Rules::default().letter(&letter);
+        assert_eq!(shown.revisions, []);
+        assert!(!shown.file.edits[0].reason.as_ref().unwrap().contains("ada@"));
+    }
+
+    #[test]
+    fn digests_tell_contents_apart() {
+        let content = |bytes: &str, content_type: &str, header: &str| Content {
+            payload: Payload { bytes: bytes.into(), content_type: content_type.into() },
+            headers: [("h".to_owned(), header.to_owned())].into(),
+        };
+        let all =
+            [content("a", "b", "c"), content("ab", "", "c"), content("a", "bc", ""), content("", "b", "ca")];
+        let digests: std::collections::BTreeSet<String> = all.iter().map(Content::digest).collect();
+        assert_eq!(digests.len(), all.len());
+        assert!(digests.iter().all(|digest| digest.len() == 16));
+    }
+
+    #[test]
+    fn an_act_for_content_is_none_for_the_file() {
+        let letter = letter();
+        for act in [Act::Erase, Act::Restore { n: 0 }] {
+            let refused = letter.file.act(letter.id(), &request(&letter, act), &QueuePolicy::default(), NOW);
+            assert!(matches!(refused, Err(Refusal::Invalid { field, .. }) if field == "act"));
+        }
+        let resolve = request(&letter, Act::Resolve);
+        assert!(letter.file.edit(&resolve, &letter.message.envelope, None, NOW).is_err());
+    }
+}

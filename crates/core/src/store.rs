@@ -12,7 +12,6 @@ use crate::dead_letter::{Act, ActRequest, Actor, DeadLetter, LetterDelivery, Sta
 use crate::disclosure::Disclosure;
 use crate::error::{Outcome, Refusal};
 use crate::failure::{Analysed, Category, Reason};
-use crate::filter::Filter;
 use crate::group::{Group, GroupAct, GroupDetail, GroupQuery, Marker};
 use crate::ids::{GroupId, LeaseToken, MessageId, OperationId, QueueName};
 use crate::invariants::{Counts, Verification};
@@ -20,7 +19,7 @@ use crate::lifecycle::State;
 use crate::limits;
 use crate::message::{Delivery, Message, NewMessage, Payload, sane};
 use crate::metrics::Stats;
-use crate::operation::{Control, Member, Operation, OperationSpec, Preview};
+use crate::operation::{Control, Member, Operation, OperationSpec, Preview, PreviewRequest};
 use crate::policy::{Override, QueuePolicy};
 use crate::progress::Progress;
 use crate::query::{Page, PageRequest, Query};
@@ -535,16 +534,20 @@ pub trait Letters: Send + Sync {
     /// to do; nothing where there is no index.
     async fn index_text(&self, limit: usize) -> Outcome<Indexed>;
 
-    /// What an operation over this filter would touch, and the bound that freezes it.
-    async fn preview(&self, filter: Filter, sample: usize) -> Outcome<Preview>;
+    /// What an operation would touch: counts, a sample, what to think of first, the bound that freezes it and a
+    /// token that binds a start to it (**I36**).
+    async fn preview(&self, request: PreviewRequest) -> Outcome<Preview>;
 
-    /// Starts an operation; starting the same id again returns it as it stands (**I36**).
+    /// Starts an operation; starting the same id again returns it as it stands (**I36**). A token that is not of a
+    /// preview of the same act, filter and bound is refused.
     async fn start(&self, spec: OperationSpec) -> Outcome<Operation>;
 
-    /// Does one chunk of an operation's work in one commit, with one audit row (**I36, I48**).
+    /// Does one chunk of an operation's work in one commit, with one audit row (**I36, I48**): as much as its stage,
+    /// rate, ramp and what is under way allow now (**I37**). Says when the next step makes sense. What becomes of
+    /// letters that were sent back is written in the commit that settles them; counters are the sum of outcomes.
     async fn step(&self, id: OperationId) -> Outcome<Operation>;
 
-    /// Steers an operation.
+    /// Steers an operation: pause, resume, cancel, another rate, undo (**I37, I48**).
     async fn control(&self, id: OperationId, control: Control, actor: Actor) -> Outcome<Operation>;
 
     /// One operation.

@@ -56,6 +56,7 @@ mod handler;
 mod here;
 pub mod maintenance;
 pub mod metrics;
+mod operate;
 mod pace;
 mod replay;
 mod replies;
@@ -85,6 +86,7 @@ pub use handler::{
     AsItIs, Context, Handler, HandlerError, IntoHandler, IntoOutcome, OfBoth, OfContext, OfPayload, Outcome,
     Result,
 };
+pub use operate::{operate, operate_while};
 pub use redrive_core as core;
 pub use redrive_core::priority_queue::{Accepted, Dequeued, Overdue, Picked, PriorityQueue, Rejected};
 pub use redrive_store as store;

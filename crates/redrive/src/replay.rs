@@ -3,12 +3,13 @@
 //! only as it was then; so what dies again meanwhile is not swept in, and two who replay at once never run a
 //! letter twice. Nothing is copied: it is the same message with its id, reply-to and history.
 
+use crate::operate::operate_while;
 use crate::pace::ask;
 use redrive_core::dead_letter::{Act, ActRequest, Actor, DeadLetter, Move, Status, next_status};
 use redrive_core::error::Error;
 use redrive_core::filter::Filter;
 use redrive_core::ids::{MessageId, OperationId};
-use redrive_core::operation::{Operation, OperationSpec, Stage};
+use redrive_core::operation::OperationSpec;
 use redrive_core::query::{PageRequest, Query};
 use redrive_core::store::{LetterState, Store};
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,8 +39,8 @@ pub enum Others {
     Resolve,
 }
 
-/// What operations begun here say they were begun through: those are gone on with after a crash.
-pub(crate) const SOURCE: &str = "library";
+/// What operations begun here say they were begun through.
+const SOURCE: &str = "library";
 
 /// Letters acted on in one commit.
 const PER_COMMIT: usize = 500;
@@ -88,9 +89,9 @@ pub async fn replay(
 pub async fn replay_where(store: &Arc<dyn Store>, filter: Filter, actor: Actor) -> Result<Replayed, Error> {
     let id = OperationId::new(redrive_store::new_id());
     let actor = Actor { source: SOURCE.into(), ..actor };
-    let spec = OperationSpec { id, act: Act::retry(), filter, bound: None, actor };
-    let operation = ask(store.start(spec)).await?;
-    carry_out(store.as_ref(), operation).await
+    let spec = OperationSpec::new(id, Act::retry(), filter, actor);
+    ask(store.start(spec)).await?;
+    carry_out(store.as_ref(), id).await
 }
 
 /// Goes on with an operation that was interrupted.
@@ -98,19 +99,18 @@ pub async fn replay_where(store: &Arc<dyn Store>, filter: Filter, actor: Actor) 
 /// # Errors
 /// The store's error when it cannot be asked; a refusal when there is no such operation.
 pub async fn resume(store: &Arc<dyn Store>, id: OperationId) -> Result<Replayed, Error> {
-    let operation = ask(store.operation(id)).await?;
-    carry_out(store.as_ref(), operation).await
+    carry_out(store.as_ref(), id).await
 }
 
-async fn carry_out(store: &dyn Store, mut operation: Operation) -> Result<Replayed, Error> {
-    while matches!(operation.stage, Stage::Freezing | Stage::Running) {
-        operation = ask(store.step(operation.id)).await?;
-    }
+/// Goes on until all are sent; what becomes of them is the workers' business.
+async fn carry_out(store: &dyn Store, id: OperationId) -> Result<Replayed, Error> {
+    let operation = operate_while(store, id, |operation| operation.stage.is_moving()).await?;
+    let outcomes = &operation.outcomes;
     Ok(Replayed {
         matched: operation.members,
-        replayed: operation.succeeded,
+        replayed: outcomes.sent(),
         resolved: 0,
-        skipped: operation.skipped,
+        skipped: outcomes.skipped + outcomes.conflict,
         operation: Some(operation.id),
     })
 }

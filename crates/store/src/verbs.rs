@@ -6,7 +6,7 @@ use crate::engine::lease::{check_wait, deliver};
 use crate::engine::letters::check_import;
 use crate::engine::settle::Said;
 use crate::engine::tables::{Incoming, Reads, Tables, unless_damaged};
-use crate::engine::{Engine, export, group_reads, reads, replies, survey, text};
+use crate::engine::{Engine, export, group_reads, preview, reads, replies, survey, text};
 use async_trait::async_trait;
 use redrive_core::audit::{AuditKey, AuditReport, AuditRow, AuditTrimmed};
 use redrive_core::breaker::BreakerView;
@@ -14,14 +14,13 @@ use redrive_core::dead_letter::{ActRequest, Actor, DeadLetter, LetterDelivery};
 use redrive_core::disclosure::Disclosure;
 use redrive_core::error::{Outcome, Refusal};
 use redrive_core::failure::Category;
-use redrive_core::filter::Filter;
 use redrive_core::group::{Group, GroupAct, GroupDetail, GroupQuery, Marker, check_merge};
 use redrive_core::ids::{GroupId, MessageId, OperationId, QueueName};
 use redrive_core::invariants::Verification;
 use redrive_core::limits;
 use redrive_core::message::{Delivery, Message, NewMessage};
 use redrive_core::metrics::{self, Counter, Stats, Timer};
-use redrive_core::operation::{Control, Member, Operation, OperationSpec, Preview};
+use redrive_core::operation::{Control, Member, Operation, OperationSpec, Preview, PreviewRequest};
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Page, PageRequest, Query};
 use redrive_core::revision::Revision;
@@ -334,8 +333,10 @@ impl<A: Access> Letters for EngineStore<A> {
         self.0.write(false, move |engine, now| engine.hand_over(batch, &actor, now)).await
     }
 
-    async fn preview(&self, filter: Filter, sample: usize) -> Outcome<Preview> {
-        self.0.read(move |tables, now| reads::preview(tables, &filter, sample, now)).await
+    async fn preview(&self, request: PreviewRequest) -> Outcome<Preview> {
+        request.pace.check(&request.act)?;
+        let key = self.0.audit_key();
+        self.0.read(move |tables, now| preview::preview(tables, &request, &key, now)).await
     }
 
     async fn index_text(&self, limit: usize) -> Outcome<Indexed> {

@@ -1,7 +1,7 @@
 //! The reference model: the plainest reading of the store contract. Everything is in vectors and maps behind
 //! one lock, everything is found by looking at all of it. It must stay short enough to be believed, and must
 //! share nothing with a store. `fate` is what follows from
-//! a change, `letters` the dead-letter verbs, `pages` what only reads and the traits themselves.
+//! a change, `letters` the dead-letter verbs, `operations` bulk acts, `pages` what only reads and the traits themselves.
 
 mod content;
 mod export;
@@ -9,6 +9,7 @@ mod fate;
 mod groups;
 mod house;
 mod letters;
+mod operations;
 mod pages;
 mod wisdom;
 
@@ -82,7 +83,8 @@ struct Books {
     tallies: BTreeMap<LeafKey, LeafCount>,
     counted: Tallies,
     drawers: BTreeSet<QueueName>,
-    operations: Vec<(Operation, Vec<Member>)>,
+    /// With the members, each at the death it had.
+    operations: Vec<(Operation, Vec<(u64, Member)>)>,
     audit: Vec<AuditRow>,
     /// Where the trail begins, once it was trimmed.
     anchor: Option<Anchor>,

@@ -33,7 +33,7 @@ use redrive_core::failure::Route;
 use redrive_core::group::GroupAct;
 use redrive_core::ids::QueueName;
 use redrive_core::message::{Payload, Priority};
-use redrive_core::operation::Control;
+use redrive_core::operation::{Canary, Control, Pace};
 use redrive_core::patch::Patch;
 use redrive_core::poison::{PoisonPolicy, Release};
 use redrive_core::policy::{OnDead, OnExpire, Override, QueuePolicy};
@@ -303,9 +303,10 @@ pub enum Op {
     /// Settle letters.
     Return(Vec<(usize, SayLetter)>),
     /// Ask what an operation would touch.
-    Preview(usize, usize),
-    /// Start an operation: which, what, over which filter, bounded by the last preview or not.
-    Start(u64, ActOp, usize, bool),
+    Preview(ActOp, usize, usize),
+    /// Start an operation: which, what, over which filter, bounded by the last preview or not, and at which pace if it
+    /// sends letters back.
+    Start(u64, ActOp, usize, bool, Pace),
     /// Go on with an operation, so many steps.
     Step(u64, usize),
     /// Steer an operation.
@@ -500,9 +501,33 @@ fn advance() -> impl Strategy<Value = Op> {
     ]
 }
 
+/// Half of the operations are in no hurry.
+fn pace() -> impl Strategy<Value = Pace> {
+    let canary = prop_oneof![(1_u64..3).prop_map(Canary::Count), Just(Canary::Percent(30))];
+    let stops = (weighted(0.5, prop_oneof![Just(0), Just(20), Just(60)]), proptest::bool::weighted(0.3));
+    let careful = (of(canary), 0_u64..4, of(1_u32..4), of(0_u64..5), of(1_u32..3), stops).prop_map(
+        |(canary, observe, rate, ramp, in_flight, (stop_at, stop_on_breaker))| Pace {
+            canary,
+            observe: Span::from_secs(observe),
+            ramp: ramp.filter(|_| rate.is_some()).map(Span::from_secs),
+            rate,
+            in_flight,
+            stop_at,
+            stop_on_breaker,
+        },
+    );
+    prop_oneof![Just(Pace::default()), careful]
+}
+
 fn op() -> impl Strategy<Value = Op> {
     let bulk = prop_oneof![2 => Just(ActOp::Retry(None)), 2 => Just(ActOp::Resolve), 2 => act()];
-    let control = prop_oneof![Just(Control::Pause), Just(Control::Resume), Just(Control::Cancel)];
+    let control = prop_oneof![
+        2 => Just(Control::Pause),
+        4 => Just(Control::Resume),
+        1 => Just(Control::Cancel),
+        1 => of(1_u32..5).prop_map(Control::Rate),
+        2 => Just(Control::Undo),
+    ];
     prop_oneof![
         12 => vec(send(), 1..4).prop_map(Op::Send),
         1 => (0_usize..9, proptest::bool::ANY).prop_map(|(at, other)| Op::Resend(at, other)),
@@ -523,11 +548,11 @@ fn op() -> impl Strategy<Value = Op> {
         8 => vec((0_usize..5, act(), rarely(proptest::bool::ANY)), 1..4).prop_map(Op::Act),
         2 => (0_usize..5, 1_usize..4, of(1_u64..600)).prop_map(|(d, max, s)| Op::Draw(d, max, s)),
         2 => vec((0_usize..4, say_letter()), 1..3).prop_map(Op::Return),
-        1 => (0..FILTERS.len(), 0_usize..3).prop_map(|(f, n)| Op::Preview(f, n)),
-        3 => (0_u64..4, bulk, 0..FILTERS.len(), proptest::bool::weighted(0.3))
-            .prop_map(|(n, act, f, bound)| Op::Start(n, act, f, bound)),
+        1 => (act(), 0..FILTERS.len(), 0_usize..3).prop_map(|(act, f, n)| Op::Preview(act, f, n)),
+        3 => (0_u64..4, bulk, 0..FILTERS.len(), proptest::bool::weighted(0.3), pace())
+            .prop_map(|(n, act, f, bound, pace)| Op::Start(n, act, f, bound, pace)),
         5 => (0_u64..4, 1_usize..4).prop_map(|(n, times)| Op::Step(n, times)),
-        1 => (0_u64..4, control).prop_map(|(n, c)| Op::Control(n, c)),
+        2 => (0_u64..4, control).prop_map(|(n, c)| Op::Control(n, c)),
         1 => (0_usize..9).prop_map(Op::Export),
         2 => (0_usize..4, proptest::bool::ANY).prop_map(|(n, fresh)| Op::Import(n, fresh)),
         2 => (1_usize..4, 0..FILTERS.len()).prop_map(|(limit, f)| Op::Walk(limit, f)),

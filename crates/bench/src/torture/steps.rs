@@ -281,7 +281,7 @@ impl Stepper {
                 let text = format!("queue:{}", queue(*of));
                 let filter = Filter::parse(&text).unwrap_or_default();
                 let id = operation_id(*n);
-                let spec = OperationSpec { id, act: deed.act(now), filter, bound: None, actor: actor() };
+                let spec = OperationSpec::new(id, deed.act(now), filter, actor());
                 said(store.start(spec).await)
             }
             Step::Go(n) => said(store.step(operation_id(*n)).await),

@@ -15,6 +15,7 @@ pub(crate) mod init;
 pub(crate) mod lease;
 pub(crate) mod marker;
 pub(crate) mod message;
+pub(crate) mod op;
 pub(crate) mod queue;
 pub(crate) mod report;
 pub(crate) mod run;
@@ -54,6 +55,7 @@ pub(crate) fn surroundings(global: Global, command: &Command) -> Result<App, Cli
         | Command::Queue(_)
         | Command::Dlq(_)
         | Command::Erase(_)
+        | Command::Op(_)
         | Command::Group(_)
         | Command::Marker(_)
         | Command::Breaker(_)
@@ -83,6 +85,7 @@ pub(crate) async fn run(app: &App, command: Command) -> Done {
         Command::Queue(command) => queue::run(app, command).await,
         Command::Dlq(command) => dlq::run(app, command).await,
         Command::Erase(args) => dlq::erase::run(app, *args).await,
+        Command::Op(command) => op::run(app, command).await,
         Command::Group(command) => group::run(app, command).await,
         Command::Marker(args) => marker::run(app, args).await,
         Command::Breaker(command) => breaker::run(app, command).await,

@@ -22,6 +22,7 @@ const ACT_KEYS: &[&str] = &[
     "n   D   B       note, resolve, abandon; they ask for a reason",
     "a   n   D       on a group: acknowledge, note, resolve",
     "R               redrive everything in the group or list",
+    "e               edit the letter here in $VISUAL or $EDITOR",
     "One letter is acted on at once, and only if nobody changed it",
     "since it was drawn. More than one letter is always asked about.",
 ];

@@ -5,19 +5,18 @@
 use super::state::{Intent, Previewed, Said, Target, Want};
 use super::story;
 use super::update::{Event, Heard, News, PageNews};
-use crate::commands::filter;
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::CliError;
 use crate::output::rules;
-use redrive::core::dead_letter::{Act, ActRequest, Status, next_status};
+use redrive::core::dead_letter::{Act, ActRequest, Move};
 use redrive::core::error::{Error, Refusal, StoreErrorKind};
 use redrive::core::filter::Filter;
 use redrive::core::group::GroupAct;
 use redrive::core::ids::{GroupId, OperationId};
-use redrive::core::operation::{Operation, OperationSpec};
+use redrive::core::operation::{Canary, Operation, OperationSpec, Pace, PreviewRequest, Stage};
 use redrive::core::query::{PageRequest, Query};
 use redrive::core::store::Store;
-use std::collections::VecDeque;
+use redrive::core::time::Span;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc, watch};
@@ -32,6 +31,12 @@ const REST: u32 = 4;
 const REST_MAX: Duration = Duration::from_secs(30);
 /// When something else is wanted, rest as long as the last question took, but not longer than this.
 const HURRY_MAX: Duration = Duration::from_millis(250);
+/// The longest rest between two steps of an operation.
+const STEP_REST_MAX: Duration = Duration::from_secs(1);
+/// So many are sent back first; the others follow when those are done.
+const CANARY: u64 = 10;
+/// A redrive halts when more than so many of a hundred come back with the same failure.
+const STOP_AT_PERCENT: u8 = 20;
 /// Letters acted on in one commit.
 const LETTERS_PER_COMMIT: usize = 500;
 /// Letters of a sample that are shown before something big.
@@ -160,31 +165,29 @@ impl<'a> Feed<'a> {
 
     /// Does what it is told, and steps through operations meanwhile, until nobody tells it anything any more.
     pub(super) async fn carry_out(&self, mut deeds: mpsc::Receiver<Deed>) {
-        let mut running: VecDeque<OperationId> = VecDeque::new();
+        let mut running: Vec<(Instant, OperationId)> = Vec::new();
         loop {
-            let deed = if running.is_empty() {
-                match deeds.recv().await {
-                    Some(deed) => Some(deed),
-                    None => return,
-                }
-            } else {
-                match deeds.try_recv() {
-                    Ok(deed) => Some(deed),
-                    Err(mpsc::error::TryRecvError::Empty) => None,
-                    Err(mpsc::error::TryRecvError::Disconnected) => return,
+            running.sort_unstable_by_key(|(due, _)| std::cmp::Reverse(*due));
+            let next = running.last().map(|(due, _)| *due);
+            let deed = tokio::select! {
+                biased;
+                deed = deeds.recv() => deed,
+                () = reached(next) => {
+                    if let Some((_, id)) = running.pop()
+                        && let Some(rest) = self.step(id).await
+                    {
+                        running.push((Instant::now() + rest, id));
+                    }
+                    continue;
                 }
             };
             match deed {
+                None => return,
                 Some(Deed::Act(intent)) => self.act(intent).await,
                 Some(Deed::OnGroup(id, act, reason)) => self.on_group(id, act, reason).await,
                 Some(Deed::Preview(intent)) => self.preview(intent).await,
-                Some(Deed::Start(preview)) => running.extend(self.start(*preview).await),
-                None => {
-                    if let Some(id) = running.pop_front()
-                        && self.step(id).await
-                    {
-                        running.push_back(id);
-                    }
+                Some(Deed::Start(preview)) => {
+                    running.extend(self.start(*preview).await.map(|id| (Instant::now(), id)));
                 }
             }
         }
@@ -240,19 +243,17 @@ impl<'a> Feed<'a> {
     }
 
     async fn previewed(&self, intent: &Intent) -> Result<Previewed, CliError> {
-        let filter = possible(intent)?;
-        let preview = self.store().preview(filter, SAMPLE).await?;
-        let latest = preview.sample.iter().map(|letter| {
-            let row = story::letter_row(letter, rules());
-            format!("{} {} {}", row.queue, row.status, row.error)
-        });
-        let lines = latest.collect();
+        let request = PreviewRequest {
+            pace: pace(&intent.act),
+            ..PreviewRequest::new(intent.act.clone(), meant(intent)?, SAMPLE)
+        };
+        let preview = self.store().preview(request).await?;
         Ok(Previewed {
             intent: intent.clone(),
             count: preview.count,
             bound: preview.bound,
-            token: None,
-            lines,
+            lines: story::preview_lines(&preview, rules()),
+            token: Some(preview.token),
         })
     }
 
@@ -273,59 +274,69 @@ impl<'a> Feed<'a> {
     }
 
     async fn started(&self, id: OperationId, preview: &Previewed) -> Result<Operation, CliError> {
+        let Intent { act, reason, .. } = &preview.intent;
         let spec = OperationSpec {
-            id,
-            act: preview.intent.act.clone(),
-            filter: possible(&preview.intent)?,
             bound: Some(preview.bound),
-            actor: self.app.actor(preview.intent.reason.clone()),
+            token: preview.token.clone(),
+            pace: pace(act),
+            ..OperationSpec::new(id, act.clone(), meant(&preview.intent)?, self.app.actor(reason.clone()))
         };
         Ok(self.store().start(spec).await?)
     }
 
-    /// One step; false when there is nothing more to do.
-    async fn step(&self, id: OperationId) -> bool {
-        match self.store().step(id).await {
-            Ok(operation) if operation.finished_at.is_some() => {
-                let row = story::operation_row(&operation);
-                let but = if row.but.is_empty() { String::new() } else { format!(", {}", row.but) };
-                self.say(format!("{}: {} of {} {}{but}", row.act, row.done, row.members, row.stage), false)
-                    .await;
-                self.again.notify_one();
-                false
-            }
-            // Somebody paused it, and somebody will say when it goes on.
-            Ok(operation) => operation.resume_to.is_none(),
+    /// One step; says after how long the next makes sense, or nothing when nobody has to see to it any more.
+    async fn step(&self, id: OperationId) -> Option<Duration> {
+        let operation = match self.store().step(id).await {
+            Ok(operation) => operation,
             Err(Error::Store(error)) if error.kind == StoreErrorKind::Unreachable => {
-                let rest = tokio::time::sleep(Duration::from_secs(1));
-                rest.await;
-                true
+                return Some(STEP_REST_MAX);
             }
             Err(error) => {
                 self.say(format!("operation {id} stopped: {error}"), true).await;
-                false
+                return None;
             }
+        };
+        if operation.stage.is_moving() {
+            return Some(operation.next_in.map_or(STEP_REST_MAX, Span::to_std).min(STEP_REST_MAX));
         }
+        let row = story::operation_row(&operation);
+        let but = if row.but.is_empty() { String::new() } else { format!(", {}", row.but) };
+        let text = format!("{}: {} of {} {}{but}", row.act, row.done, row.members, row.stage);
+        self.say(text, operation.stage == Stage::Paused).await;
+        self.again.notify_one();
+        None
+    }
+}
+
+/// Ends then; never when there is no such time.
+async fn reached(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What is sent back halts by itself when its cause is still there.
+fn pace(act: &Act) -> Pace {
+    match act.as_move() {
+        Some(Move::Retry) => Pace {
+            canary: Some(Canary::Count(CANARY)),
+            stop_at: Some(STOP_AT_PERCENT),
+            stop_on_breaker: true,
+            ..Pace::default()
+        },
+        Some(_) | None => Pace::default(),
     }
 }
 
 fn farewell(operation: &Operation) -> String {
-    format!("`redrive dlq {} --resume {}` goes on with what was started", operation.act.name(), operation.id)
+    format!("`redrive op watch {}` shows what became of what was started, and goes on with it", operation.id)
 }
 
-/// The letters that are meant, and only those whose status allows the act: what is counted is what will be done.
-fn possible(intent: &Intent) -> Result<Filter, CliError> {
+/// The letters that are meant; the store leaves out those whose status does not allow the act.
+fn meant(intent: &Intent) -> Result<Filter, CliError> {
     let Target::Matching { scope, .. } = &intent.target else {
         return Err(CliError::usage("there is nothing to match"));
     };
-    let meant = scope.filter().map_err(CliError::usage)?;
-    let any = redrive::new_id();
-    let allows = |status: &&Status| allowed(&intent.act, **status, any);
-    let allowed: Vec<&str> = Status::ALL.iter().filter(allows).map(|status| status.name()).collect();
-    let status = format!("status:{}", allowed.join(","));
-    filter(&if meant.is_all() { status } else { format!("{status} ({})", meant.text()) })
-}
-
-fn allowed(act: &Act, status: Status, id: redrive::core::ids::MessageId) -> bool {
-    act.as_move().is_none_or(|by| next_status(id, status, by).is_ok())
+    scope.filter().map_err(CliError::usage)
 }

@@ -16,6 +16,7 @@ mod view;
 use crate::commands::filter;
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::{CliError, Done, ExitCode};
+use crate::output::complain;
 use base64::Engine as _;
 use clap::Args;
 use feed::{Deed, Feed};
@@ -23,10 +24,14 @@ use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::event::{self, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use redrive::core::group::GroupAct;
+use redrive::core::ids::MessageId;
 use redrive::core::time::Span;
 use screen::Screen;
 use state::{GroupWord, Said, Scope, State, Want};
-use std::io::{Stdout, stdout};
+use std::ffi::OsString;
+use std::io::{BufRead as _, Stdout, stdout};
+use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 use update::{Effect, Event, Key, update};
@@ -85,7 +90,7 @@ pub(crate) async fn run(app: &App, args: TopArgs) -> Done {
     // Ends what it holds of the terminal also when this future is dropped half way.
     let screen = Screen::borrow()?;
     let color = app.out.color;
-    let desk = Desk { state, hear, deeds, wants, color, began: Instant::now() };
+    let desk = Desk { state, hear, deeds, wants, editor: editor(app)?, color, began: Instant::now() };
     let mut drawing = tokio::task::spawn_blocking(move || desk.work());
     let mut ended = None;
     let mut interrupted = false;
@@ -93,7 +98,7 @@ pub(crate) async fn run(app: &App, args: TopArgs) -> Done {
         done = &mut drawing => ended = Some(done),
         () = feed.watch(want, args.every.to_std()) => {}
         () = feed.carry_out(todo) => {}
-        () = stop.notified() => interrupted = true,
+        () = told_to_stop(&stop) => interrupted = true,
     }
     // Without anybody to hear from, the desk ends by itself; only then is the terminal given back.
     drop(feed);
@@ -113,12 +118,23 @@ pub(crate) async fn run(app: &App, args: TopArgs) -> Done {
     Ok(ExitCode::Ok)
 }
 
+/// Ends when a signal asks for the end, and not while that was meant for a program that has the terminal.
+async fn told_to_stop(stop: &tokio::sync::Notify) {
+    loop {
+        stop.notified().await;
+        if !screen::lent() {
+            return;
+        }
+    }
+}
+
 /// Keys, state and screen, on a thread of their own: the store never makes a key wait.
 struct Desk {
     state: State,
     hear: mpsc::Receiver<Event>,
     deeds: mpsc::Sender<Deed>,
     wants: watch::Sender<Want>,
+    editor: EditCommand,
     color: bool,
     began: Instant,
 }
@@ -165,6 +181,18 @@ impl Desk {
         }
     }
 
+    /// Lets the person edit a letter in their own editor; the command that does it checks, shows and asks.
+    fn edit(&mut self, id: MessageId, version: u64) -> Result<(), CliError> {
+        let ended = screen::lend(|| self.editor.run(id, version))?;
+        let (text, bad) = match ended {
+            Ok(ended) if ended.success() => (format!("edited {id}"), false),
+            Ok(ended) => (format!("not edited: redrive dlq edit ended with {ended}"), true),
+            Err(error) => (format!("not edited: {error}"), true),
+        };
+        self.state.said = Some(Said { text, bad });
+        Ok(())
+    }
+
     /// Does what follows from a key; false when that is the end.
     fn follow(
         &mut self,
@@ -175,6 +203,11 @@ impl Desk {
             Effect::Quit => return Ok(false),
             Effect::Copy(text) => {
                 copy(terminal.backend_mut(), &text)?;
+                return Ok(true);
+            }
+            Effect::Edit(id, version) => {
+                self.edit(id, version)?;
+                terminal.clear().map_err(|error| CliError::io("use the terminal", &error))?;
                 return Ok(true);
             }
             Effect::Act(intent) => Deed::Act(intent),
@@ -195,6 +228,35 @@ impl Desk {
             self.state.said = Some(Said { text, bad: true });
         }
         Ok(true)
+    }
+}
+
+/// The `redrive` that edits a letter: this one, on the same directory, for the same person.
+fn editor(app: &App) -> Result<EditCommand, CliError> {
+    let program = std::env::current_exe().map_err(|error| CliError::io("find this program", &error))?;
+    let mut args: Vec<OsString> = ["--data".into(), app.data.clone().into_os_string()].into();
+    args.extend(["--actor".into(), app.user().into()]);
+    if let Some(path) = &app.config_path {
+        args.extend(["--config".into(), path.clone().into_os_string()]);
+    }
+    Ok(EditCommand { program, args })
+}
+
+/// How the command that edits is run.
+struct EditCommand {
+    program: PathBuf,
+    args: Vec<OsString>,
+}
+
+impl EditCommand {
+    /// Runs it in the terminal, and leaves what it said in sight until somebody has read it.
+    fn run(&self, id: MessageId, version: u64) -> std::io::Result<std::process::ExitStatus> {
+        let words =
+            ["dlq", "edit", &id.to_string(), "--if-version", &version.to_string()].map(OsString::from);
+        let ended = Command::new(&self.program).args(&self.args).args(words).status()?;
+        complain("Enter goes back to redrive top");
+        std::io::stdin().lock().read_line(&mut String::new())?;
+        Ok(ended)
     }
 }
 

@@ -14,6 +14,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Whether the terminal is ours at the moment.
 static BORROWED: AtomicBool = AtomicBool::new(false);
 
+/// Whether another program has it meanwhile.
+static LENT: AtomicBool = AtomicBool::new(false);
+
 /// The terminal while it is ours; giving it back is dropping this.
 #[derive(Debug)]
 pub(super) struct Screen;
@@ -22,13 +25,9 @@ impl Screen {
     /// Takes the terminal.
     pub(super) fn borrow() -> Result<Self, CliError> {
         before_panics();
-        let failed = |error: std::io::Error| CliError::io("take the terminal", &error);
-        BORROWED.store(true, Ordering::SeqCst);
         // From here on everything is undone again, however far it came.
         let screen = Self;
-        enable_raw_mode().map_err(failed)?;
-        // Pasted text comes in one piece, so that it is never taken for keys.
-        execute!(stdout(), EnterAlternateScreen, EnableBracketedPaste, cursor::Hide).map_err(failed)?;
+        take()?;
         Ok(screen)
     }
 
@@ -42,6 +41,30 @@ impl Screen {
         Err(CliError::new(ExitCode::Refused, "redrive top needs a terminal for its keys and its screen")
             .hint("`redrive group list --watch` and `redrive dlq stats --watch` work in a pipe"))
     }
+}
+
+/// Takes the terminal, or takes it back.
+fn take() -> Result<(), CliError> {
+    let failed = |error: std::io::Error| CliError::io("take the terminal", &error);
+    BORROWED.store(true, Ordering::SeqCst);
+    enable_raw_mode().map_err(failed)?;
+    // Pasted text comes in one piece, so that it is never taken for keys.
+    execute!(stdout(), EnterAlternateScreen, EnableBracketedPaste, cursor::Hide).map_err(failed)
+}
+
+/// Another program has the terminal, as it was, until it ends. Ctrl-C is that program's meanwhile.
+pub(super) fn lend<T>(to: impl FnOnce() -> T) -> Result<T, CliError> {
+    LENT.store(true, Ordering::SeqCst);
+    give_back();
+    let ended = to();
+    let taken = take();
+    LENT.store(false, Ordering::SeqCst);
+    taken.map(|()| ended)
+}
+
+/// Whether another program has the terminal.
+pub(super) fn lent() -> bool {
+    LENT.load(Ordering::SeqCst)
 }
 
 impl Drop for Screen {

@@ -240,7 +240,7 @@ impl Letters {
         };
         let mut all: Vec<LetterRow> = self.rows.items().iter().filter(stays).cloned().collect();
         all.extend(fresh);
-        all.sort_by(|a, b| b.death.cmp(&a.death));
+        all.sort_by_key(|row| std::cmp::Reverse(row.death));
         all.truncate(LETTERS_MAX);
         self.rows.replace(all);
     }

@@ -9,7 +9,7 @@ use redrive::core::group::{Group, GroupDetail};
 use redrive::core::ids::QueueName;
 use redrive::core::masking::Rules;
 use redrive::core::metrics::Stats;
-use redrive::core::operation::Operation;
+use redrive::core::operation::{Operation, Preview};
 use redrive::core::store::Queue;
 use redrive::core::time::{Span, Time};
 
@@ -138,16 +138,51 @@ pub(super) fn facts(detail: &GroupDetail, now: Time) -> GroupFacts {
 
 /// An operation as a line.
 pub(super) fn operation_row(operation: &Operation) -> OperationRow {
-    let but = if operation.skipped > 0 { format!("{} skipped", operation.skipped) } else { String::new() };
+    let outcomes = &operation.outcomes;
+    let mut but = Vec::new();
+    for (n, what) in [
+        (outcomes.running, "running"),
+        (outcomes.failed_same + outcomes.failed_other, "came back"),
+        (outcomes.skipped + outcomes.conflict, "left alone"),
+    ] {
+        if n > 0 {
+            but.push(format!("{n} {what}"));
+        }
+    }
+    but.extend(operation.halt.as_ref().map(|halt| halt.text.clone()));
+    but.extend(operation.held_up.as_ref().map(|held| held.text.clone()));
     OperationRow {
         id: operation.id,
         act: operation.act.name().to_owned(),
         stage: operation.stage.to_string(),
-        active: operation.finished_at.is_none(),
+        active: !operation.stage.is_over(),
         members: operation.members,
-        done: operation.succeeded + operation.skipped,
-        but,
+        done: outcomes.ended(),
+        but: cut(&but.join(", "), ROW_CHARS),
     }
+}
+
+/// Parts of a breakdown that are shown.
+const PARTS: usize = 3;
+
+/// What a person should know before something big: where the letters are, what to think of, the latest of them.
+pub(super) fn preview_lines(preview: &Preview, rules: &Rules) -> Vec<String> {
+    let mut lines = Vec::new();
+    let queues: Vec<String> =
+        preview.by_queue.iter().take(PARTS).map(|part| format!("{} in {}", part.count, part.of)).collect();
+    if !queues.is_empty() {
+        lines.push(queues.join(", "));
+    }
+    if preview.by_group.len() > 1 {
+        lines.push(format!("{} groups", preview.by_group.len()));
+    }
+    lines.extend(preview.estimate.map(|span| format!("takes about {span}")));
+    lines.extend(preview.warnings.iter().map(|warning| format!("! {}", warning.text)));
+    for letter in &preview.sample {
+        let row = letter_row(letter, rules);
+        lines.push(format!("{} {} {}", row.queue, row.status, row.error));
+    }
+    lines
 }
 
 /// The counters, and the state of the whole.

@@ -137,7 +137,6 @@ fn heard(state: &mut State, page: PageNews) {
     update(state, Event::News(News::Heard(Box::new(answer))));
 }
 
-/// A state that has been watching for nine seconds.
 fn watching(width: u16, height: u16, may_act: bool) -> State {
     let mut state = State::new("/var/lib/redrive".into(), may_act, width, height);
     for second in 0..10 {
@@ -166,7 +165,6 @@ fn press(state: &mut State, keys: &str) -> Option<Effect> {
     last
 }
 
-/// In the list of the first group, with these letters.
 fn in_letters(width: u16, height: u16, may_act: bool) -> State {
     let mut state = watching(width, height, may_act);
     press(&mut state, "\n");
@@ -183,7 +181,6 @@ fn screen(state: &State) -> String {
     (0..state.height).map(|y| line(y).trim_end().to_owned() + "\n").collect()
 }
 
-/// The page has this screen, exactly.
 #[track_caller]
 fn on_the_page(state: &State) {
     let screen = screen(state);
@@ -363,6 +360,20 @@ fn groups_are_acknowledged_noted_and_resolved() {
         assert_eq!(press(&mut state, keys), None);
         assert!(state.dialog.is_none() && screen(&state).contains("read-only: start it as"));
     }
+}
+
+#[test]
+fn one_letter_at_a_time_is_edited_and_only_where_that_is_allowed() {
+    let mut state = in_letters(80, 24, true);
+    assert_eq!(press(&mut state, "je"), Some(Effect::Edit(id(2), 3)), "as it was seen");
+    for keys in ["xxe", "Ae"] {
+        let mut state = in_letters(80, 24, true);
+        assert_eq!(press(&mut state, keys), None);
+        assert!(screen(&state).contains("one letter at a time"));
+    }
+    let mut state = in_letters(80, 24, false);
+    assert_eq!(press(&mut state, "e"), None);
+    assert!(screen(&state).contains("read-only: start it as"));
 }
 
 #[test]

@@ -90,6 +90,8 @@ pub(super) enum Effect {
     Preview(Intent),
     /// Start an operation.
     Start(Previewed),
+    /// Open this letter in the person's editor.
+    Edit(MessageId, u64),
     /// Put this on the clipboard.
     Copy(String),
 }
@@ -271,6 +273,7 @@ fn command(state: &mut State, key: Key) -> Option<Effect> {
         Key::Char('D') => return act_on_selected(state, Act::Resolve, true),
         Key::Char('B') => return act_on_selected(state, Act::Abandon, true),
         Key::Char('R') => return redrive(state),
+        Key::Char('e') => return edit(state),
         Key::Char(_) | Key::Clear | Key::Interrupt => {}
     }
     None
@@ -351,13 +354,14 @@ fn say(state: &mut State, text: impl Into<String>, bad: bool) -> Option<Effect> 
     None
 }
 
+const ONE_AT_A_TIME: &str = "one letter at a time; `redrive dlq patch` edits many";
 const READ_ONLY: &str = "read-only: start it as `redrive top --act` to change anything";
 
 /// What is selected: the marked letters, else the one under the cursor or on the page.
 fn selected(state: &State) -> Result<Target, &'static str> {
     const GONE: &str = "that letter is not in the list any more";
     match state.page {
-        Page::Groups => Err("open the group with Enter first, or press R to redrive all of it"),
+        Page::Groups => Err("open the group with Enter first; R redrives all of it"),
         Page::Letters if state.all => Ok(everything(state)),
         Page::Letters if !state.marked.is_empty() => {
             Ok(Target::These(state.marked.iter().map(|(id, version)| (*id, *version)).collect()))
@@ -401,6 +405,21 @@ fn act_on_selected(state: &mut State, act: Act, wants_reason: bool) -> Option<Ef
         return None;
     }
     check(state, intent)
+}
+
+/// `e`: the letter under the cursor, or on the page, and no more than one.
+fn edit(state: &mut State) -> Option<Effect> {
+    if !state.may_act {
+        return say(state, READ_ONLY, true);
+    }
+    match selected(state) {
+        Ok(Target::These(letters)) => match letters.as_slice() {
+            [(id, version)] => Some(Effect::Edit(*id, *version)),
+            _ => say(state, ONE_AT_A_TIME, true),
+        },
+        Ok(Target::Matching { .. }) => say(state, ONE_AT_A_TIME, true),
+        Err(why) => say(state, why, true),
+    }
 }
 
 /// Says something about the group under the cursor; its letters stay as they are.

@@ -493,9 +493,7 @@ fn keys(state: &State) -> &'static str {
         (Page::Letters, false) => "Enter open  / filter  o closed too  y copy id  Esc back  ? help  q quit",
         (Page::Letters, true) => "Enter open  x select  A all  r retry  R redrive  n note  / filter  ? help",
         (Page::Letter, false) => "j k scroll  y copy id  Esc back  ? help  q quit",
-        (Page::Letter, true) => {
-            "j k scroll  r retry  n note  D resolve  B abandon  y copy id  Esc back  ? help"
-        }
+        (Page::Letter, true) => "j k scroll  r retry  e edit  n note  D resolve  B abandon  Esc back  ? help",
     }
 }
 

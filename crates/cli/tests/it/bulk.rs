@@ -31,8 +31,8 @@ fn a_filter_touches_what_it_matches_and_no_more() {
     let other = office.dead_letter("other", "x", "refused");
     let done = office.json(&["dlq", "retry", "--filter", "queue:q", "--yes", "--reason", "fixed"]);
     assert_eq!(
-        (&done["stage"], &done["succeeded"], &done["skipped"]),
-        (&"done".into(), &3.into(), &0.into())
+        (&done["stage"], &done["running"], &done["skipped"]),
+        (&"settling".into(), &3.into(), &0.into())
     );
     assert_eq!(office.json(&["dlq", "show", &other])["status"], "pending");
     assert_eq!(office.items(&["dlq", "list", "status:retrying"]).len(), 3);

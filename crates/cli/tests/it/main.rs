@@ -19,6 +19,7 @@ mod groups;
 mod intelligence;
 mod masking;
 mod outputs;
+mod redrives;
 mod run;
 mod signature;
 mod story;

@@ -1,13 +1,15 @@
-//! What an operator's act does to the file of a letter, and whether it may. Pure: the message's own part of a
+//! What an operator's act does to the file of a letter, and what may be done with the letter as it stands. Pure: the message's own part of a
 //! retry is `transition`'s, and whoever has the tables says what stands under a letter's key.
 
 use super::status::UNPURGE_FIRST;
 use super::{Act, ActRequest, Actor, File, Move, Note, Redriven, Retry, Status, next_status};
 use crate::error::Refusal;
+use crate::failure::Reason;
 use crate::ids::MessageId;
 use crate::lifecycle::State;
 use crate::limits;
 use crate::message::{Slip, printable, sane};
+use crate::poison::Release;
 use crate::policy::QueuePolicy;
 use crate::revision::may_change;
 use crate::store::KeyState;
@@ -236,8 +238,10 @@ impl File {
                 }
                 self.redrives = redrives.saturating_add(1);
                 self.redriven = Some(Redriven { at: now, by: by.name.clone(), to: retry.queue.clone() });
+                self.operation = None;
             }
             Act::PullBack => {
+                self.operation = None;
                 self.redrives = before.redrives.saturating_sub(1);
                 self.redriven = None;
             }
@@ -367,11 +371,179 @@ impl File {
         Ok(Self { resolution: Some("retried".into()), ..self.moved(Status::Resolved, policy, by, now) })
     }
 
+    /// Where it goes when its quarantine ends. Only poison goes back to work by itself, where its queue says
+    /// so, and only a few times: who comes back again and again is for a person.
+    #[must_use]
+    pub fn released_to(&self, policy: &QueuePolicy) -> Release {
+        let again = self.redrives < limits::AUTO_RELEASES_MAX && self.erased.is_none();
+        match (policy.poison.release, self.reason) {
+            (Release::Queue, Reason::Poison) if again => Release::Queue,
+            (Release::Queue | Release::Review, _) => Release::Review,
+        }
+    }
+
+    /// Whether the letter may go to another store: nobody works on it and nothing here waits for it.
+    ///
+    /// # Errors
+    /// A refusal that says what keeps it.
+    pub fn may_leave(&self, id: MessageId, version: u64, now: Time) -> Result<(), Refusal> {
+        if self.version != version {
+            return Err(Refusal::VersionConflict { id, expected: version, actual: self.version });
+        }
+        if let (Some(worker), Some(until)) = (&self.consumer, self.consumer_until)
+            && until > now
+        {
+            return Err(Refusal::LetterLeased { id, worker: worker.clone(), until });
+        }
+        let stays = |hint: &str| {
+            let act = "hand over".to_owned();
+            Err(Refusal::WrongStatus { id, status: self.status, act, hint: hint.to_owned() })
+        };
+        match self.status {
+            Status::Retrying => {
+                stays("it was sent back to work; wait until the message is done or dies again")
+            }
+            Status::Pending | Status::Review | Status::Quarantined if self.holds_key => {
+                stays("its ordering key is held here until it is closed")
+            }
+            Status::Purged => stays(UNPURGE_FIRST),
+            Status::Pending | Status::Review | Status::Quarantined | Status::Resolved | Status::Abandoned => {
+                Ok(())
+            }
+        }
+    }
+
+    /// Where its message is, as long as it is not being retried.
+    #[must_use]
+    pub const fn state(&self) -> State {
+        match self.status {
+            Status::Purged => State::Purged,
+            Status::Pending
+            | Status::Retrying
+            | Status::Review
+            | Status::Quarantined
+            | Status::Resolved
+            | Status::Abandoned => State::Dead,
+        }
+    }
+
+    /// Whether a dead-letter consumer may lease it now.
+    #[must_use]
+    pub fn leasable(&self, now: Time) -> bool {
+        let open = match self.status {
+            Status::Pending => true,
+            Status::Retrying
+            | Status::Review
+            | Status::Quarantined
+            | Status::Resolved
+            | Status::Abandoned
+            | Status::Purged => false,
+        };
+        let awake = self.available_at <= now && self.snoozed_until.is_none_or(|until| until <= now);
+        open && awake && self.erased.is_none() && self.consumer_until.is_none_or(|until| until <= now)
+    }
+
+    /// Whether the letter may be sent back as it stands.
+    #[must_use]
+    pub const fn eligible(&self) -> bool {
+        match self.status {
+            Status::Pending => {
+                self.erased.is_none() && !matches!(self.reason, Reason::Permanent | Reason::Undecodable)
+            }
+            Status::Retrying
+            | Status::Review
+            | Status::Quarantined
+            | Status::Resolved
+            | Status::Abandoned
+            | Status::Purged => false,
+        }
+    }
+
     fn note(&mut self, actor: &Actor, now: Time) {
         let text = actor.reason.clone().unwrap_or_default();
         self.notes.push(Note { at: now, by: actor.name.clone(), text });
         if self.notes.len() > limits::NOTES_MAX {
             self.notes.remove(0);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::QueueName;
+    use crate::message::{NewMessage, Payload, Priority};
+
+    const NOW: Time = Time::from_millis(1_000_000);
+
+    fn slip(key: Option<&str>) -> Slip {
+        let new = NewMessage::new(MessageId::new(1, [1; 10]), "a".parse().unwrap(), Payload::default());
+        let new = NewMessage { key: key.map(str::to_owned), ..new };
+        (&new.accept(&QueuePolicy::default(), 1, NOW)).into()
+    }
+
+    #[test]
+    fn what_stands_under_the_key_decides_whether_a_letter_runs() {
+        let (own, other) = (MessageId::new(1, [1; 10]), MessageId::new(2, [2; 10]));
+        for state in State::ALL {
+            for id in [own, other] {
+                let holder = Some(KeyState { id, state: *state });
+                let said = Retry::default().runs(&slip(Some("k")), holder);
+                let on_its_way = matches!(state, State::Scheduled | State::Ready | State::Leased);
+                match (state, on_its_way && id == other) {
+                    (State::Done, _) => assert_eq!(said, Ok(false), "{state}"),
+                    (_, true) => {
+                        assert_eq!(said, Err(Refusal::KeyInUse { id: own, key: "k".into(), by: other }));
+                    }
+                    (_, false) => assert_eq!(said, Ok(true), "{state}"),
+                }
+                let force = Retry { force: true, ..Retry::default() };
+                assert_eq!(force.runs(&slip(Some("k")), holder), Ok(true), "{state}");
+                assert_eq!(Retry::default().runs(&slip(None), holder), Ok(true), "{state}");
+            }
+        }
+        assert_eq!(Retry::default().runs(&slip(Some("k")), None), Ok(true), "nobody has the key any more");
+    }
+
+    #[test]
+    fn the_home_of_a_message_is_where_it_was_first_enqueued() {
+        let to = |name: &str| Retry { queue: Some(name.parse().unwrap()), ..Retry::default() };
+        let name = |name: &str| -> QueueName { name.parse().unwrap() };
+        let b = slip(None).sent_back(&to("b"));
+        assert_eq!((&b.queue, b.home()), (&name("b"), &name("a")));
+        let c = b.sent_back(&to("c"));
+        assert_eq!((&c.queue, c.home()), (&name("c"), &name("a")));
+        let again = c.sent_back(&Retry::default());
+        assert_eq!((&again.queue, again.home()), (&name("c"), &name("a")));
+        let home = c.sent_back(&to("a"));
+        assert_eq!((&home.queue, &home.origin), (&name("a"), &None));
+        let urgent = Retry { priority: Some(Priority::High), max_attempts: Some(7), ..Retry::default() };
+        let changed = slip(None).sent_back(&urgent);
+        assert_eq!((changed.priority, changed.terms.max_attempts), (Priority::High, Some(7)));
+        let kept = changed.sent_back(&Retry::default());
+        assert_eq!((kept.priority, kept.terms.max_attempts), (Priority::High, Some(7)));
+    }
+
+    #[test]
+    fn an_act_reads_back_from_its_json() {
+        let until = NOW.plus(Span::from_secs(5));
+        let acts = [
+            (Act::retry(), r#"{"act":"retry"}"#),
+            (Act::PullBack, r#"{"act":"pull_back"}"#),
+            (Act::Hold { on: true }, r#"{"act":"hold","on":true}"#),
+            (Act::Snooze { until }, r#"{"act":"snooze","until":"1970-01-01T00:16:45.000Z"}"#),
+            (Act::Assign { to: None }, r#"{"act":"assign","to":null}"#),
+            (Act::Move { dlq: "d".parse().unwrap() }, r#"{"act":"move","dlq":"d"}"#),
+        ];
+        for (act, json) in acts {
+            assert_eq!(serde_json::to_string(&act).unwrap(), json);
+            assert_eq!(serde_json::from_str::<Act>(json).unwrap(), act);
+        }
+        let old = r#"{"act":"retry","at":"1970-01-01T00:16:45.000Z"}"#;
+        assert_eq!(
+            serde_json::from_str::<Act>(old).unwrap(),
+            Act::retry_at(until),
+            "as it was written before"
+        );
     }
 }

@@ -92,6 +92,7 @@ const fn parts_of(field: &Field) -> (bool, bool) {
         | Field::Owner
         | Field::Held
         | Field::Snoozed
+        | Field::Edited
         | Field::Failures
         | Field::Age
         | Field::Died

@@ -166,6 +166,7 @@ impl<'a> Subject<'a> {
                 let asleep = |l: &DeadLetter| l.file.snoozed_until.is_some_and(|until| until > self.now);
                 self.on_file(|l| Found::Name(yes_or_no(asleep(l))))
             }
+            Field::Edited => self.on_file(|l| Found::Name(yes_or_no(!l.file.edits.is_empty()))),
             Field::Died => self.on_file(|l| Found::time(Some(l.file.dead_at))),
         }
     }

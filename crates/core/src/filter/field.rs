@@ -59,6 +59,8 @@ pub enum Field {
     Failed,
     /// `enqueued`: when it was first accepted.
     Enqueued,
+    /// `edited`: whether what the letter says was changed, `yes` or `no`.
+    Edited,
     /// `worker`: whoever holds it, or worked on a kept failure.
     Worker,
     /// `host`: where a kept failure happened.
@@ -90,7 +92,7 @@ pub enum Field {
 }
 
 /// Every field that is named by one word.
-pub(super) const NAMED: [Field; 35] = [
+pub(super) const NAMED: [Field; 36] = [
     Field::Id,
     Field::Queue,
     Field::Dlq,
@@ -113,6 +115,7 @@ pub(super) const NAMED: [Field; 35] = [
     Field::Owner,
     Field::Held,
     Field::Snoozed,
+    Field::Edited,
     Field::Died,
     Field::Failed,
     Field::Enqueued,
@@ -196,6 +199,7 @@ impl Field {
             Self::Owner => "owner",
             Self::Held => "held",
             Self::Snoozed => "snoozed",
+            Self::Edited => "edited",
             Self::Died => "died",
             Self::Failed => "failed",
             Self::Enqueued => "enqueued",
@@ -228,7 +232,7 @@ impl Field {
             Self::Category => Shape::OneOf(Category::ALL.iter().map(|v| v.name()).collect()),
             Self::Severity => Shape::OneOf(Severity::ALL.iter().map(|v| v.name()).collect()),
             Self::Priority => Shape::OneOf(Priority::ALL.iter().map(|v| v.name()).collect()),
-            Self::Held | Self::Snoozed => Shape::OneOf(vec!["yes", "no"]),
+            Self::Held | Self::Snoozed | Self::Edited => Shape::OneOf(vec!["yes", "no"]),
             Self::Signature => Shape::Signature,
             Self::Attempts | Self::Deliveries | Self::Generation | Self::Redrives | Self::Failures => {
                 Shape::Number
@@ -268,6 +272,7 @@ impl Field {
                 | Self::Owner
                 | Self::Held
                 | Self::Snoozed
+                | Self::Edited
                 | Self::Died
         )
     }

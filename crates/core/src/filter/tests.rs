@@ -213,6 +213,7 @@ const MISSES: &[&str] = &[
     "payload.order.paid>0",
     "payload.order.lines.2.sku:*",
     "payload:nope",
+    "edited:yes",
     "payload!=dotted",
     "host:h version:1",
     "not queue:payments",
@@ -499,6 +500,24 @@ fn narrowing_is_sql_without_any_text_of_the_filter() {
     assert_eq!(by_id.params, [Param::Blob(id().to_bytes().to_vec())]);
     let evil = narrowed(r#"kind:"x'); DROP TABLE letters; --" key:*';--* type:a';*"#);
     assert!(!evil.sql.contains(['\'', ';']), "{}", evil.sql);
+}
+
+#[test]
+fn stars_cost_no_more_than_the_text() {
+    let mut letter = letter();
+    letter.error.message = "a".repeat(limits::ERROR_MESSAGE_BYTES_MAX);
+    letter.message.envelope.payload.bytes = vec![b'a'; 8 * limits::SEARCH_PAYLOAD_BYTES_MAX];
+    let stars = "a*".repeat(1_000);
+    for text in [format!("error:{stars}b"), format!("payload:{stars}b"), format!("type:{stars}b")] {
+        // Trying every place for every star would not end.
+        assert!(!Filter::parse(&text).unwrap().matches_letter(&letter, NOW));
+    }
+    let every = vec!["payload:b"; limits::FILTER_TERMS_MAX].join(" or ");
+    assert!(!Filter::parse(&every).unwrap().matches_letter(&letter, NOW));
+    let huge = Filter::parse(&"a or ".repeat(20_000)).unwrap_err();
+    assert_eq!((huge.at, huge.to_string().contains("longer than 4096")), (limits::FILTER_BYTES_MAX, true));
+    letter.message.envelope.payload.bytes.extend(b"beyond");
+    assert!(!Filter::parse("payload:beyond").unwrap().matches_letter(&letter, NOW), "only the first part");
 }
 
 /// A random combination of right filters, as text and as what it must come to.

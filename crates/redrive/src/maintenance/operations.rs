@@ -1,24 +1,25 @@
-//! Ends operations that code began and did not live to end. Those of people are left alone: whoever pressed
-//! Ctrl-C may have meant it, and is told how to go on.
+//! Goes on with operations that nobody moves: whoever began one may be gone, and a redrive at a rate takes hours.
+//! What a person paused stays paused; whoever wants one to stop says so.
 
 use super::{Chore, Done};
 use crate::pace::ask;
-use crate::replay::SOURCE;
 use async_trait::async_trait;
 use redrive_core::error::Error;
 use redrive_core::ids::OperationId;
-use redrive_core::operation::{Operation, Stage};
+use redrive_core::operation::{Operation, Outcomes, Stage};
 use redrive_core::query::PageRequest;
 use redrive_core::store::Store;
 use redrive_core::time::Span;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// How far an operation was when it was last seen.
-type Standing = (u64, u64, u64);
+type Standing = (Stage, u64, u64, Outcomes);
 
-/// Goes on with operations of the library that stood still from one look to the next. A step is one commit and
-/// takes the members that wait, so going on beside somebody who is only slow does nothing twice.
+/// Drives operations that stood still from one look to the next. A step is one commit, takes the members that wait
+/// and keeps to the rate that is on record, so going on beside somebody who is only slow does nothing twice.
 #[derive(Debug)]
 pub struct ResumeOperations {
     every: Span,
@@ -26,9 +27,9 @@ pub struct ResumeOperations {
 }
 
 impl Default for ResumeOperations {
-    /// Looks every minute.
+    /// Looks every two seconds: that is how long a redrive stands still when its driver is gone.
     fn default() -> Self {
-        Self::every(Span::from_secs(60))
+        Self::every(Span::from_secs(2))
     }
 }
 
@@ -45,22 +46,28 @@ impl ResumeOperations {
         let before = std::mem::take(&mut *seen);
         let mut still = Vec::new();
         for operation in operations {
-            let standing = (operation.frozen_to, operation.members, operation.succeeded + operation.skipped);
-            if before.get(&operation.id) == Some(&standing) {
+            if before.get(&operation.id) == Some(&standing(operation)) {
                 still.push(operation.id);
             }
-            seen.insert(operation.id, standing);
+            seen.insert(operation.id, standing(operation));
         }
         still
     }
+
+    fn remember(&self, operation: &Operation) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.insert(operation.id, standing(operation));
+    }
+}
+
+fn standing(operation: &Operation) -> Standing {
+    (operation.stage, operation.frozen_to, operation.undone_to, operation.outcomes)
 }
 
 /// Operations that are looked at: the latest; older ones that still run were seen when they were young.
 const LATEST: usize = 200;
-
-fn is_ours(operation: &Operation) -> bool {
-    operation.actor.source == SOURCE && matches!(operation.stage, Stage::Freezing | Stage::Running)
-}
+/// How long one pass drives before it looks around again.
+const TURN: Duration = Duration::from_secs(1);
 
 #[async_trait]
 impl Chore for ResumeOperations {
@@ -74,17 +81,26 @@ impl Chore for ResumeOperations {
 
     async fn pass(&self, store: &dyn Store) -> Result<Done, Error> {
         let mut latest = ask(store.operations(PageRequest::first(LATEST))).await?.items;
-        latest.retain(is_ours);
-        let mut did = 0;
-        for id in self.still(&latest) {
-            tracing::info!(operation = %id, "going on with an operation that nobody moves");
-            loop {
+        latest.retain(|operation| operation.stage.is_moving());
+        let mut still = self.still(&latest);
+        let (end, mut did) = (Instant::now() + TURN, 0);
+        while !still.is_empty() && Instant::now() < end {
+            let mut nap = TURN;
+            let mut going = Vec::new();
+            for id in still {
+                let operation = ask(store.step(id)).await?;
                 did += 1;
-                if !is_ours(&ask(store.step(id)).await?) {
-                    break;
+                self.remember(&operation);
+                if operation.stage.is_moving() {
+                    nap = nap.min(operation.next_in.map_or(TURN, Span::to_std));
+                    going.push(id);
                 }
             }
+            still = going;
+            if !still.is_empty() {
+                tokio::time::sleep_until(end.min(Instant::now() + nap)).await;
+            }
         }
-        Ok(Done { did, more: false })
+        Ok(Done { did, more: !still.is_empty() })
     }
 }

@@ -5,10 +5,11 @@ use async_trait::async_trait;
 use redrive::core::auto_redrive::AutoRedrive;
 use redrive::core::dead_letter::{Act, ActRequest, Actor, Status};
 use redrive::core::error::{Error, StoreError, StoreErrorKind};
-use redrive::core::operation::{OperationSpec, Stage};
+use redrive::core::ids::OperationId;
+use redrive::core::operation::{Control, OperationSpec, Pace, Stage};
 use redrive::core::policy::QueuePolicy;
 use redrive::core::query::PageRequest;
-use redrive::core::store::{LeaseRequest, Store};
+use redrive::core::store::{LeaseRequest, Settle, Settlement, Store};
 use redrive::core::time::Span;
 use redrive::maintenance::{AutoRedriveLetters, Chore, Done, Maintenance, Reap, ResumeOperations, TrimAudit};
 use redrive::{Heartbeat, Runnable as _};
@@ -152,26 +153,36 @@ async fn the_audit_trail_is_trimmed_when_asked_for() {
 }
 
 #[tokio::test]
-async fn operations_of_code_are_ended_and_those_of_people_are_not() {
+async fn operations_that_nobody_moves_are_gone_on_with_and_paused_ones_are_not() {
     let store = redrive::memory();
     for n in 0..3 {
         dead(&*store, "q", &json!(n)).await;
     }
-    let begin = async |source: &str| {
-        let actor = Actor::new("x", source);
-        let id = redrive::core::ids::OperationId::new(redrive::new_id());
-        let (act, filter) = (Act::retry(), "queue:q".parse().unwrap());
-        store.start(OperationSpec { id, act, filter, bound: None, actor }).await.unwrap().id
+    let begin = async |pace: Pace| {
+        let id = OperationId::new(redrive::new_id());
+        let spec = OperationSpec::new(id, Act::retry(), "queue:q".parse().unwrap(), Actor::new("x", "cli"));
+        store.start(OperationSpec { pace, ..spec }).await.unwrap().id
     };
-    let (ours, theirs) = (begin("library").await, begin("cli").await);
+    let paused = begin(Pace::default()).await;
+    store.control(paused, Control::Pause, Actor::new("x", "cli")).await.unwrap();
+    let left = begin(Pace { in_flight: Some(1), ..Pace::default() }).await;
     let chore = ResumeOperations::every(MS);
     assert_eq!(chore.pass(&*store).await.unwrap().did, 0, "first it only looks");
-    store.step(ours).await.unwrap();
+    store.step(left).await.unwrap();
     assert_eq!(chore.pass(&*store).await.unwrap().did, 0, "somebody moves it");
-    assert!(chore.pass(&*store).await.unwrap().did > 0, "nobody does");
-    let stage = async |id| store.operation(id).await.unwrap().stage;
-    assert_eq!((stage(ours).await, stage(theirs).await), (Stage::Done, Stage::Freezing));
-    assert_eq!(take(&*store, "q").await.message.generation, 2);
+    let done = chore.pass(&*store).await.unwrap();
+    assert!(done.did > 0 && done.more, "nobody does, and there is more to send");
+    let at = async |id| store.operation(id).await.unwrap();
+    assert_eq!((at(left).await.outcomes.running, at(paused).await.stage), (1, Stage::Paused));
+    for _ in 0..3 {
+        let taken = take(&*store, "q").await;
+        assert_eq!(taken.message.generation, 2);
+        let ack = Settlement { token: taken.token, what: Settle::Ack };
+        store.settle(vec![ack]).await.unwrap().remove(0).unwrap();
+        chore.pass(&*store).await.unwrap();
+    }
+    assert_eq!((at(left).await.stage, at(left).await.outcomes.succeeded), (Stage::Done, 3));
+    assert_eq!(at(paused).await.stage, Stage::Paused, "a person paused it, a person resumes it");
 }
 
 /// A chore whose store is away for a while.

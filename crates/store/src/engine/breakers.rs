@@ -120,6 +120,18 @@ impl<T: Tables> Engine<T> {
         self.with_breaker(&at, rules, now, |breaker| breaker.grant(now))
     }
 
+    /// What holds back a message of this slip, in words, if its breaker does.
+    pub(super) fn breaker_holds(&mut self, slip: &Slip, now: Time) -> Kept<Option<String>> {
+        let row = self.queues()?.get(&slip.queue);
+        let Some(rules) = row.and_then(|row| row.policy.breaker.clone()) else { return Ok(None) };
+        let Some(at) = rules.key.of(slip).map(|key| (slip.queue.clone(), key)) else { return Ok(None) };
+        let stance = self.breakers()?.get(&at).map_or(Stance::Free, |breaker| breaker.stance(&rules, now));
+        Ok(match stance {
+            Stance::Held(_) => Some(format!("the breaker of queue {} is open for {}", at.0, at.1)),
+            Stance::Free | Stance::Probing(_) => None,
+        })
+    }
+
     /// Tells the breaker how a delivery ended.
     pub(super) fn signal(
         &mut self,

@@ -69,6 +69,7 @@ impl<T: Tables> Engine<T> {
         let slip = &letter.slip;
         let Some(file) = letter.file.erase(request, slip.size, envelope, now)? else { return Ok(None) };
         self.tables.drop_revisions(slip)?;
+        self.tables.text_erased(letter)?;
         let mut rest = match envelope {
             Some(envelope) => as_new(&envelope.clone().emptied()),
             None => NewMessage::new(slip.id, slip.queue.clone(), redrive_core::message::Payload::default()),

@@ -10,11 +10,12 @@ use redrive_core::dead_letter::{
 };
 use redrive_core::error::{Error, Outcome, Refusal};
 use redrive_core::failure::Failure;
-use redrive_core::ids::{LeaseToken, MessageId};
+use redrive_core::ids::{LeaseToken, MessageId, OperationId};
 use redrive_core::lifecycle::{Command, Final, Life, Phase, State, transition};
 use redrive_core::limits;
 use redrive_core::message::{NewMessage, Slip};
 use redrive_core::metrics::{self, Event, Timer};
+use redrive_core::operation::MemberOutcome;
 use redrive_core::policy::QueuePolicy;
 use redrive_core::progress::Progress;
 use redrive_core::store::{
@@ -71,6 +72,17 @@ impl<T: Tables> Engine<T> {
         request: &ActRequest,
         now: Time,
     ) -> Outcome<LetterState> {
+        self.act_for(letter, request, None, now)
+    }
+
+    /// The same on behalf of an operation.
+    pub(super) fn act_for(
+        &mut self,
+        letter: &Letter,
+        request: &ActRequest,
+        operation: Option<OperationId>,
+        now: Time,
+    ) -> Outcome<LetterState> {
         if request.act.is_content() {
             return self.change_content(letter, request, now);
         }
@@ -81,12 +93,18 @@ impl<T: Tables> Engine<T> {
         match &request.act {
             Act::Retry(retry) => {
                 if retry.runs(slip, self.key_holder(slip, now)?)? {
+                    file.operation = operation;
                     self.revive(&letter, retry, now)?;
                 } else {
                     file = letter.file.already_done(&policy, &request.actor, now);
                 }
             }
-            Act::PullBack => letter.life = self.pull_back(&letter, now)?,
+            Act::PullBack => {
+                letter.life = self.pull_back(&letter, now)?;
+                if let Some(operation) = letter.file.operation {
+                    self.settle_member(operation, letter.death, MemberOutcome::Undone, None, now)?;
+                }
+            }
             Act::Move { dlq } => self.check_drawer(dlq)?,
             Act::Purge => {
                 self.move_count(slip, Some(&Phase::Dead), &Phase::Over(Final::Purged))?;

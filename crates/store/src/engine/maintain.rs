@@ -97,6 +97,14 @@ impl<T: Tables> Engine<T> {
                 repaired += 1;
             }
         }
+        for (id, counted) in census.outcomes() {
+            let (members, counted) = (counted.sum(), *counted);
+            self.change_operation(*id, |operation| {
+                operation.members = members;
+                operation.outcomes = counted;
+            })?;
+            repaired += 1;
+        }
         repaired += self.repair_groups()?;
         let mut verification = census.verification;
         verification.repaired = repaired;

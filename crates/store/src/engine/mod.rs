@@ -18,7 +18,9 @@ pub(crate) mod export;
 pub(crate) mod lease;
 pub(crate) mod letters;
 mod maintain;
+mod members;
 mod operations;
+pub(crate) mod preview;
 pub(crate) mod reads;
 pub(crate) mod replies;
 pub(crate) mod settle;
@@ -34,15 +36,17 @@ use redrive_core::audit::{self, AuditEntry, AuditKey, AuditRow};
 use redrive_core::dead_letter::Status;
 use redrive_core::error::{Error, Outcome, Refusal, StoreError};
 use redrive_core::group::{LeafCount, LeafKey};
-use redrive_core::ids::{GroupId, QueueName};
+use redrive_core::ids::{GroupId, OperationId, QueueName};
 use redrive_core::limits;
 use redrive_core::metrics::{Event, Tallies, TallyKey};
+use redrive_core::operation::Operation;
 use redrive_core::poison::{Isolation, Standing};
 use redrive_core::scheduler::Scheduler;
 use redrive_core::signature::Tree;
 use redrive_core::time::Time;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use tables::{DrawerCounts, Heads, Kept, QueueRow, Tables};
 
 /// What a store does inside a commit.
@@ -60,6 +64,8 @@ pub(crate) struct Engine<T> {
     tree: Option<Tree>,
     /// Suspects run alone.
     isolation: Isolation,
+    /// How many wait for a commit, the one that is being served included; a long verb makes room for the others.
+    pub(crate) crowd: Arc<AtomicUsize>,
     /// Whether this commit may have made work leasable.
     pub(crate) woke: bool,
     /// Audit rows that a deliberate bug keeps out of the commit they belong to; empty otherwise.
@@ -84,10 +90,14 @@ struct Cache {
     groups: lives::Groups,
     tallies: Option<Tallies>,
     tallies_changed: BTreeSet<TallyKey>,
+    operations: HashMap<OperationId, Operation>,
+    operations_changed: BTreeSet<OperationId>,
 }
 
 /// Leaf counters kept in memory between commits; beyond it they are read again.
 const LEAF_CACHE_MAX: usize = 100_000;
+/// Operations kept in memory between commits, likewise.
+const OPERATION_CACHE_MAX: usize = 1_000;
 
 impl<T: Tables> Engine<T> {
     pub(crate) fn new(tables: T, entropy: Arc<dyn Entropy>, audit_key: AuditKey) -> Self {
@@ -102,6 +112,7 @@ impl<T: Tables> Engine<T> {
             breakers: Breakers::default(),
             tree: None,
             isolation: Isolation::default(),
+            crowd: Arc::default(),
             woke: false,
             late_audit: Vec::new(),
         }
@@ -152,6 +163,14 @@ impl<T: Tables> Engine<T> {
                     self.tables.put_tally(&key, tally)?;
                 }
             }
+        }
+        for id in std::mem::take(&mut cache.operations_changed) {
+            if let Some(operation) = cache.operations.get(&id) {
+                self.tables.put_operation(operation)?;
+            }
+        }
+        if cache.operations.len() > OPERATION_CACHE_MAX {
+            cache.operations.clear();
         }
         if cache.standings.len() > LEAF_CACHE_MAX {
             cache.standings.clear();

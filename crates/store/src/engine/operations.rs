@@ -1,95 +1,107 @@
-//! Operations and the small key-value space: bulk acts in chunks over frozen members, one commit each.
+//! Operations and the small key-value space: bulk acts in chunks over frozen members, one commit each. Where an
+//! operation is and how many it may send is [`redrive_core::operation`]'s to say; what happens to one member is in
+//! [`super::members`].
 
 use super::Engine;
 use super::tables::Tables;
 use redrive_core::audit::AuditEntry;
-use redrive_core::dead_letter::{Act, ActRequest, Actor, Status};
-use redrive_core::error::{Error, Outcome, Refusal};
-use redrive_core::ids::{MessageId, OperationId};
+use redrive_core::dead_letter::Actor;
+use redrive_core::error::{Outcome, Refusal};
+use redrive_core::ids::OperationId;
 use redrive_core::limits;
-use redrive_core::operation::{Control, MemberOutcome, Operation, OperationSpec, Stage};
+use redrive_core::operation::{Control, Operation, OperationSpec, Stage, possible_from, token};
 use redrive_core::store::KvEntry;
-use redrive_core::time::Time;
+use redrive_core::time::{Span, Time};
+use std::time::Instant;
+
+/// Steps that others had to wait for leave them this many times as long: a quarter of the writer's time is theirs.
+const QUIET_TIMES: u64 = 3;
 
 impl<T: Tables> Engine<T> {
     /// Starts an operation, once.
     pub(crate) fn start(&mut self, spec: &OperationSpec, now: Time) -> Outcome<Operation> {
         spec.actor.check()?;
-        if let Some(known) = self.tables.operation(spec.id)? {
-            return Ok(known);
+        if let Some(known) = self.known_operation(spec.id)? {
+            return Ok(known.told(Span::ZERO, now));
         }
-        if matches!(spec.act, Act::Note | Act::Quarantine { .. } | Act::Edit(_)) {
-            let why = format!("{} is not done in bulk; act on single letters", spec.act.name());
-            return Err(Refusal::invalid("act", why).into());
+        spec.check()?;
+        if let Some(shown) = &spec.token
+            && *shown != token(&self.audit_key, &spec.act, &spec.filter, spec.bound.unwrap_or(0))
+        {
+            let why =
+                "it is not of a preview of this act, filter and bound; look again and start what you saw";
+            return Err(Refusal::invalid("token", why).into());
         }
         let last_death = self.heads()?.death;
         let operation = Operation::start(spec, last_death, now);
         self.tables.add_operation(&operation)?;
         let entry = AuditEntry::new(now, &spec.actor, "start", spec.id, 0);
         self.record(entry.with_detail(spec.filter.text()))?;
-        Ok(operation)
+        Ok(operation.told(Span::ZERO, now))
     }
 
-    fn operation_of(&mut self, id: OperationId) -> Outcome<Operation> {
-        self.tables.operation(id)?.ok_or_else(|| Refusal::NoSuchOperation { id }.into())
+    fn known_operation(&mut self, id: OperationId) -> Outcome<Option<&mut Operation>> {
+        if !self.cache.operations.contains_key(&id)
+            && let Some(operation) = self.tables.operation(id)?
+        {
+            self.cache.operations.insert(id, operation);
+        }
+        Ok(self.cache.operations.get_mut(&id))
+    }
+
+    /// An operation as it stands in this commit.
+    pub(super) fn operation_of(&mut self, id: OperationId) -> Outcome<&mut Operation> {
+        self.known_operation(id)?.ok_or_else(|| Refusal::NoSuchOperation { id }.into())
+    }
+
+    /// Changes an operation; it is written with this commit if that made a difference.
+    pub(super) fn change_operation<R>(
+        &mut self,
+        id: OperationId,
+        change: impl FnOnce(&mut Operation) -> R,
+    ) -> Outcome<R> {
+        let operation = self.operation_of(id)?;
+        let before = operation.clone();
+        let result = change(operation);
+        if before != *operation {
+            self.cache.operations_changed.insert(id);
+        }
+        Ok(result)
     }
 
     /// Does one chunk of an operation's work.
     pub(crate) fn step(&mut self, id: OperationId, now: Time) -> Outcome<Operation> {
-        let mut operation = self.operation_of(id)?;
-        match operation.stage {
-            Stage::Freezing => self.freeze(&mut operation, now)?,
-            Stage::Running => self.run(&mut operation, now)?,
-            Stage::Paused | Stage::Done | Stage::Cancelled => return Ok(operation),
-        }
-        self.tables.put_operation(&operation)?;
-        Ok(operation)
+        let began = Instant::now();
+        let stage = self.change_operation(id, |operation| {
+            operation.advance(now);
+            operation.stage
+        })?;
+        let disturbs = match stage {
+            Stage::Freezing => self.freeze(id, now)?,
+            Stage::Canary | Stage::Ramping | Stage::Running => self.send_members(id, now)?,
+            Stage::Undoing => self.take_back(id, now)?,
+            Stage::Observing
+            | Stage::Settling
+            | Stage::Paused
+            | Stage::Done
+            | Stage::Cancelled
+            | Stage::Undone => false,
+        };
+        let took = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX).max(1);
+        let quiet = if disturbs { Span::from_millis(took).times(QUIET_TIMES) } else { Span::ZERO };
+        Ok(self.operation_of(id)?.told(quiet, now))
     }
 
-    fn freeze(&mut self, operation: &mut Operation, now: Time) -> Outcome<()> {
-        let anybody = MessageId::from_bytes([0; 16]);
-        let legal = |status: &Status| operation.act.next_status(anybody, *status).is_ok();
-        let statuses: Vec<Status> = Status::ALL.iter().copied().filter(legal).collect();
+    fn freeze(&mut self, id: OperationId, now: Time) -> Outcome<bool> {
+        let operation = self.operation_of(id)?.clone();
+        let statuses = possible_from(&operation.act);
         let range = (operation.frozen_to, operation.bound);
-        let (id, filter) = (operation.id, operation.filter.clone());
-        let frozen = self.freeze_members(id, &filter, &statuses, range, limits::OPERATION_CHUNK, now)?;
-        operation.froze(frozen.members, frozen.frozen_to, frozen.exhausted);
-        Ok(())
-    }
-
-    fn run(&mut self, operation: &mut Operation, now: Time) -> Outcome<()> {
-        let (mut succeeded, mut skipped) = (0, 0);
-        for (position, member) in self.tables.waiting_members(operation.id, limits::OPERATION_CHUNK)? {
-            let request = ActRequest {
-                id: member.id,
-                act: operation.act.clone(),
-                actor: operation.actor.clone(),
-                expected_version: Some(member.version),
-            };
-            let acted = match self.tables.letter(member.id)? {
-                Some(letter) => match self.act_on(&letter, &request, now) {
-                    Ok(_) => Ok(self.group_operated(&letter, operation.id, now)?),
-                    Err(refused) => Err(refused),
-                },
-                None => Err(Refusal::NoSuchLetter { id: member.id }.into()),
-            };
-            let outcome = match acted {
-                Ok(()) => {
-                    succeeded += 1;
-                    MemberOutcome::Succeeded
-                }
-                Err(Error::Refused(_)) => {
-                    skipped += 1;
-                    MemberOutcome::Skipped
-                }
-                Err(Error::Store(error)) => return Err(error.into()),
-            };
-            self.tables.put_member(operation.id, position, outcome)?;
-        }
-        operation.ran(succeeded, skipped, now);
-        let (actor, act) = (&operation.actor, operation.act.name());
-        self.record(AuditEntry::new(now, actor, act, operation.id, succeeded))?;
-        Ok(())
+        let rows = limits::OPERATION_CHUNK;
+        let frozen = self.freeze_members(id, &operation.filter, &statuses, range, rows, now)?;
+        self.change_operation(id, |operation| {
+            operation.froze(frozen.members, frozen.frozen_to, frozen.exhausted, now);
+        })?;
+        Ok(self.others_wait())
     }
 
     /// Steers an operation.
@@ -101,16 +113,15 @@ impl<T: Tables> Engine<T> {
         now: Time,
     ) -> Outcome<Operation> {
         actor.check()?;
-        let mut operation = self.operation_of(id)?;
-        operation.control(control, now)?;
-        self.tables.put_operation(&operation)?;
-        let act = match control {
-            Control::Pause => "pause",
-            Control::Resume => "resume",
-            Control::Cancel => "cancel",
-        };
-        self.record(AuditEntry::new(now, actor, act, id, 0))?;
-        Ok(operation)
+        self.change_operation(id, |operation| operation.control(control, actor, now))??;
+        let entry = AuditEntry::new(now, actor, control.name(), id, 0);
+        self.record(match control {
+            Control::Rate(rate) => {
+                entry.with_detail(rate.map_or("no limit".to_owned(), |r| format!("{r}/s")))
+            }
+            Control::Pause | Control::Resume | Control::Cancel | Control::Undo => entry,
+        })?;
+        Ok(self.operation_of(id)?.told(Span::ZERO, now))
     }
 
     /// Compare-and-set on a small durable value.

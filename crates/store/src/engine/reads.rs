@@ -13,7 +13,7 @@ use redrive_core::lifecycle::State;
 use redrive_core::limits;
 use redrive_core::message::{Envelope, Message, Payload, Record, Slip};
 use redrive_core::metrics::{self, QueueStats, Stats, Tallies};
-use redrive_core::operation::{Member, Operation, Preview};
+use redrive_core::operation::{Member, Operation};
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Cursor, Page, PageRequest, Query};
 use redrive_core::revision::{Content, Revision};
@@ -213,14 +213,6 @@ pub(super) fn earlier_contents(tables: &dyn Reads, letter: &Letter) -> Kept<Vec<
     Ok(kept)
 }
 
-/// What an operation would touch.
-pub(crate) fn preview(tables: &dyn Reads, filter: &Filter, sample: usize, now: Time) -> Outcome<Preview> {
-    let bound = tables.heads()?.death;
-    let count = survey::survey(tables, filter, None, u64::MAX, now)?.count;
-    let sample = survey::sample(tables, filter, None, u64::MAX, sample.min(limits::PAGE_ITEMS_MAX), now)?;
-    Ok(Preview { count, sample, bound })
-}
-
 /// Everything that was counted, and the queues as they stand.
 pub(crate) fn stats(tables: &dyn Reads, now: Time) -> Outcome<Stats> {
     let mut open: BTreeMap<QueueName, i64> = BTreeMap::new();
@@ -335,6 +327,15 @@ pub(crate) fn verify(tables: &dyn Reads, key: &AuditKey, deep: bool) -> Outcome<
             if letter.file.body_hash.is_some() {
                 census.lineage(letter.slip.id, &letter.file, &tables.revision_numbers(&letter.slip)?);
             }
+        }
+    }
+    let mut before = u64::MAX;
+    loop {
+        let page = tables.operations_before(before, CHUNK)?;
+        let Some((last, _)) = page.last() else { break };
+        before = *last;
+        for (_, operation) in page {
+            census.operation(&operation, tables.member_counts(operation.id)?);
         }
     }
     let shown = tables.queues()?.into_iter().map(|(name, row)| (name, row.counts)).collect();

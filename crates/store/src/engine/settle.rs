@@ -15,6 +15,7 @@ use redrive_core::lifecycle::{Command, Effect, Final, Life, Phase, State, Transi
 use redrive_core::limits;
 use redrive_core::message::Slip;
 use redrive_core::metrics::Event;
+use redrive_core::operation::MemberOutcome;
 use redrive_core::poison::Indicators;
 use redrive_core::policy::{Override, QueuePolicy};
 use redrive_core::review::{Failed, Review, review};
@@ -297,7 +298,7 @@ impl<T: Tables> Engine<T> {
         failure: &Analysed,
         policy: &QueuePolicy,
         now: Time,
-    ) -> Kept<()> {
+    ) -> Outcome<()> {
         self.tables.drop_live(slip)?;
         let previous = if life.generation > 1 { self.tables.letter(slip.id)? } else { None };
         let file = File::of_death(
@@ -313,6 +314,10 @@ impl<T: Tables> Engine<T> {
         if let Some(old) = previous {
             self.tally(Event::RedriveFailed, &old.slip.queue, &[], 0, now)?;
             self.learn(&old, |lessons| lessons.redriven_failed += 1)?;
+            if let Some(id) = old.file.operation {
+                let (outcome, why) = self.came_back(old.file.leaf, file.leaf)?;
+                self.settle_member(id, old.death, outcome, why, now)?;
+            }
             self.count_drawer(&old.file.dlq, old.file.status, -1)?;
             self.count_leaf(leaf_key(&old.slip, old.file.leaf), |c| c.add(-1, 0, 0, now))?;
             if let Some(hot) = &mut self.hot {
@@ -332,7 +337,8 @@ impl<T: Tables> Engine<T> {
             hot.hold(slip, letter.file.holds_key);
         }
         self.woke = true;
-        self.tables.add_letter(&letter)
+        self.tables.add_letter(&letter)?;
+        Ok(())
     }
 
     /// A message is over: its rows go, its key remembers how.
@@ -391,6 +397,9 @@ impl<T: Tables> Engine<T> {
         let age = now.since(old.file.dead_at).as_millis();
         self.tally(Event::RedriveSucceeded, &old.slip.queue, &[], age, now)?;
         self.learn(&old, |lessons| lessons.redriven_ok += 1)?;
+        if let Some(id) = old.file.operation {
+            self.settle_member(id, old.death, MemberOutcome::Succeeded, None, now)?;
+        }
         old.life = Life { phase: Phase::Dead, ..life.clone() };
         self.replace_letter(&old, file, now)?;
         self.group_succeeded(old.file.leaf, now)?;

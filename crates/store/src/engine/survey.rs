@@ -10,7 +10,7 @@ use redrive_core::error::Outcome;
 use redrive_core::filter::{Filter, Needs};
 use redrive_core::ids::{GroupId, LeafId, OperationId, QueueName};
 use redrive_core::limits;
-use redrive_core::operation::{Member, MemberOutcome};
+use redrive_core::operation::Member;
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Cursor, Page, Query};
 use redrive_core::survey::{Facts, Survey};
@@ -110,39 +110,54 @@ pub(crate) fn survey(
     now: Time,
 ) -> Kept<Survey> {
     let filter = with_present_groups(tables, filter)?;
-    let mut ask = Ask {
-        filter: &filter,
-        statuses,
-        after: 0,
-        up_to: bound,
-        latest_first: false,
-        hits: CHUNK,
-        rows: usize::MAX,
-        until: None,
-        now,
-    };
+    let ask = all_of(&filter, statuses, bound, now);
     if let Some(survey) = tables.survey(&ask)? {
         return Ok(survey);
     }
-    let desk = Desk::new(tables, &filter, now)?;
     let mut groups: HashMap<LeafId, GroupId> = HashMap::new();
     let mut survey = Survey::default();
+    each_of(tables, ask, |letter| {
+        let leaf = letter.file.leaf;
+        let group = match groups.get(&leaf) {
+            Some(group) => *group,
+            None => tables.leaf(leaf)?.map_or(leaf, |leaf| leaf.group),
+        };
+        groups.insert(leaf, group);
+        survey.add(&facts(letter, group), now);
+        Ok(())
+    })?;
+    Ok(survey)
+}
+
+/// Shows every letter that matches, of those that died up to the bound, oldest death first.
+pub(crate) fn each(
+    tables: &dyn Reads,
+    filter: &Filter,
+    statuses: Option<&[Status]>,
+    bound: u64,
+    now: Time,
+    show: impl FnMut(&Letter) -> Kept<()>,
+) -> Kept<()> {
+    let filter = with_present_groups(tables, filter)?;
+    each_of(tables, all_of(&filter, statuses, bound, now), show)
+}
+
+fn all_of<'a>(filter: &'a Filter, statuses: Option<&'a [Status]>, up_to: u64, now: Time) -> Ask<'a> {
+    let (after, latest_first, until) = (0, false, None);
+    Ask { filter, statuses, after, up_to, latest_first, hits: CHUNK, rows: usize::MAX, until, now }
+}
+
+fn each_of(tables: &dyn Reads, mut ask: Ask<'_>, mut show: impl FnMut(&Letter) -> Kept<()>) -> Kept<()> {
+    let desk = Desk::new(tables, ask.filter, ask.now)?;
     loop {
         let found = tables.candidates(&ask)?;
         for letter in tables.letters_at(&found.deaths)? {
-            if !desk.matches(&filter, &letter)? {
-                continue;
+            if found.exact || desk.matches(ask.filter, &letter)? {
+                show(&letter)?;
             }
-            let leaf = letter.file.leaf;
-            let group = match groups.get(&leaf) {
-                Some(group) => *group,
-                None => tables.leaf(leaf)?.map_or(leaf, |leaf| leaf.group),
-            };
-            groups.insert(leaf, group);
-            survey.add(&facts(&letter, group), now);
         }
         if found.ended {
-            return Ok(survey);
+            return Ok(());
         }
         ask.after = found.reached;
     }
@@ -236,9 +251,7 @@ impl<T: Tables> Engine<T> {
         for letter in self.tables.letters_at(&deaths)? {
             // A letter that cannot be read cannot be judged by a filter: it is left for `doctor` to name.
             if unless_damaged(desk.matches(&filter, &letter))? == Some(true) {
-                let version = letter.file.version;
-                let member = Member { id: letter.slip.id, version, outcome: MemberOutcome::Waiting };
-                members.push((letter.death, member));
+                members.push((letter.death, Member::frozen(letter.slip.id, letter.file.version)));
             }
         }
         for (death, member) in &members {

@@ -14,7 +14,7 @@ use redrive_core::invariants::{Counts, Verification};
 use redrive_core::lifecycle::{Life, State};
 use redrive_core::message::{Envelope, NewMessage, Payload, Slip};
 use redrive_core::metrics::{Tally, TallyKey};
-use redrive_core::operation::{Member, MemberOutcome, Operation};
+use redrive_core::operation::{Member, MemberOutcome, Operation, Outcomes};
 use redrive_core::poison::Standing;
 use redrive_core::policy::QueuePolicy;
 use redrive_core::revision::Content;
@@ -83,6 +83,22 @@ pub(crate) struct Heads {
     pub(crate) death: u64,
     pub(crate) audit_n: u64,
     pub(crate) audit_seal: String,
+}
+
+/// A member on its way through an operation.
+pub(crate) struct FrozenMember {
+    /// The death of its letter when it was frozen.
+    pub(crate) position: u64,
+    pub(crate) member: Member,
+    pub(crate) letter: Option<Letter>,
+}
+
+/// What became of a member.
+pub(crate) struct Fate {
+    pub(crate) outcome: MemberOutcome,
+    /// The version of its letter, when the operation changed it.
+    pub(crate) version: Option<u64>,
+    pub(crate) why: Option<String>,
 }
 
 /// Which letters are looked for, and how much may be looked at.
@@ -269,7 +285,16 @@ pub(crate) trait Reads {
     fn operation(&self, id: OperationId) -> Kept<Option<Operation>>;
     fn operations_before(&self, position: u64, limit: usize) -> Kept<Vec<(u64, Operation)>>;
     fn members_after(&self, id: OperationId, position: u64, limit: usize) -> Kept<Vec<(u64, Member)>>;
-    fn waiting_members(&self, id: OperationId, limit: usize) -> Kept<Vec<(u64, Member)>>;
+    /// Members with this outcome after a position, each with its letter if that still lies where it was frozen.
+    fn members_with(
+        &self,
+        id: OperationId,
+        outcome: MemberOutcome,
+        position: u64,
+        limit: usize,
+    ) -> Kept<Vec<FrozenMember>>;
+    /// The members of an operation by outcome, counted.
+    fn member_counts(&self, id: OperationId) -> Kept<Outcomes>;
 
     fn audit_before(&self, n: u64, limit: usize) -> Kept<Vec<AuditRow>>;
     fn audit_after(&self, n: u64, limit: usize) -> Kept<Vec<AuditRow>>;
@@ -337,6 +362,11 @@ pub(crate) trait Tables: Reads {
         let _ = id;
         Ok(())
     }
+    /// Takes the text of a letter out of the index at once: it was erased. Nothing where there is no index.
+    fn text_erased(&mut self, letter: &Letter) -> Kept<()> {
+        let _ = letter;
+        Ok(())
+    }
     /// Puts a batch into the text index, unless another has moved it on meanwhile; says how many entries it made.
     fn put_text(&mut self, batch: &TextBatch) -> Kept<u64> {
         let _ = batch;
@@ -358,10 +388,10 @@ pub(crate) trait Tables: Reads {
     fn add_operation(&mut self, operation: &Operation) -> Kept<()>;
     fn put_operation(&mut self, operation: &Operation) -> Kept<()>;
     fn add_member(&mut self, id: OperationId, position: u64, member: &Member) -> Kept<()>;
+    fn put_member(&mut self, id: OperationId, position: u64, fate: &Fate) -> Kept<()>;
     /// Writes down the letters that are asked for as waiting members, oldest first, if the tables can tell them
     /// exactly without opening any. Nothing when every letter must be looked at.
     fn freeze(&mut self, id: OperationId, ask: &Ask<'_>) -> Kept<Option<Frozen>>;
-    fn put_member(&mut self, id: OperationId, position: u64, outcome: MemberOutcome) -> Kept<()>;
 
     fn add_audit(&mut self, row: &AuditRow) -> Kept<()>;
     /// Removes the rows up to this one.

@@ -1,8 +1,8 @@
 //! Tables as ordered maps.
 
 use crate::engine::tables::{
-    Ask, BreakerAt, Candidates, DrawerCounts, Frozen, Heads, Kept, KeyRow, Letter, Live, QueueRow, Reads,
-    Stored, Tables,
+    Ask, BreakerAt, Candidates, DrawerCounts, Fate, Frozen, FrozenMember, Heads, Kept, KeyRow, Letter, Live,
+    QueueRow, Reads, Stored, Tables,
 };
 use redrive_core::audit::{AuditRow, ORIGIN};
 use redrive_core::breaker::Breaker;
@@ -16,7 +16,7 @@ use redrive_core::lifecycle::{Life, Phase};
 use redrive_core::limits;
 use redrive_core::message::{Envelope, NewMessage, Payload, Slip};
 use redrive_core::metrics::{Tally, TallyKey};
-use redrive_core::operation::{Member, MemberOutcome, Operation};
+use redrive_core::operation::{Member, MemberOutcome, Operation, Outcomes};
 use redrive_core::poison::Standing;
 use redrive_core::revision::Content;
 use redrive_core::store::KvEntry;
@@ -301,10 +301,29 @@ impl Reads for Maps {
         Ok(self.members.range(range).take(limit).map(|((_, n), m)| (*n, m.clone())).collect())
     }
 
-    fn waiting_members(&self, id: OperationId, limit: usize) -> Kept<Vec<(u64, Member)>> {
-        let all = self.members.range((id, 0)..=(id, u64::MAX));
-        let waiting = all.filter(|(_, m)| m.outcome == MemberOutcome::Waiting);
-        Ok(waiting.take(limit).map(|((_, n), m)| (*n, m.clone())).collect())
+    fn members_with(
+        &self,
+        id: OperationId,
+        outcome: MemberOutcome,
+        position: u64,
+        limit: usize,
+    ) -> Kept<Vec<FrozenMember>> {
+        let range = (Bound::Excluded((id, position)), Bound::Included((id, u64::MAX)));
+        let wanted = self.members.range(range).filter(|(_, m)| m.outcome == outcome).take(limit);
+        let with_letter = wanted.map(|((_, position), member)| FrozenMember {
+            position: *position,
+            letter: self.letters.get(position).filter(|l| l.slip.id == member.id).cloned(),
+            member: member.clone(),
+        });
+        Ok(with_letter.collect())
+    }
+
+    fn member_counts(&self, id: OperationId) -> Kept<Outcomes> {
+        let mut counts = Outcomes::default();
+        for member in self.members.range((id, 0)..=(id, u64::MAX)).map(|(_, member)| member) {
+            *counts.of(member.outcome) += 1;
+        }
+        Ok(counts)
     }
 
     fn audit_before(&self, n: u64, limit: usize) -> Kept<Vec<AuditRow>> {
@@ -541,9 +560,11 @@ impl Tables for Maps {
         Ok(None)
     }
 
-    fn put_member(&mut self, id: OperationId, position: u64, outcome: MemberOutcome) -> Kept<()> {
+    fn put_member(&mut self, id: OperationId, position: u64, fate: &Fate) -> Kept<()> {
         let member = self.members.get_mut(&(id, position)).ok_or_else(|| gone("a member of an operation"))?;
-        member.outcome = outcome;
+        member.outcome = fate.outcome;
+        member.version = fate.version.unwrap_or(member.version);
+        member.why.clone_from(&fate.why);
         Ok(())
     }
 

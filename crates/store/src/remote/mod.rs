@@ -13,13 +13,12 @@ use redrive_core::dead_letter::{ActRequest, Actor, DeadLetter, LetterDelivery};
 use redrive_core::disclosure::Disclosure;
 use redrive_core::error::{Error, Outcome, StoreError, StoreErrorKind};
 use redrive_core::failure::Category;
-use redrive_core::filter::Filter;
 use redrive_core::group::{Group, GroupAct, GroupDetail, GroupQuery, Marker};
 use redrive_core::ids::{GroupId, MessageId, OperationId, QueueName};
 use redrive_core::invariants::Verification;
 use redrive_core::message::{Delivery, Message, NewMessage};
 use redrive_core::metrics::Stats;
-use redrive_core::operation::{Control, Member, Operation, OperationSpec, Preview};
+use redrive_core::operation::{Control, Member, Operation, OperationSpec, Preview, PreviewRequest};
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Page, PageRequest, Query};
 use redrive_core::revision::Revision;
@@ -346,8 +345,8 @@ impl Letters for RemoteStore {
         self.call(Call::IndexText(limit)).await
     }
 
-    async fn preview(&self, filter: Filter, sample: usize) -> Outcome<Preview> {
-        self.call(Call::Preview(filter, sample)).await
+    async fn preview(&self, request: PreviewRequest) -> Outcome<Preview> {
+        self.call(Call::Preview(Box::new(request))).await
     }
     async fn start(&self, spec: OperationSpec) -> Outcome<Operation> {
         self.call(Call::Start(Box::new(spec))).await

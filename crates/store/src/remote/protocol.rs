@@ -5,12 +5,11 @@ use redrive_core::dead_letter::{ActRequest, Actor, DeadLetter};
 use redrive_core::disclosure::Disclosure;
 use redrive_core::error::{StoreError, StoreErrorKind};
 use redrive_core::failure::Category;
-use redrive_core::filter::Filter;
 use redrive_core::group::{GroupAct, GroupQuery};
 use redrive_core::ids::{GroupId, MessageId, OperationId, QueueName};
 use redrive_core::limits;
 use redrive_core::message::NewMessage;
-use redrive_core::operation::{Control, OperationSpec};
+use redrive_core::operation::{Control, OperationSpec, PreviewRequest};
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{PageRequest, Query};
 use redrive_core::store::{
@@ -70,7 +69,7 @@ pub(super) enum Call {
     Import(Vec<DeadLetter>, Actor),
     HandOver(Vec<HandOver>, Actor),
     IndexText(usize),
-    Preview(Filter, usize),
+    Preview(Box<PreviewRequest>),
     Start(Box<OperationSpec>),
     Step(OperationId),
     Control(OperationId, Control, Actor),

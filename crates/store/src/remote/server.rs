@@ -131,7 +131,7 @@ async fn answer(stream: &mut UnixStream, store: &dyn Store, call: Call) -> Resul
         Call::Disclose(what, actor) => reply(stream, store.disclose(what, actor).await).await,
         Call::Import(batch, actor) => reply(stream, store.import(batch, actor).await).await,
         Call::IndexText(limit) => reply(stream, store.index_text(limit).await).await,
-        Call::Preview(filter, sample) => reply(stream, store.preview(filter, sample).await).await,
+        Call::Preview(request) => reply(stream, store.preview(*request).await).await,
         Call::Start(spec) => reply(stream, store.start(*spec).await).await,
         Call::Step(id) => reply(stream, store.step(id).await).await,
         Call::Control(id, control, actor) => reply(stream, store.control(id, control, actor).await).await,

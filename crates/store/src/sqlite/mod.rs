@@ -33,7 +33,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{Notify, mpsc, oneshot};
-use writer::{Answer, Job, Shared};
+use writer::{Answer, Job, Place, Shared};
 
 /// The embedded store.
 pub type SqliteStore = EngineStore<Sqlite>;
@@ -133,7 +133,8 @@ impl Access for Sqlite {
         if jobs.capacity() == 0 {
             metrics::process().count(Counter::BackPressure, 1);
         }
-        if jobs.send(Job { grows, apply }).await.is_err() {
+        let place = Place::among(&self.shared.waiting);
+        if jobs.send(Job { grows, apply, place }).await.is_err() {
             return Err(self.unanswered());
         }
         answered.await.unwrap_or_else(|_| Err(self.unanswered()))

@@ -66,6 +66,7 @@ impl Columns for LetterColumns {
             // evaluator looks at those.
             Field::State
             | Field::Snoozed
+            | Field::Edited
             | Field::Worker
             | Field::Host
             | Field::Version

@@ -156,6 +156,7 @@ fn start(directory: &Path, mut connection: Connection, lock: File, found: Starte
     engine.hold_at_most(found.options.hot_entries);
     let reserve = Reserve::at(directory.join(RESERVE));
     let shared = Arc::new(Shared::default());
+    engine.crowd = Arc::clone(&shared.waiting);
     // Without a reserve the disk is nearly full: what is left is for what frees space.
     shared.full.store(!reserve.is_filled(), Ordering::SeqCst);
     let writer = Writer {

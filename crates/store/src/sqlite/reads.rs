@@ -4,8 +4,8 @@ use super::body;
 use super::errors::{damaged, kept};
 use super::rows::{self, Cell, LIFE, SLIP, int, json};
 use crate::engine::tables::{
-    Ask, BreakerAt, Candidates, DrawerCounts, Heads, Kept, KeyRow, Letter, Live, QueueRow, Reads, Stored,
-    TextState,
+    Ask, BreakerAt, Candidates, DrawerCounts, FrozenMember, Heads, Kept, KeyRow, Letter, Live, QueueRow,
+    Reads, Stored, TextState,
 };
 use redrive_core::audit::AuditRow;
 use redrive_core::breaker::Breaker;
@@ -15,7 +15,7 @@ use redrive_core::ids::{GroupId, LeafId, MessageId, OperationId, QueueName};
 use redrive_core::invariants::{Counts, Verification};
 use redrive_core::message::Slip;
 use redrive_core::metrics::{Event, Tally, TallyKey};
-use redrive_core::operation::{Member, Operation};
+use redrive_core::operation::{Member, MemberOutcome, Operation, Outcomes};
 use redrive_core::poison::Standing;
 use redrive_core::policy::QueuePolicy;
 use redrive_core::revision::Content;
@@ -71,15 +71,17 @@ impl SqlTables {
     }
 
     fn all_members(&self, rest: &str, params: &[&dyn ToSql]) -> Kept<Vec<(u64, Member)>> {
-        let sql =
-            format!("SELECT position, id, version, outcome FROM members WHERE operation = ?1 AND {rest}");
+        let sql = format!(
+            "SELECT position, id, version, outcome, why FROM members WHERE operation = ?1 AND {rest}"
+        );
         let raw = self.all(&sql, params, |row| {
-            Ok((row.get(0)?, row.get::<_, Cell<MessageId>>(1)?.0, row.get(2)?, row.get::<_, String>(3)?))
+            let id = row.get::<_, Cell<MessageId>>(1)?.0;
+            Ok((row.get(0)?, id, row.get(2)?, row.get::<_, String>(3)?, row.get(4)?))
         })?;
         raw.into_iter()
-            .map(|(position, id, version, outcome)| {
+            .map(|(position, id, version, outcome, why)| {
                 let outcome = outcome.parse().map_err(damaged)?;
-                Ok((position, Member { id, version, outcome }))
+                Ok((position, Member { id, version, outcome, why }))
             })
             .collect()
     }
@@ -427,9 +429,42 @@ impl Reads for SqlTables {
         self.all_members(rest, &[&id.to_bytes(), &int(position), &int(limit as u64)])
     }
 
-    fn waiting_members(&self, id: OperationId, limit: usize) -> Kept<Vec<(u64, Member)>> {
-        let rest = "outcome = 'waiting' ORDER BY position LIMIT ?2";
-        self.all_members(rest, &[&id.to_bytes(), &int(limit as u64)])
+    fn members_with(
+        &self,
+        id: OperationId,
+        outcome: MemberOutcome,
+        position: u64,
+        limit: usize,
+    ) -> Kept<Vec<FrozenMember>> {
+        let rest = "outcome = ?2 AND position > ?3 ORDER BY position LIMIT ?4";
+        let (operation, name) = (id.to_bytes(), outcome.name());
+        let members = self.all_members(rest, &[&operation, &name, &int(position), &int(limit as u64)])?;
+        let Some((last, _)) = members.last() else { return Ok(Vec::new()) };
+        let sql = format!(
+            "SELECT {SLIP}, {LIFE}, death, file, secret FROM letters WHERE death IN (SELECT position FROM members \
+             WHERE operation = ?1 AND position > ?2 AND position <= ?3 AND outcome = ?4)"
+        );
+        let sealed = self.all(&sql, &[&operation, &int(position), &int(*last), &name], rows::letter)?;
+        // A letter that cannot be read is as good as gone: its member is left alone, and `doctor` names it.
+        let opened = sealed.into_iter().filter_map(|sealed| sealed.open().ok());
+        let mut letters: HashMap<u64, Letter> = opened.map(|letter| (letter.death, letter)).collect();
+        let with_letter = members.into_iter().map(|(position, member)| FrozenMember {
+            position,
+            letter: letters.remove(&position).filter(|letter| letter.slip.id == member.id),
+            member,
+        });
+        Ok(with_letter.collect())
+    }
+
+    fn member_counts(&self, id: OperationId) -> Kept<Outcomes> {
+        let sql = "SELECT outcome, count(*) FROM members WHERE operation = ?1 GROUP BY outcome";
+        let raw =
+            self.all(sql, &[&id.to_bytes()], |row| Ok((row.get::<_, String>(0)?, row.get::<_, u64>(1)?)))?;
+        let mut counts = Outcomes::default();
+        for (outcome, count) in raw {
+            *counts.of(outcome.parse().map_err(damaged)?) += count;
+        }
+        Ok(counts)
     }
 
     fn audit_before(&self, n: u64, limit: usize) -> Kept<Vec<AuditRow>> {

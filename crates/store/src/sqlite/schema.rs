@@ -132,6 +132,11 @@ UPDATE letters SET version = coalesce(json_extract(file, '$.version'), 0) WHERE 
 CREATE TABLE revisions(
   seq INTEGER NOT NULL, n INTEGER NOT NULL, rest BLOB, content_type TEXT NOT NULL, payload BLOB NOT NULL,
   packed INTEGER NOT NULL, checksum INTEGER NOT NULL, PRIMARY KEY(seq, n));
+ALTER TABLE members ADD COLUMN why TEXT;
+DROP INDEX members_waiting;
+UPDATE operations SET body = json_set(body, '$.waiting', coalesce(json_extract(body, '$.members'), 0)
+  - coalesce(json_extract(body, '$.succeeded'), 0) - coalesce(json_extract(body, '$.skipped'), 0))
+  WHERE json_valid(body) AND json_extract(body, '$.waiting') IS NULL;
 CREATE INDEX leaves_group ON leaves(group_id);
 CREATE TABLE group_rows(id INTEGER PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE group_facts(id INTEGER PRIMARY KEY, body TEXT NOT NULL);

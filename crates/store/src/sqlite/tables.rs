@@ -5,7 +5,7 @@ use super::errors::{damaged, kept};
 use super::reads::SqlTables;
 use super::rows::{self, int, ms, text};
 use crate::engine::tables::{
-    Ask, BreakerAt, Frozen, Heads, Kept, KeyRow, Letter, Live, QueueRow, Tables, TextBatch,
+    Ask, BreakerAt, Fate, Frozen, Heads, Kept, KeyRow, Letter, Live, QueueRow, Tables, TextBatch,
 };
 use redrive_core::audit::AuditRow;
 use redrive_core::breaker::Breaker;
@@ -17,13 +17,14 @@ use redrive_core::lifecycle::{Life, Phase};
 use redrive_core::limits;
 use redrive_core::message::{NewMessage, Payload, Slip, Terms};
 use redrive_core::metrics::{Tally, TallyKey};
-use redrive_core::operation::{Member, MemberOutcome, Operation};
+use redrive_core::operation::{Member, Operation};
 use redrive_core::poison::Standing;
 use redrive_core::revision::Content;
 use redrive_core::store::KvEntry;
 use redrive_core::time::{Span, Time};
 use rusqlite::types::ToSql;
 use sha2::{Digest as _, Sha256};
+use std::sync::LazyLock;
 
 impl SqlTables {
     pub(super) fn run(&self, sql: &str, params: &[&dyn ToSql]) -> Kept<usize> {
@@ -60,6 +61,63 @@ impl SqlTables {
         }
         Ok(())
     }
+
+    /// Runs the statement that adds or changes a letter: both take the same parameters.
+    fn write_letter(&self, sql: &str, letter: &Letter) -> Kept<()> {
+        let Letter { slip, life, file, .. } = letter;
+        let file_text = text(file)?;
+        let params: &[&dyn ToSql] = &[
+            &int(letter.death),
+            &slip.id.to_bytes(),
+            &int(slip.seq),
+            &slip.queue.as_str(),
+            &slip.kind,
+            &level(slip),
+            &int(slip.size),
+            &slip.key,
+            &slip.ordering_key,
+            &slip.terms.max_attempts,
+            &ms(slip.terms.expires_at),
+            &ms(slip.terms.deadline),
+            &life.ready_at.as_millis(),
+            &life.attempts,
+            &life.deliveries,
+            &life.generation,
+            &life.given_back,
+            &life.failed,
+            &ms(life.failing_since),
+            &life.last_delay.map(|d| int(d.as_millis())),
+            &ms(life.first_received_at),
+            &life.updated_at.as_millis(),
+            &file_text,
+            &letter.secret.map(Secret::to_bytes),
+            &file.dlq.as_str(),
+            &file.status.name(),
+            &file.reason.name(),
+            &file.route.name(),
+            &file.category.name(),
+            &file.severity.name(),
+            &rows::leaf(file.leaf),
+            &file.redrives,
+            &file.dead_at.as_millis(),
+            &ms(file.last_failed_at),
+            &ms(file.expires_at),
+            &ms(file.quarantined_until),
+            &file.holds_key,
+            &file.available_at.as_millis(),
+            &ms(file.consumer_until),
+            &slip.breaker,
+            &rows::indicators(life)?,
+            &slip.reply_to.as_ref().map(QueueName::as_str),
+            &rows::progress(life)?,
+            &int(file.version),
+            &slip.origin.as_ref().map(QueueName::as_str),
+            &ms(file.snoozed_until),
+            &file.owner,
+            &file.held,
+        ];
+        self.run_one("a dead letter", sql, params)
+    }
 }
 
 const ADD_LIVE: &str = "INSERT INTO messages(id, seq, queue, kind, priority, size, key, ordering_key, max_attempts, \
@@ -90,6 +148,19 @@ const ADD_LETTER: &str = "INSERT INTO letters(death, id, seq, queue, kind, prior
      VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,\
      ?25,?26,?27,?28,?29,?30,?31,?32,?33,?34,?35,?36,?37,?38,?39,?40,?41,?42,?43,?44,\
      ?45,?46,?47,?48)";
+
+/// What has an index and never changes while a letter is of the same death.
+const FIXED: [&str; 4] = ["death", "id", "key", "leaf"];
+
+/// Changes a letter where it lies, by the parameters of [`ADD_LETTER`]: most acts touch one index of it, and to take
+/// it out and put it in again would touch all.
+static PUT_LETTER: LazyLock<String> = LazyLock::new(|| {
+    let columns = ADD_LETTER.split_once('(').and_then(|(_, rest)| rest.split_once(')')).unwrap_or_default().0;
+    let numbered = (1..).zip(columns.split(',').map(str::trim));
+    let changing = numbered.filter(|(_, column)| !FIXED.contains(column));
+    let set: Vec<String> = changing.map(|(n, column)| format!("{column}=?{n}")).collect();
+    format!("UPDATE letters SET {} WHERE death=?1", set.join(", "))
+});
 
 /// Rows kept in memory as they were written: about 20 MB at most.
 const RECENT_MAX: usize = 65_536;
@@ -333,64 +404,11 @@ impl Tables for SqlTables {
     }
 
     fn add_letter(&mut self, letter: &Letter) -> Kept<()> {
-        let Letter { slip, life, file, .. } = letter;
-        let file_text = text(file)?;
-        let params: &[&dyn ToSql] = &[
-            &int(letter.death),
-            &slip.id.to_bytes(),
-            &int(slip.seq),
-            &slip.queue.as_str(),
-            &slip.kind,
-            &level(slip),
-            &int(slip.size),
-            &slip.key,
-            &slip.ordering_key,
-            &slip.terms.max_attempts,
-            &ms(slip.terms.expires_at),
-            &ms(slip.terms.deadline),
-            &life.ready_at.as_millis(),
-            &life.attempts,
-            &life.deliveries,
-            &life.generation,
-            &life.given_back,
-            &life.failed,
-            &ms(life.failing_since),
-            &life.last_delay.map(|d| int(d.as_millis())),
-            &ms(life.first_received_at),
-            &life.updated_at.as_millis(),
-            &file_text,
-            &letter.secret.map(Secret::to_bytes),
-            &file.dlq.as_str(),
-            &file.status.name(),
-            &file.reason.name(),
-            &file.route.name(),
-            &file.category.name(),
-            &file.severity.name(),
-            &rows::leaf(file.leaf),
-            &file.redrives,
-            &file.dead_at.as_millis(),
-            &ms(file.last_failed_at),
-            &ms(file.expires_at),
-            &ms(file.quarantined_until),
-            &file.holds_key,
-            &file.available_at.as_millis(),
-            &ms(file.consumer_until),
-            &slip.breaker,
-            &rows::indicators(life)?,
-            &slip.reply_to.as_ref().map(QueueName::as_str),
-            &rows::progress(life)?,
-            &int(file.version),
-            &slip.origin.as_ref().map(QueueName::as_str),
-            &ms(file.snoozed_until),
-            &file.owner,
-            &file.held,
-        ];
-        self.run_one("a dead letter", ADD_LETTER, params)
+        self.write_letter(ADD_LETTER, letter)
     }
 
     fn put_letter(&mut self, letter: &Letter) -> Kept<()> {
-        self.drop_row(letter)?;
-        self.add_letter(letter)
+        self.write_letter(&PUT_LETTER, letter)
     }
 
     fn drop_letter(&mut self, letter: &Letter) -> Kept<()> {
@@ -400,6 +418,10 @@ impl Tables for SqlTables {
 
     fn text_changed(&mut self, id: MessageId) -> Kept<()> {
         self.note_text_changed(id)
+    }
+
+    fn text_erased(&mut self, letter: &Letter) -> Kept<()> {
+        self.run("DELETE FROM letters_text WHERE rowid = ?1", &[&int(letter.death)]).map(|_| ())
     }
 
     fn put_text(&mut self, batch: &TextBatch) -> Kept<u64> {
@@ -535,9 +557,12 @@ impl Tables for SqlTables {
         self.copy_members(id, ask)
     }
 
-    fn put_member(&mut self, id: OperationId, position: u64, outcome: MemberOutcome) -> Kept<()> {
-        let sql = "UPDATE members SET outcome = ?3 WHERE operation = ?1 AND position = ?2";
-        self.run_one("a member of an operation", sql, &[&id.to_bytes(), &int(position), &outcome.name()])
+    fn put_member(&mut self, id: OperationId, position: u64, fate: &Fate) -> Kept<()> {
+        let sql = "UPDATE members SET outcome = ?3, version = coalesce(?4, version), why = ?5 \
+                   WHERE operation = ?1 AND position = ?2";
+        let (outcome, version) = (fate.outcome.name(), fate.version.map(int));
+        let params: &[&dyn ToSql] = &[&id.to_bytes(), &int(position), &outcome, &version, &fate.why];
+        self.run_one("a member of an operation", sql, params)
     }
 
     fn drop_audit(&mut self, up_to: u64) -> Kept<()> {

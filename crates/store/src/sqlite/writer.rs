@@ -13,7 +13,7 @@ use redrive_core::error::{StoreError, StoreErrorKind};
 use redrive_core::limits;
 use redrive_core::time::{Clock, Time};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use tokio::sync::{Notify, mpsc};
 
 /// Told how the commit went; sends the reply.
@@ -26,6 +26,24 @@ pub(super) struct Job {
     /// Whether it needs room; such jobs are refused while the disk is full.
     pub(super) grows: bool,
     pub(super) apply: Apply,
+    /// Counted as long as it is there.
+    pub(super) place: Place,
+}
+
+/// A place among those who wait for a commit.
+pub(super) struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    pub(super) fn among(waiting: &Arc<AtomicUsize>) -> Self {
+        waiting.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(waiting))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Log pages after which a checkpoint is made as soon as nobody waits.
@@ -41,6 +59,8 @@ const CHECKPOINT_WHEN_TIGHT: i32 = 250;
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     pub(super) bell: Notify,
+    /// Jobs that were sent and are not answered: a long one looks whether it is alone.
+    pub(super) waiting: Arc<AtomicUsize>,
     /// The disk is full: what grows is refused.
     pub(super) full: AtomicBool,
     /// A write failed: nothing is acknowledged any more.
@@ -105,8 +125,10 @@ impl Writer {
         kept(self.engine.tables.connection.execute_batch("BEGIN IMMEDIATE"))?;
         let before = self.engine.tables.connection.total_changes();
         let now = self.clock.now();
-        let mut spoiled = None;
+        let (mut spoiled, mut places) = (None, Vec::with_capacity(group.len()));
         for job in group {
+            // Who was served waits for the commit like those who were not.
+            places.push(job.place);
             let (answer, error) = (job.apply)(&mut self.engine, now);
             answers.push(answer);
             if let Some(error) = error {

@@ -9,6 +9,7 @@ use redrive_core::filter::Filter;
 use redrive_core::ids::{GroupId, MessageId};
 use redrive_core::limits;
 use redrive_core::message::{NewMessage, Payload, Priority};
+use redrive_core::operation::PreviewRequest;
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{PageRequest, Query};
 use redrive_core::store::{LeaseRequest, Letters as _, Settle, Settlement, Work as _};
@@ -187,7 +188,7 @@ impl World {
         let limit = 1 + self.rng.below(20);
         let found: Vec<u64> = self.walk(&filter, limit).await.iter().map(|l| l.death).collect();
         assert_eq!(found, expected, "pages of {limit}: {text}");
-        let counted = self.store.preview(filter, 3).await.unwrap();
+        let counted = self.store.preview(PreviewRequest::new(Act::Note, filter, 3)).await.unwrap();
         let sample: Vec<u64> = counted.sample.iter().map(|l| l.death).collect();
         assert_eq!(counted.count, expected.len() as u64, "counted: {text}");
         assert_eq!(sample, expected.iter().copied().take(3).collect::<Vec<_>>(), "sample: {text}");

@@ -14,6 +14,7 @@ use redrive_core::invariants::Counts;
 use redrive_core::lifecycle::State;
 use redrive_core::limits;
 use redrive_core::message::{NewMessage, Priority};
+use redrive_core::operation::PreviewRequest;
 use redrive_core::poison::{PoisonPolicy, Release};
 use redrive_core::policy::{OnDead, QueuePolicy};
 use redrive_core::store::{Enqueued, KeyState, LetterLeaseRequest, LetterState, Reaped, Settle};
@@ -369,7 +370,8 @@ pub(super) async fn a_purged_letter_can_be_taken_back_for_a_day(stage: &Stage<'_
     ] {
         assert_eq!(stage.letters(filter).await.len(), met, "{filter:?}");
         let filter = redrive_core::filter::Filter::parse(filter).expect("a filter");
-        let preview = stage.store.preview(filter, 5).await.expect("preview answers");
+        let look = PreviewRequest::new(Act::Unpurge, filter, 5);
+        let preview = stage.store.preview(look).await.expect("preview answers");
         assert_eq!(preview.count, met as u64, "{}", preview.count);
     }
     assert_eq!(stage.holder("q").await, Some(KeyState { id, state: State::Purged }));

@@ -28,7 +28,7 @@ pub(super) async fn i48_every_act_is_on_record_exactly_once(stage: &Stage<'_>) {
     stage.store.cancel(vec![message_id(4), message_id(4)], actor.clone()).await.expect("answers");
     let id = operation_id(1);
     let filter = Filter::default();
-    let spec = OperationSpec { id, act: Act::Abandon, filter, bound: None, actor: actor.clone() };
+    let spec = OperationSpec::new(id, Act::Abandon, filter, actor.clone());
     stage.store.start(spec).await.expect("answers");
     for _ in 0..5 {
         stage.store.step(id).await.expect("answers");

@@ -68,6 +68,7 @@ fn first_death(
             version: 1,
             holds_key: false,
             available_at: died,
+            operation: None,
             consumer: None,
             consumer_until: None,
             edits: Vec::new(),

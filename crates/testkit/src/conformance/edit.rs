@@ -330,19 +330,14 @@ pub(super) async fn a_patch_that_fails_on_one_of_many_does_the_rest(stage: &Stag
         stage.dead(NewMessage { payload: payload(odd), ..sent(n) }, "Bad").await;
     }
     let act = patch(r#"[{"op":"replace","path":"/z","value":2}]"#);
-    let spec = OperationSpec {
-        id: operation_id(1),
-        act,
-        filter: Filter::default(),
-        bound: None,
-        actor: because("z"),
-    };
+    let spec = OperationSpec::new(operation_id(1), act, Filter::default(), because("z"));
     stage.store.start(spec).await.expect("started");
     let mut operation = stage.store.step(operation_id(1)).await.expect("steps");
     while operation.stage != Step::Done {
         operation = stage.store.step(operation_id(1)).await.expect("steps");
     }
-    assert_eq!((operation.members, operation.succeeded, operation.skipped), (20, 19, 1));
+    let outcomes = operation.outcomes;
+    assert_eq!((operation.members, outcomes.succeeded, outcomes.skipped), (20, 19, 1));
     let members = stage.store.members(operation_id(1), PageRequest::default()).await.expect("answers").items;
     let skipped: Vec<MessageId> =
         members.iter().filter(|m| m.outcome == MemberOutcome::Skipped).map(|m| m.id).collect();

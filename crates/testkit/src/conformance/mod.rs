@@ -26,6 +26,7 @@ mod order;
 mod poison;
 mod queues;
 mod reap;
+mod redrives;
 mod reply;
 mod settle;
 mod stats;
@@ -329,6 +330,18 @@ pub const LAWS: &[Law] = laws! {
         every_act_for_many_works,
         i36_a_large_operation_goes_in_chunks,
         operations_are_listed_latest_first,
+    }
+    redrives {
+        i36_an_outcome_is_written_when_the_message_settles,
+        i37_a_canary_that_comes_back_halts_the_rest,
+        i37_an_open_breaker_halts,
+        i37_rate_and_what_is_under_way_are_bounded,
+        i37_a_full_queue_is_waited_for,
+        i37_what_has_not_begun_can_be_taken_back,
+        what_was_closed_in_bulk_can_be_opened_again,
+        a_member_says_why_it_was_left_alone,
+        i36_a_token_starts_what_was_looked_at,
+        a_preview_warns,
     }
     audit {
         i48_every_act_is_on_record_exactly_once,

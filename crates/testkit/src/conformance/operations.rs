@@ -13,14 +13,16 @@ use redrive_core::invariants::Counts;
 use redrive_core::limits;
 use redrive_core::message::NewMessage;
 use redrive_core::operation::{
-    Control, Member, MemberOutcome, Operation, OperationSpec, Preview, Stage as Step,
+    Control, Member, MemberOutcome, Operation, OperationSpec, Part, PreviewRequest, Stage as Step,
+    WarningKind, Why,
 };
 use redrive_core::query::PageRequest;
 use redrive_core::store::{LetterLeaseRequest, Settle};
+use redrive_core::time::{Clock as _, Span};
 
 pub(super) fn spec(n: u64, act: Act, filter: &str) -> OperationSpec {
     let filter = Filter::parse(filter).expect("a filter");
-    OperationSpec { id: operation_id(n), act, filter, bound: None, actor: operator() }
+    OperationSpec::new(operation_id(n), act, filter, operator())
 }
 
 fn all(n: u64, act: Act) -> OperationSpec {
@@ -28,29 +30,29 @@ fn all(n: u64, act: Act) -> OperationSpec {
 }
 
 impl Stage<'_> {
-    async fn start(&self, spec: OperationSpec) -> Operation {
+    pub(super) async fn start(&self, spec: OperationSpec) -> Operation {
         self.store.start(spec).await.expect("it starts")
     }
 
-    async fn step(&self, n: u64) -> Operation {
+    pub(super) async fn step(&self, n: u64) -> Operation {
         self.store.step(operation_id(n)).await.expect("it steps")
     }
 
-    async fn finish(&self, n: u64) -> Operation {
+    pub(super) async fn finish(&self, n: u64) -> Operation {
         for _ in 0..100 {
             let operation = self.step(n).await;
-            if operation.stage == Step::Done {
+            if !operation.stage.is_moving() {
                 return operation;
             }
         }
         panic!("operation {n} does not end");
     }
 
-    async fn members(&self, n: u64) -> Vec<Member> {
+    pub(super) async fn members(&self, n: u64) -> Vec<Member> {
         walk(|page| self.store.members(operation_id(n), page)).await.expect("members answers")
     }
 
-    async fn deaths(&self, count: u64) {
+    pub(super) async fn deaths(&self, count: u64) {
         self.set("q", rules(1)).await;
         for n in 1..=count {
             self.dead(new(n, "q"), "Bad").await;
@@ -59,15 +61,25 @@ impl Stage<'_> {
 }
 
 pub(super) async fn a_preview_says_what_would_be_touched(stage: &Stage<'_>) {
-    let empty = stage.store.preview(Filter::default(), 5).await;
-    assert_eq!(empty, Ok(Preview { count: 0, sample: Vec::new(), bound: 0 }));
+    let look = |filter: &str, sample| {
+        let filter = Filter::parse(filter).expect("a filter");
+        stage.store.preview(PreviewRequest::new(Act::retry(), filter, sample))
+    };
+    let empty = look("", 5).await.expect("answers");
+    assert_eq!((empty.count, empty.bound, empty.sample, empty.warnings), (0, 0, vec![], vec![]));
     stage.deaths(3).await;
     stage.dead(new(9, "other"), "Bad").await;
     let before = stage.seen().await;
-    let filter = Filter::parse("queue:q").expect("a filter");
-    let preview = stage.store.preview(filter, 2).await.expect("answers");
+    let preview = look("queue:q", 2).await.expect("answers");
     let sample = vec![stage.letter(message_id(3)).await, stage.letter(message_id(2)).await];
-    assert_eq!(preview, Preview { count: 3, sample, bound: 4 });
+    let group = sample[0].group;
+    assert_eq!((preview.count, preview.sample, preview.bound), (3, sample, 4));
+    assert_eq!(preview.by_group, [Part { of: group, count: 3 }]);
+    assert_eq!(preview.by_queue, [Part { of: q("q"), count: 3 }]);
+    let ages: Vec<u64> = preview.by_age.iter().map(|age| age.count).collect();
+    assert_eq!(ages, [3, 0, 0, 0, 0, 0]);
+    let warned: Vec<_> = preview.warnings.iter().map(|warning| (warning.kind, warning.count)).collect();
+    assert_eq!((preview.estimate, warned), (None, vec![(WarningKind::Hopeless, 3)]), "they failed for good");
     assert_eq!(stage.seen().await, before);
 }
 
@@ -77,34 +89,28 @@ pub(super) async fn an_operation_freezes_then_runs_then_ends(stage: &Stage<'_>) 
     let rows = stage.trail().await.len();
     let actor = Actor { reason: Some("known cause".into()), ..operator() };
     let spec = OperationSpec { actor: actor.clone(), ..spec(1, Act::Abandon, "queue:q") };
-    let mut expected = Operation {
-        id: spec.id,
-        act: Act::Abandon,
-        filter: spec.filter.clone(),
-        actor: actor.clone(),
-        stage: Step::Freezing,
-        resume_to: None,
-        bound: 3,
-        frozen_to: 0,
-        members: 0,
-        succeeded: 0,
-        skipped: 0,
-        created_at: START,
-        finished_at: None,
-    };
-    assert_eq!(stage.start(spec.clone()).await, expected);
+    let told = |operation: &Operation| operation.told(Span::ZERO, stage.clock.now());
+    let mut expected = Operation::start(&spec, 3, START);
+    assert_eq!((expected.stage, expected.bound, expected.outcomes.sum()), (Step::Freezing, 3, 0));
+    assert_eq!(stage.start(spec.clone()).await, told(&expected));
     assert_eq!(stage.members(1).await, []);
-    stage.clock.advance(secs(1));
-    (expected.stage, expected.frozen_to, expected.members) = (Step::Running, 3, 2);
-    assert_eq!(stage.step(1).await, expected, "what is closed already is no member");
-    let member = |n, outcome| Member { id: message_id(n), version: 1, outcome };
-    let waiting = [member(1, MemberOutcome::Waiting), member(3, MemberOutcome::Waiting)];
+    let now = stage.clock.advance(secs(1));
+    expected.froze(2, 3, true, now);
+    assert_eq!((expected.stage, expected.outcomes.waiting), (Step::Running, 2));
+    assert_eq!(stage.step(1).await, told(&expected), "what is closed already is no member");
+    let member = |n, version, outcome| Member { outcome, ..Member::frozen(message_id(n), version) };
+    let waiting = [member(1, 1, MemberOutcome::Waiting), member(3, 1, MemberOutcome::Waiting)];
     assert_eq!(stage.members(1).await, waiting, "by death");
     assert_eq!(stage.letter(message_id(1)).await.file.status, Status::Pending, "not touched yet");
     let now = stage.clock.advance(secs(1));
-    (expected.stage, expected.succeeded, expected.finished_at) = (Step::Done, 2, Some(now));
-    assert_eq!(stage.step(1).await, expected);
-    let done = [member(1, MemberOutcome::Succeeded), member(3, MemberOutcome::Succeeded)];
+    for death in [1, 3] {
+        expected.acted(death, MemberOutcome::Succeeded);
+    }
+    expected.stepped(2, now);
+    assert_eq!((expected.stage, expected.finished_at), (Step::Done, Some(now)));
+    assert_eq!((expected.outcomes.succeeded, expected.outcomes.sum()), (2, 2));
+    assert_eq!(stage.step(1).await, told(&expected));
+    let done = [member(1, 2, MemberOutcome::Succeeded), member(3, 2, MemberOutcome::Succeeded)];
     assert_eq!(stage.members(1).await, done);
     for n in [1, 3] {
         let file = stage.letter(message_id(n)).await.file;
@@ -136,13 +142,14 @@ pub(super) async fn i36_starting_twice_starts_once(stage: &Stage<'_>) {
 
 pub(super) async fn i36_what_dies_after_the_preview_is_not_touched(stage: &Stage<'_>) {
     stage.deaths(2).await;
-    let bound = stage.store.preview(Filter::default(), 0).await.expect("answers").bound;
+    let look = PreviewRequest::new(Act::Resolve, Filter::default(), 0);
+    let bound = stage.store.preview(look).await.expect("answers").bound;
     stage.dead(new(3, "q"), "Bad").await;
     let spec = OperationSpec { bound: Some(bound), ..all(1, Act::Resolve) };
     assert_eq!(stage.start(spec).await.bound, 2);
     stage.dead(new(4, "q"), "Bad").await;
     let done = stage.finish(1).await;
-    assert_eq!((done.members, done.succeeded, done.skipped), (2, 2, 0));
+    assert_eq!((done.members, done.outcomes.succeeded, done.outcomes.skipped), (2, 2, 0));
     let open: Vec<_> = stage.letters("status:pending").await.iter().map(DeadLetter::id).collect();
     assert_eq!(open, [message_id(4), message_id(3)]);
     let beyond = OperationSpec { bound: Some(u64::MAX), ..all(2, Act::Resolve) };
@@ -153,11 +160,13 @@ pub(super) async fn trap4_what_dies_again_is_not_swept_in(stage: &Stage<'_>) {
     stage.deaths(3).await;
     stage.start(all(1, Act::retry())).await;
     assert_eq!(stage.step(1).await.stage, Step::Running);
-    assert_eq!(stage.step(1).await.succeeded, 3);
+    let sent = stage.step(1).await;
+    assert_eq!((sent.stage, sent.outcomes.running), (Step::Settling, 3));
     for taken in stage.take("q", 10).await {
         stage.settle(taken.token, hopeless("Bad")).await.expect("held");
     }
-    assert_eq!(stage.step(1).await.stage, Step::Done);
+    let done = stage.step(1).await;
+    assert_eq!((done.stage, done.outcomes.failed_same), (Step::Done, 3));
     assert_eq!(stage.take("q", 10).await, [], "three letters, three executions");
     assert!(stage.letters("").await.iter().all(|l| l.file.redrives == 1));
 }
@@ -174,7 +183,10 @@ pub(super) async fn i36_trap10_what_changed_since_the_freeze_is_skipped(stage: &
     let drawn = stage.store.lease_letters(wish).await.expect("answers");
     assert_eq!(drawn.iter().map(|d| d.token.id).collect::<Vec<_>>(), [message_id(1), message_id(4)]);
     let done = stage.step(1).await;
-    assert_eq!((done.stage, done.members, done.succeeded, done.skipped), (Step::Done, 6, 1, 5));
+    assert_eq!(
+        (done.stage, done.members, done.outcomes.succeeded, done.outcomes.skipped),
+        (Step::Done, 6, 1, 5)
+    );
     let outcomes: Vec<_> = stage.members(1).await.iter().map(|m| m.outcome).collect();
     let (skipped, succeeded) = (MemberOutcome::Skipped, MemberOutcome::Succeeded);
     assert_eq!(
@@ -197,22 +209,26 @@ pub(super) async fn i37_an_operation_can_be_halted_and_stopped(stage: &Stage<'_>
         command: command.into(),
     };
     assert_eq!(refused(steer(Control::Resume).await), wrong(Step::Freezing, "resume"));
-    let paused = Operation { stage: Step::Paused, resume_to: Some(Step::Freezing), ..started.clone() };
-    assert_eq!(steer(Control::Pause).await, Ok(paused.clone()));
-    assert_eq!(stage.step(1).await, paused, "nothing happens meanwhile");
+    let told = |operation: &Operation| operation.told(Span::ZERO, stage.clock.now());
+    let mut expected = started.clone();
+    expected.control(Control::Pause, &operator(), START).expect("it freezes");
+    assert_eq!((expected.stage, expected.resume_to), (Step::Paused, Some(Step::Freezing)));
+    assert_eq!(expected.halt.as_ref().map(|halt| (halt.why, halt.by.as_str())), Some((Why::Operator, "ada")));
+    assert_eq!(steer(Control::Pause).await, Ok(told(&expected)));
+    assert_eq!(stage.step(1).await, told(&expected), "nothing happens meanwhile");
     assert_eq!(refused(steer(Control::Pause).await), wrong(Step::Paused, "pause"));
-    assert_eq!(steer(Control::Resume).await, Ok(started));
+    let resumed = steer(Control::Resume).await.expect("it is paused");
+    assert_eq!((resumed.stage, resumed.halt), (Step::Freezing, None));
     let running = stage.step(1).await;
     steer(Control::Pause).await.expect("it runs");
     assert_eq!(steer(Control::Resume).await, Ok(running.clone()), "back to where it was");
     let now = stage.clock.advance(secs(1));
-    let cancelled = Operation { stage: Step::Cancelled, finished_at: Some(now), ..running };
-    assert_eq!(steer(Control::Cancel).await, Ok(cancelled.clone()));
+    let cancelled = steer(Control::Cancel).await.expect("it runs");
+    assert_eq!((cancelled.stage, cancelled.finished_at), (Step::Cancelled, Some(now)));
+    assert_eq!((cancelled.outcomes.waiting, cancelled.next_in), (2, None));
     assert_eq!(stage.step(1).await, cancelled);
-    for (control, name) in
-        [(Control::Pause, "pause"), (Control::Resume, "resume"), (Control::Cancel, "cancel")]
-    {
-        assert_eq!(refused(steer(control).await), wrong(Step::Cancelled, name));
+    for control in [Control::Pause, Control::Resume, Control::Cancel, Control::Rate(Some(5))] {
+        assert_eq!(refused(steer(control).await), wrong(Step::Cancelled, control.name()));
     }
     assert_eq!(stage.letters("status:pending").await.len(), 2);
     let acts: Vec<_> = stage.trail().await.into_iter().skip(1).map(|row| (row.act, row.target)).collect();
@@ -224,10 +240,7 @@ pub(super) async fn i37_an_operation_can_be_halted_and_stopped(stage: &Stage<'_>
 
 pub(super) async fn what_makes_no_sense_for_many_is_refused(stage: &Stage<'_>) {
     stage.deaths(1).await;
-    let until = START.plus(secs(60));
-    for act in [Act::Note, Act::Quarantine { until }] {
-        assert_eq!(field(refused(stage.store.start(all(1, act)).await)), "act");
-    }
+    assert_eq!(field(refused(stage.store.start(all(1, Act::Note)).await)), "act");
     let wordy = Actor { reason: Some("x".repeat(limits::NOTE_BYTES_MAX + 1)), ..operator() };
     let spec = OperationSpec { actor: wordy, ..all(1, Act::Resolve) };
     assert_eq!(field(refused(stage.store.start(spec).await)), "reason");
@@ -242,10 +255,8 @@ pub(super) async fn what_makes_no_sense_for_many_is_refused(stage: &Stage<'_>) {
 
 pub(super) async fn an_operation_over_nothing_ends(stage: &Stage<'_>) {
     stage.start(all(1, Act::Resolve)).await;
-    let frozen = stage.step(1).await;
-    assert_eq!((frozen.stage, frozen.members), (Step::Running, 0));
     let done = stage.step(1).await;
-    assert_eq!((done.stage, done.finished_at), (Step::Done, Some(START)));
+    assert_eq!((done.stage, done.members, done.finished_at), (Step::Done, 0, Some(START)));
 }
 
 pub(super) async fn every_act_for_many_works(stage: &Stage<'_>) {
@@ -253,13 +264,14 @@ pub(super) async fn every_act_for_many_works(stage: &Stage<'_>) {
     let steps = [
         (Act::Review, Status::Review),
         (Act::Release, Status::Pending),
+        (Act::Quarantine { until: START.plus(secs(60)) }, Status::Quarantined),
         (Act::Abandon, Status::Abandoned),
         (Act::Reopen, Status::Pending),
         (Act::retry_at(START.plus(secs(9))), Status::Retrying),
     ];
     for (n, (act, status)) in (1..).zip(steps) {
         stage.start(all(n, act)).await;
-        assert_eq!(stage.finish(n).await.succeeded, 2);
+        assert_eq!(stage.finish(n).await.outcomes.sent(), 2);
         assert!(stage.letters("").await.iter().all(|l| l.file.status == status), "{status}");
     }
     assert_eq!(stage.message(message_id(1)).await.ready_at, START.plus(secs(9)));
@@ -268,7 +280,7 @@ pub(super) async fn every_act_for_many_works(stage: &Stage<'_>) {
         stage.settle(taken.token, Settle::Ack).await.expect("held");
     }
     stage.start(all(10, Act::Purge)).await;
-    assert_eq!(stage.finish(10).await.succeeded, 2);
+    assert_eq!(stage.finish(10).await.outcomes.succeeded, 2);
     assert_eq!(stage.letters("").await, []);
     assert_eq!(stage.counts("q").await, Counts { enqueued: 2, purged: 2, ..Counts::default() });
 }
@@ -288,9 +300,9 @@ pub(super) async fn i36_a_large_operation_goes_in_chunks(stage: &Stage<'_>) {
     let frozen = stage.step(1).await;
     assert_eq!((frozen.stage, frozen.members, frozen.frozen_to), (Step::Running, total, total));
     let ran = stage.step(1).await;
-    assert_eq!((ran.stage, ran.succeeded), (Step::Running, chunk));
+    assert_eq!((ran.stage, ran.outcomes.succeeded), (Step::Running, chunk));
     let ran = stage.step(1).await;
-    assert_eq!((ran.stage, ran.succeeded), (Step::Done, total));
+    assert_eq!((ran.stage, ran.outcomes.succeeded), (Step::Done, total));
     let counts: Vec<_> = stage.trail().await[rows..].iter().map(|row| row.count).collect();
     assert_eq!(counts, [chunk, 500]);
     assert_eq!(stage.members(1).await.len() as u64, total);

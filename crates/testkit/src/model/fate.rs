@@ -10,6 +10,7 @@ use redrive_core::ids::{LeafId, MessageId, QueueName};
 use redrive_core::lifecycle::{Command, Effect, Final, Life, Phase, State, transition};
 use redrive_core::message::{Envelope, NewMessage, Payload, Record};
 use redrive_core::metrics::Event;
+use redrive_core::operation::MemberOutcome;
 use redrive_core::poison::Indicators;
 use redrive_core::reply;
 use redrive_core::review::Review;
@@ -120,6 +121,10 @@ impl Books {
                     let age = now.since(self.letters[letter].file.dead_at).as_millis();
                     self.happened(Event::RedriveSucceeded, &queue, &[], age, now);
                     self.teach(&self.letters[letter].clone(), |l| l.redriven_ok += 1);
+                    let (operation, place) = (file.operation, self.letters[letter].death);
+                    if let Some(operation) = operation {
+                        self.settle_member(operation, place, MemberOutcome::Succeeded, None, now);
+                    }
                     self.refile(letter, file, now);
                     self.note_success(self.letters[letter].file.leaf, now);
                 } else {
@@ -194,6 +199,10 @@ impl Books {
             let letter = self.letters[at].clone();
             self.happened(Event::RedriveFailed, &letter.record.envelope.queue, &[], 0, now);
             self.teach(&letter, |l| l.redriven_failed += 1);
+            if let Some(operation) = letter.file.operation {
+                let (outcome, why) = self.came_back(letter.file.leaf, failure.signature.leaf);
+                self.settle_member(operation, letter.death, outcome, why, now);
+            }
         }
         let before = before.map(|at| self.letters.remove(at));
         let policy = self.policy(&record.envelope.queue);

@@ -1,4 +1,4 @@
-//! The dead-letter half of the reference model: acts, consumers, operations, import. As plain as `model`.
+//! The dead-letter half of the reference model: acts, consumers, import. As plain as `model`.
 
 use super::{Books, Letter};
 use redrive_core::audit::{AuditEntry, fingerprint};
@@ -8,10 +8,10 @@ use redrive_core::dead_letter::{
 use redrive_core::error::Refusal;
 use redrive_core::ids::{LeaseToken, MessageId, OperationId, QueueName};
 use redrive_core::lifecycle::{Command, Final, Life, Phase, State, transition};
-use redrive_core::limits::{self, OPERATION_CHUNK};
+use redrive_core::limits;
 use redrive_core::message::{Envelope, Record};
 use redrive_core::metrics::Event;
-use redrive_core::operation::{Member, MemberOutcome, Operation, Stage};
+use redrive_core::operation::MemberOutcome;
 use redrive_core::poison::Release;
 use redrive_core::progress::Progress;
 use redrive_core::store::{
@@ -63,6 +63,17 @@ impl Books {
 
     /// One act, without its audit row.
     fn act_on(&mut self, file: &File, request: &ActRequest, now: Time) -> Result<LetterState, Refusal> {
+        self.act_for(file, request, None, now)
+    }
+
+    /// The same on behalf of an operation.
+    pub(super) fn act_for(
+        &mut self,
+        file: &File,
+        request: &ActRequest,
+        operation: Option<OperationId>,
+        now: Time,
+    ) -> Result<LetterState, Refusal> {
         let id = request.id;
         let at = self.letter_at(id).ok_or(Refusal::NoSuchLetter { id })?;
         if request.act.is_content() {
@@ -75,11 +86,17 @@ impl Books {
             Act::Retry(retry) => {
                 if retry.runs(&(&letter.record).into(), self.key_holder(&letter.record.envelope, now))? {
                     self.send_back(&letter.record, retry, now)?;
+                    next.operation = operation;
                 } else {
                     next = file.already_done(self.policy(&queue), &request.actor, now);
                 }
             }
-            Act::PullBack => self.pull_back(at, now)?,
+            Act::PullBack => {
+                self.pull_back(at, now)?;
+                if let Some(operation) = file.operation {
+                    self.settle_member(operation, letter.death, MemberOutcome::Undone, None, now);
+                }
+            }
             Act::Move { dlq } => self.check_drawer(dlq)?,
             Act::Purge => {
                 self.happened(Event::Discarded, &queue, &["letter"], 0, now);
@@ -330,15 +347,8 @@ impl Books {
         let expired = |f: &File| f.expires_at.filter(|t| *t <= now && f.status != Status::Retrying);
         for id in self.letters_due(limit, expired) {
             let at = self.letter_at(id).expect("just found");
-            match self.letters[at].file.status {
-                Status::Purged => reaped.letters_gone += 1,
-                Status::Pending
-                | Status::Retrying
-                | Status::Review
-                | Status::Quarantined
-                | Status::Resolved
-                | Status::Abandoned => reaped.letters_expired += 1,
-            }
+            let purged = self.letters[at].file.status == Status::Purged;
+            *(if purged { &mut reaped.letters_gone } else { &mut reaped.letters_expired }) += 1;
             self.remove_letter(at, now);
         }
         let old = self.keys.iter().filter(|(_, key)| key.created_at.plus(limits::KEY_WINDOW) <= now);
@@ -353,50 +363,6 @@ impl Books {
         let found = self.letters.iter().filter_map(|l| when(&l.file).map(|t| (t, l.record.envelope.id)));
         let ordered: BTreeSet<(Time, MessageId)> = found.collect();
         ordered.into_iter().take(limit).map(|(_, id)| id).collect()
-    }
-
-    pub(super) fn step(&mut self, id: OperationId, now: Time) -> Result<Operation, Refusal> {
-        let found = self.operations.iter().position(|(op, _)| op.id == id);
-        let at = found.ok_or(Refusal::NoSuchOperation { id })?;
-        let (mut op, mut members) = self.operations[at].clone();
-        match op.stage {
-            Stage::Freezing => {
-                let mut next = self.letters.clone();
-                next.retain(|l| op.frozen_to < l.death && l.death <= op.bound);
-                next.sort_by_key(|l| l.death);
-                next.truncate(OPERATION_CHUNK);
-                let before = members.len();
-                for letter in &next {
-                    let (id, version) = (letter.record.envelope.id, letter.file.version);
-                    let wanted = self.present(&op.filter).matches_letter(&self.show_letter(letter, now), now);
-                    if wanted && op.act.next_status(id, letter.file.status).is_ok() {
-                        members.push(Member { id, version, outcome: MemberOutcome::Waiting });
-                    }
-                }
-                let to = next.last().map_or(op.bound, |l| l.death);
-                op.froze((members.len() - before) as u64, to, next.len() < OPERATION_CHUNK);
-            }
-            Stage::Running => {
-                let (mut succeeded, mut skipped) = (0, 0);
-                let waiting = members.iter_mut().filter(|m| m.outcome == MemberOutcome::Waiting);
-                for member in waiting.take(OPERATION_CHUNK) {
-                    let (id, expected_version) = (member.id, Some(member.version));
-                    let request =
-                        ActRequest { id, act: op.act.clone(), actor: op.actor.clone(), expected_version };
-                    let file = self.letter_at(id).map(|at| self.letters[at].file.clone());
-                    let leaf = file.as_ref().map(|file| file.leaf);
-                    let done = file.is_some_and(|file| self.act_on(&file, &request, now).is_ok());
-                    self.touched.extend(leaf.filter(|_| done).map(|leaf| (op.id, leaf, now)));
-                    *(if done { &mut succeeded } else { &mut skipped }) += 1;
-                    member.outcome = if done { MemberOutcome::Succeeded } else { MemberOutcome::Skipped };
-                }
-                op.ran(succeeded, skipped, now);
-                self.log(now, &op.actor, op.act.name(), id, succeeded);
-            }
-            Stage::Paused | Stage::Done | Stage::Cancelled => {}
-        }
-        self.operations[at] = (op.clone(), members);
-        Ok(op)
     }
 
     pub(super) fn import(

@@ -6,12 +6,11 @@ use redrive_core::audit::{
     Anchor, AuditCheck, AuditEntry, AuditReport, AuditRow, AuditTrimmed, ORIGIN, seal,
 };
 use redrive_core::breaker::BreakerView;
-use redrive_core::dead_letter::{Act, ActRequest, Actor, DeadLetter, LetterDelivery};
+use redrive_core::dead_letter::{ActRequest, Actor, DeadLetter, LetterDelivery};
 use redrive_core::disclosure::Disclosure;
 use redrive_core::error::{Outcome, Refusal};
 use redrive_core::failure::Failure;
 use redrive_core::failure::{Category, check_label};
-use redrive_core::filter::Filter;
 use redrive_core::group::{
     Group, GroupAct, GroupDetail, GroupQuery, LeafCount, LeafKey, Marker, check_merge,
 };
@@ -20,7 +19,7 @@ use redrive_core::invariants::{Census, Verification};
 use redrive_core::lifecycle::{Command, State, transition};
 use redrive_core::limits;
 use redrive_core::message::{Delivery, Message, NewMessage, Record};
-use redrive_core::operation::{Control, Member, Operation, OperationSpec, Preview};
+use redrive_core::operation::{Control, Member, Operation, OperationSpec, Outcomes, Preview, PreviewRequest};
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Cursor, Page, PageRequest, Query};
 use redrive_core::revision::Revision;
@@ -112,10 +111,6 @@ impl Books {
         })
     }
 
-    fn operation(&self, id: OperationId) -> Result<usize, Refusal> {
-        self.operations.iter().position(|(op, _)| op.id == id).ok_or(Refusal::NoSuchOperation { id })
-    }
-
     fn check_audit(&self, head: Option<&str>) -> AuditReport {
         let mut check = AuditCheck::new(&AUDIT_KEY, self.anchor.as_ref());
         self.audit.iter().for_each(|row| check.row(row));
@@ -152,20 +147,6 @@ impl Books {
         Ok(id)
     }
 
-    fn start(&mut self, spec: &OperationSpec, now: Time) -> Result<Operation, Refusal> {
-        spec.actor.check()?;
-        if let Ok(at) = self.operation(spec.id) {
-            return Ok(self.operations[at].0.clone());
-        }
-        if matches!(spec.act, Act::Note | Act::Quarantine { .. } | Act::Edit(_)) {
-            return Err(Refusal::invalid("act", "not an act for many"));
-        }
-        let op = Operation::start(spec, self.deaths, now);
-        self.operations.push((op.clone(), Vec::new()));
-        self.seal(AuditEntry::new(now, &spec.actor, "start", spec.id, 0).with_detail(&spec.filter));
-        Ok(op)
-    }
-
     pub(super) fn verify(&self) -> Verification {
         let mut census = Census::default();
         self.live.iter().for_each(|r| census.message(&r.into(), &r.life));
@@ -174,6 +155,11 @@ impl Books {
             let id = letter.record.envelope.id;
             let kept: Vec<u32> = self.earlier(id).into_iter().map(|(n, _)| n).collect();
             census.lineage(id, &letter.file, &kept);
+        }
+        for (operation, members) in &self.operations {
+            let mut counted = Outcomes::default();
+            members.iter().for_each(|(_, member)| *counted.of(member.outcome) += 1);
+            census.operation(operation, counted);
         }
         let shown = self.queues.iter().map(|(name, shelf)| (name.clone(), shelf.counts)).collect();
         let leaves: Vec<(LeafKey, LeafCount)> = self.tallies.iter().map(|(k, c)| (k.clone(), *c)).collect();
@@ -488,37 +474,28 @@ impl Letters for Model {
         Ok(Indexed::default())
     }
 
-    async fn preview(&self, filter: Filter, sample: usize) -> Outcome<Preview> {
-        self.at(|b, now| {
-            let mut matching = b.show_letters(now);
-            let filter = b.present(&filter);
-            matching.retain(|letter| filter.matches_letter(letter, now));
-            let count = matching.len() as u64;
-            matching.truncate(sample);
-            Ok(Preview { count, sample: matching, bound: b.deaths })
-        })
+    async fn preview(&self, request: PreviewRequest) -> Outcome<Preview> {
+        request.pace.check(&request.act)?;
+        self.at(|b, now| Ok(b.preview(&request, now)))
     }
 
     async fn start(&self, spec: OperationSpec) -> Outcome<Operation> {
-        self.at(|b, now| Ok(b.start(&spec, now)?))
+        self.at(|b, now| Ok(b.start(&spec, now)?.told(Span::ZERO, now)))
     }
 
     async fn step(&self, id: OperationId) -> Outcome<Operation> {
-        self.at(|b, now| Ok(b.step(id, now)?))
+        self.at(|b, now| Ok(b.step(id, now)?.told(Span::ZERO, now)))
     }
 
     async fn control(&self, id: OperationId, control: Control, actor: Actor) -> Outcome<Operation> {
         actor.check()?;
-        let name = match control {
-            Control::Pause => "pause",
-            Control::Resume => "resume",
-            Control::Cancel => "cancel",
-        };
         self.at(|b, now| {
             let at = b.operation(id)?;
-            b.operations[at].0.control(control, now)?;
-            b.log(now, &actor, name, id, 0);
-            Ok(b.operations[at].0.clone())
+            let mut operation = b.operations[at].0.clone();
+            operation.control(control, &actor, now)?;
+            b.operations[at].0 = operation.clone();
+            b.log(now, &actor, control.name(), id, 0);
+            Ok(operation.told(Span::ZERO, now))
         })
     }
 
@@ -534,7 +511,7 @@ impl Letters for Model {
     }
 
     async fn members(&self, id: OperationId, request: PageRequest) -> Outcome<Page<Member>> {
-        self.at(|b, _| page("p", &request, (0..).zip(b.operations[b.operation(id)?].1.clone()), |_| true))
+        self.at(|b, _| page("p", &request, b.operations[b.operation(id)?].1.clone().into_iter(), |_| true))
     }
 
     async fn audit(&self, request: PageRequest) -> Outcome<Page<AuditRow>> {

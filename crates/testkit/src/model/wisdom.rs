@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 
 impl Books {
     /// A message's slip, with the value its breaker went by when it came to its queue.
-    fn slip(&self, record: &Record) -> Slip {
+    pub(super) fn slip(&self, record: &Record) -> Slip {
         let place = (record.envelope.id, record.envelope.queue.clone());
         let breaker = self.breaker_values.get(&place).cloned();
         Slip { breaker, ..Slip::from(record) }

@@ -6,7 +6,7 @@ use super::{
 use crate::clock::TestClock;
 use crate::ids::{message_id, operation_id};
 use crate::observe::Seen;
-use redrive_core::dead_letter::{ActRequest, Actor, DeadLetter, LetterDelivery};
+use redrive_core::dead_letter::{Act, ActRequest, Actor, DeadLetter, LetterDelivery};
 use redrive_core::disclosure::{Disclosed, Disclosure};
 use redrive_core::error::{Error, Outcome, Refusal};
 use redrive_core::failure::{Category, ErrorInfo, Report};
@@ -14,7 +14,7 @@ use redrive_core::filter::Filter;
 use redrive_core::group::{GroupQuery, GroupSort, GroupStatus};
 use redrive_core::ids::{GroupId, LeaseToken, MessageId, QueueName, Secret};
 use redrive_core::message::{Delivery, NewMessage, Payload, Priority};
-use redrive_core::operation::OperationSpec;
+use redrive_core::operation::{OperationSpec, Pace, Preview, PreviewRequest};
 use redrive_core::progress::Progress;
 use redrive_core::query::{Cursor, Page, PageRequest, Query};
 use redrive_core::store::{
@@ -189,8 +189,8 @@ impl Pair<'_> {
             Op::Act(all) => self.act(all).await,
             Op::Draw(drawer, max, seconds) => self.draw(*drawer, *max, *seconds).await,
             Op::Return(all) => self.give_back(all).await,
-            Op::Preview(which, sample) => self.preview(*which, *sample).await,
-            Op::Start(n, act, which, bounded) => self.start(*n, act, *which, *bounded).await,
+            Op::Preview(act, which, sample) => self.preview(act, *which, *sample).await,
+            Op::Start(n, act, which, bounded, pace) => self.start(*n, act, *which, *bounded, pace).await,
             Op::Step(n, times) => {
                 for _ in 0..*times {
                     same(self.a.step(operation_id(*n)).await, self.b.step(operation_id(*n)).await)?;
@@ -393,17 +393,28 @@ impl Pair<'_> {
         same(a.map(each), b.map(each)).map(drop)
     }
 
-    async fn preview(&mut self, which: usize, sample: usize) -> Result<(), String> {
-        let a = self.a.preview(filter(which), sample).await;
-        let preview = same(a, self.b.preview(filter(which), sample).await)?;
+    async fn preview(&mut self, act: &ActOp, which: usize, sample: usize) -> Result<(), String> {
+        let request = PreviewRequest::new(act.at(self.now()), filter(which), sample);
+        // Each store proves with a key of its own.
+        let unproved = |preview: Preview| Preview { token: String::new(), ..preview };
+        let a = self.a.preview(request.clone()).await.map(unproved);
+        let preview = same(a, self.b.preview(request).await.map(unproved))?;
         self.kept.bound = preview.map(|p| p.bound);
         Ok(())
     }
 
-    async fn start(&self, n: u64, act: &ActOp, which: usize, bounded: bool) -> Result<(), String> {
+    async fn start(
+        &self,
+        n: u64,
+        act: &ActOp,
+        which: usize,
+        bounded: bool,
+        pace: &Pace,
+    ) -> Result<(), String> {
         let bound = self.kept.bound.filter(|_| bounded);
         let (id, act) = (operation_id(n), act.at(self.now()));
-        let spec = OperationSpec { id, act, filter: filter(which), bound, actor: actor() };
+        let pace = if matches!(act, Act::Retry(_)) { pace.clone() } else { Pace::default() };
+        let spec = OperationSpec { bound, pace, ..OperationSpec::new(id, act, filter(which), actor()) };
         same(self.a.start(spec.clone()).await, self.b.start(spec).await).map(drop)
     }
 

@@ -15,7 +15,7 @@ use redrive::core::failure::{ErrorInfo, Report};
 use redrive::core::filter::Filter;
 use redrive::core::ids::{LeaseToken, OperationId, QueueName};
 use redrive::core::message::{NewMessage, Payload};
-use redrive::core::operation::{OperationSpec, Stage};
+use redrive::core::operation::{OperationSpec, PreviewRequest};
 use redrive::core::policy::QueuePolicy;
 use redrive::core::query::{Cursor, PageRequest, Query};
 use redrive::core::store::{LeaseRequest, Settle, Settlement, Store};
@@ -296,7 +296,8 @@ async fn count(store: &dyn Store, args: &BenchArgs) -> Result<Line, CliError> {
     let (mut watch, began) = (Stopwatch::new(), Instant::now());
     for n in 0..u64::from(args.runs.max(1)) {
         let asked = Instant::now();
-        store.preview(parse(&format!("queue:triage-{} status:pending", n % QUEUES))?, 5).await?;
+        let filter = parse(&format!("queue:triage-{} status:pending", n % QUEUES))?;
+        store.preview(PreviewRequest::new(Act::retry(), filter, 5)).await?;
         watch.lap(asked);
     }
     Ok(line("preview of a whole queue", u64::from(args.runs.max(1)), began.elapsed(), &watch.into_calls()))
@@ -391,19 +392,16 @@ async fn redrive(store: &Arc<dyn Store>, args: &BenchArgs) -> Result<Vec<Line>, 
 
 /// Sends every letter back as one operation, as fast as it goes.
 async fn redrive_all(store: &dyn Store) -> Result<Line, CliError> {
-    let spec = OperationSpec {
-        id: OperationId::new(redrive::new_id()),
-        act: Act::retry(),
-        filter: parse("status:pending")?,
-        bound: None,
-        actor: bench_actor(),
-    };
+    let id = OperationId::new(redrive::new_id());
+    let spec = OperationSpec::new(id, Act::retry(), parse("status:pending")?, bench_actor());
     let (mut watch, began) = (Stopwatch::new(), Instant::now());
     let mut operation = store.start(spec).await?;
-    while matches!(operation.stage, Stage::Freezing | Stage::Running) {
+    while operation.stage.is_moving() {
         let asked = Instant::now();
         operation = store.step(operation.id).await?;
         watch.lap(asked);
+        // As every driver does: a store that is busy says for how long it wants to be left alone.
+        tokio::time::sleep(operation.next_in.unwrap_or_default().to_std()).await;
     }
     Ok(line("redrive of everything (calls: steps)", operation.members, began.elapsed(), &watch.into_calls()))
 }

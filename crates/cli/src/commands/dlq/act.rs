@@ -2,17 +2,17 @@
 //! else is shown and confirmed first, and a filter becomes an operation: a frozen set, done in steps that
 //! survive an interruption.
 
+use super::super::op::{Until, drive};
 use super::super::{each, filter, only, with_term};
 use crate::confirm::confirm;
 use crate::connect::{Access, App, Hold, Link};
 use crate::exit_code::{CliError, Done, ExitCode};
 use crate::output::{Column, Look, Show, complain};
-use crate::progress::Progress;
 use clap::Args;
 use redrive::core::dead_letter::{Act, ActRequest, DeadLetter, Status};
 use redrive::core::filter::Filter;
 use redrive::core::ids::{MessageId, OperationId, QueueName};
-use redrive::core::operation::{Operation, OperationSpec, Stage};
+use redrive::core::operation::{OperationSpec, PreviewRequest};
 use redrive::core::store::LetterState;
 use redrive::core::time::Time;
 use serde::Serialize;
@@ -109,30 +109,6 @@ impl Show for LetterState {
     fn cells(&self, _: &Look) -> Vec<String> {
         let status = self.status.map_or_else(|| "purged".to_owned(), |status| status.to_string());
         vec![self.id.to_string(), status, self.version.to_string()]
-    }
-}
-
-impl Show for Operation {
-    const COLUMNS: &'static [Column] = &[
-        Column::whole("id"),
-        Column::whole("act"),
-        Column::whole("stage"),
-        Column::number("members"),
-        Column::number("succeeded"),
-        Column::number("skipped"),
-        Column::text("filter"),
-    ];
-
-    fn cells(&self, _: &Look) -> Vec<String> {
-        vec![
-            self.id.to_string(),
-            self.act.name().to_owned(),
-            self.stage.to_string(),
-            self.members.to_string(),
-            self.succeeded.to_string(),
-            self.skipped.to_string(),
-            self.filter.to_string(),
-        ]
     }
 }
 
@@ -256,7 +232,8 @@ impl Verb<'_> {
 
     async fn matching(&mut self, filter: &Filter) -> Done {
         let filter = possible(&self.act, filter)?;
-        let preview = self.store.ask(async |store| store.preview(filter.clone(), SAMPLE).await).await?;
+        let request = PreviewRequest::new(self.act.clone(), filter.clone(), SAMPLE);
+        let preview = self.store.ask(async |store| store.preview(request.clone()).await).await?;
         if preview.count == 0 {
             self.app.out.note(&format!("there is nothing to {}", self.act.name()));
             return Ok(if self.which.fail_empty { ExitCode::NothingMatched } else { ExitCode::Ok });
@@ -264,15 +241,15 @@ impl Verb<'_> {
         if let Some(early) = self.agree(preview.count, &preview.sample)? {
             return early;
         }
+        let actor = self.app.actor(self.which.reason.clone());
+        let id = OperationId::new(redrive::new_id());
         let spec = OperationSpec {
-            id: OperationId::new(redrive::new_id()),
-            act: self.act.clone(),
-            filter,
             bound: Some(preview.bound),
-            actor: self.app.actor(self.which.reason.clone()),
+            token: Some(preview.token),
+            ..OperationSpec::new(id, self.act.clone(), filter, actor)
         };
-        let operation = self.store.ask(async |store| store.start(spec.clone()).await).await?;
-        self.carry_out(operation, preview.count).await
+        self.store.ask(async |store| store.start(spec.clone()).await).await?;
+        drive(self.app, &mut self.store, id, Until::Sent).await
     }
 
     async fn resume(&mut self, id: OperationId) -> Done {
@@ -282,8 +259,7 @@ impl Verb<'_> {
             return Err(CliError::usage(format!("operation {id} is to {is}, not to {wanted}"))
                 .hint(format!("redrive dlq {is} --resume {id}")));
         }
-        let members = operation.members;
-        self.carry_out(operation, members).await
+        drive(self.app, &mut self.store, id, Until::Sent).await
     }
 
     /// Shows what is about to happen and asks. `Some` ends the command: it was a dry run.
@@ -317,34 +293,5 @@ impl Verb<'_> {
         let sample = sample.iter().map(DeadLetter::id).collect();
         self.app.out.one(&DryRun { act: self.act.name(), count, sample })?;
         Ok(ExitCode::Ok)
-    }
-
-    /// Steps through an operation until it has an outcome for every member.
-    async fn carry_out(&mut self, mut operation: Operation, expected: u64) -> Done {
-        let mut progress = Progress::new(&self.app.out, self.act.name(), Some(expected));
-        loop {
-            let done = operation.succeeded + operation.skipped;
-            let again = format!("redrive dlq {} --resume {}", operation.act.name(), operation.id);
-            self.app.on_interrupt(format!("`{again}` goes on; {done} of {expected} are done"));
-            match operation.stage {
-                Stage::Freezing => progress.at(0, None),
-                Stage::Running => progress.at(done, Some(operation.members)),
-                Stage::Paused | Stage::Done | Stage::Cancelled => break,
-            }
-            let step = self.store.ask(async |store| store.step(operation.id).await).await;
-            operation = step.map_err(|error| CliError::from(error).hint(format!("{again} goes on")))?;
-        }
-        drop(progress);
-        self.app.out.one(&operation)?;
-        if operation.skipped > 0 {
-            let skipped = operation.skipped;
-            self.app.out.note(&format!("{skipped} changed in the meantime and were left as they are"));
-        }
-        Ok(match operation.stage {
-            Stage::Done if operation.skipped == 0 => ExitCode::Ok,
-            Stage::Done | Stage::Freezing | Stage::Running | Stage::Paused | Stage::Cancelled => {
-                ExitCode::Partial
-            }
-        })
     }
 }

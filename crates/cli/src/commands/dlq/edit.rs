@@ -108,7 +108,11 @@ pub(crate) async fn run(app: &App, args: EditArgs) -> Done {
     }
     let rules = if args.asks_a_person() { &Rules::off() } else { rules() };
     let (after, draft) = match args.restore {
-        Some(n) => (restored(&store, args.id, n).await?, None),
+        Some(n) => {
+            let content = restored(&store, args.id, n).await?;
+            drop(store);
+            (content, None)
+        }
         None => {
             // Nobody waits for this directory while somebody types.
             drop(store);

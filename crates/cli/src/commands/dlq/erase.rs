@@ -13,6 +13,7 @@ use redrive::core::filter::Filter;
 use redrive::core::ids::MessageId;
 use redrive::core::limits;
 use redrive::core::message::Message;
+use redrive::core::operation::PreviewRequest;
 use redrive::core::query::{PageRequest, Query};
 use serde::Serialize;
 
@@ -193,8 +194,10 @@ fn cancellable(message: &Message) -> bool {
 async fn count(store: &mut Link<'_>, wanted: &Filter, live: &[Message]) -> Result<Found, CliError> {
     let erasable = possible(&Act::Erase, wanted)?;
     let retrying = with_term(wanted, &format!("status:{}", Status::Retrying))?;
-    let letters = store.ask(async |store| store.preview(erasable.clone(), 0).await).await?.count;
-    let retrying = store.ask(async |store| store.preview(retrying.clone(), 0).await).await?.count;
+    let erasable = PreviewRequest::new(Act::Erase, erasable, 0);
+    let letters = store.ask(async |store| store.preview(erasable.clone()).await).await?.count;
+    let retrying = PreviewRequest::new(Act::PullBack, retrying, 0);
+    let retrying = store.ask(async |store| store.preview(retrying.clone()).await).await?.count;
     // A redriven message is counted with its letter.
     let own = live.iter().filter(|message| message.generation == 1);
     let (waiting, leased): (Vec<_>, Vec<_>) = own.partition(|message| message.leased_by.is_none());

@@ -6,6 +6,7 @@ mod diff;
 mod edit;
 pub(crate) mod erase;
 mod patch;
+mod redriving;
 mod stats;
 mod timeline;
 mod transfer;
@@ -59,6 +60,8 @@ pub(crate) enum DlqCommand {
     },
     /// Count dead letters by drawer and status
     Stats(stats::StatsArgs),
+    /// Send dead letters back carefully: preview, canary, ramp, rate, and a halt when the cause is still there
+    Redrive(Box<redriving::RedriveArgs>),
     /// Send dead letters back to work
     Retry(Box<verbs::RetryArgs>),
     /// Take letters back that were sent to work, if nobody has leased them yet
@@ -247,6 +250,7 @@ pub(crate) async fn run(app: &App, command: DlqCommand) -> Done {
         DlqCommand::Show { id, payload, reveal } => show(app, id, payload, reveal).await,
         DlqCommand::Stats(args) => stats::run(app, args).await,
         DlqCommand::Timeline { id } => timeline::run(app, id).await,
+        DlqCommand::Redrive(args) => redriving::run(app, *args).await,
         DlqCommand::Retry(args) => verbs::retry(app, *args).await,
         DlqCommand::Undo(which) => act::run(app, which, |_| Act::PullBack).await,
         DlqCommand::Quarantine(args) => verbs::until(app, args, |until| Act::Quarantine { until }).await,

@@ -157,7 +157,10 @@ impl Shown {
         });
         let operations = detail.operations.iter().map(|operation| {
             let (act, stage) = (operation.act.name(), operation.stage);
-            format!("{} {act} {stage}: {} of {} done", operation.id, operation.succeeded, operation.members)
+            let outcomes = &operation.outcomes;
+            let (done, back) = (outcomes.succeeded, outcomes.failed_same + outcomes.failed_other);
+            let (id, members) = (operation.id, operation.members);
+            format!("{id} {act} {stage}: {done} of {members} done, {back} back")
         });
         let history = detail.history.iter().map(|mark| {
             let text =

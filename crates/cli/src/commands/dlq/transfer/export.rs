@@ -10,10 +10,11 @@ use crate::exit_code::{CliError, Done, ExitCode};
 use crate::output::{Format, compact, rules};
 use crate::progress::Progress;
 use clap::{Args, ValueEnum};
-use redrive::core::dead_letter::DeadLetter;
+use redrive::core::dead_letter::{Act, DeadLetter};
 use redrive::core::disclosure::{Disclosed, Disclosure};
 use redrive::core::filter::Filter;
 use redrive::core::ids::QueueName;
+use redrive::core::operation::PreviewRequest;
 use redrive::core::query::{PageRequest, Query};
 use std::io::Write;
 use std::path::PathBuf;
@@ -153,7 +154,8 @@ async fn count(
     store: &dyn redrive::core::store::Store,
     filter: &Filter,
 ) -> redrive::core::error::Outcome<u64> {
-    Ok(store.preview(filter.clone(), 0).await?.count)
+    // Every status: a note is possible on all.
+    Ok(store.preview(PreviewRequest::new(Act::Note, filter.clone(), 0)).await?.count)
 }
 
 fn lines(letters: &[DeadLetter]) -> Result<String, CliError> {

@@ -1,0 +1,211 @@
+//! Redrives on the real command: the canary story from a broken dependency to a clean ledger, detaching and steering,
+//! and a redrive whose driver is killed at random points.
+
+use crate::support::{Office, text, until};
+use serde_json::{Value, json};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// Enqueues so many messages at once.
+fn enqueue(office: &Office, count: usize, extra: &Value) {
+    let mut lines = String::new();
+    for n in 0..count {
+        let mut line = json!({"queue": "q", "payload": {"n": n}});
+        line.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        lines.push_str(&line.to_string());
+        lines.push('\n');
+    }
+    office.feed(lines.as_bytes(), &["enqueue", "--ndjson", "-q"]).ok();
+}
+
+/// A worker of its own that fails every message for good until there is a file `fixed`.
+struct Bank {
+    child: Child,
+}
+
+impl Bank {
+    fn open(office: &Office) -> Self {
+        let script = "[ -e fixed ] || { echo 'connection to the bank refused' >&2; exit 65; }";
+        let args = ["work", "q", "--concurrency", "4", "--", "sh", "-c", script];
+        let mut command = office.command(&args);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        Self { child }
+    }
+}
+
+impl Drop for Bank {
+    fn drop(&mut self) {
+        let _ = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
+        let _ = self.child.wait();
+    }
+}
+
+fn dead(office: &Office) -> u64 {
+    office.json(&["queue", "show", "q"])["dead"].as_u64().unwrap()
+}
+
+fn counts(operation: &Value) -> [u64; 6] {
+    ["waiting", "running", "succeeded", "failed_same", "failed_other", "skipped"]
+        .map(|name| operation[name].as_u64().unwrap())
+}
+
+#[test]
+fn a_canary_proves_that_the_cause_is_gone_before_the_rest_goes() {
+    let office = Office::new();
+    office.run(&["queue", "set", "q", "--max-attempts", "1"]).ok();
+    enqueue(&office, 40, &json!({}));
+    let bank = Bank::open(&office);
+    until("all are dead", || dead(&office) == 40);
+    let group = text(&office.items(&["group", "list"])[0]["id"]);
+    let which =
+        ["dlq", "redrive", "--group", &group, "--canary", "10%", "--rate", "500/s", "--yes", "-o", "json"];
+
+    // What it would do, and that nothing is done without a yes.
+    let seen = office.json(&["dlq", "redrive", "--group", &group, "--rate", "20/s", "--dry-run"]);
+    assert_eq!((&seen["count"], &seen["estimate_ms"]), (&40.into(), &2_000.into()));
+    assert_eq!((&seen["by_queue"][0]["of"], &seen["by_queue"][0]["count"]), (&"q".into(), &40.into()));
+    office.run(&["dlq", "redrive", "--group", &group]).code(5).says("--dry-run");
+    office
+        .run(&["dlq", "redrive", "--group", &group, "--yes", "--max", "39"])
+        .code(5)
+        .says("--max allows 39");
+    assert_eq!(office.items(&["op", "list"]), [] as [Value; 0]);
+
+    // Still broken: the canary comes back, and nothing else is touched.
+    let halted = office.run(&which).code(4).says("came back with the failure they had").json();
+    let id = text(&halted["id"]);
+    assert_eq!((&halted["stage"], &halted["halt"]["why"]), (&"paused".into(), &"same_failure".into()));
+    let settled = || office.json(&["op", "show", &id]);
+    until("the canary has its outcomes", || settled()["running"] == 0);
+    assert_eq!(counts(&settled()), [36, 0, 0, 4, 0, 0]);
+    assert_eq!(office.items(&["dlq", "list", "status:pending", "--all"]).len(), 40);
+    office.run(&["op", "pause", &id]).code(6).says("cannot pause");
+
+    // Mended: a canary first, then all the others.
+    office.file("fixed", "");
+    office.run(&["op", "resume", &id, "--reason", "the bank is back"]).ok();
+    let done = office.run(&["op", "watch", &id, "-o", "json"]).code(4).json();
+    assert_eq!((text(&done["stage"]), counts(&done)), ("done".into(), [0, 0, 36, 4, 0, 0]));
+    let back = office.items(&["op", "members", &id, "--outcome", "failed_same"]);
+    assert_eq!(back.len(), 4);
+    let rest =
+        ["dlq", "redrive", "--all", "--ramp", "1s", "--rate", "500/s", "--yes", "--wait", "-o", "json"];
+    let rest = office.run(&rest).ok().json();
+    assert_eq!((text(&rest["stage"]), counts(&rest)), ("done".into(), [0, 0, 4, 0, 0, 0]));
+    assert_eq!(office.items(&["dlq", "list", "status:resolved", "--all"]).len(), 40);
+    drop(bank);
+    office.run(&["audit", "verify"]).ok();
+    office.run(&["doctor"]).ok();
+    let acts: Vec<String> =
+        office.items(&["audit", "list", "--all"]).iter().map(|r| text(&r["act"])).collect();
+    for act in ["start", "retry", "pause", "resume"] {
+        assert!(acts.iter().any(|known| known == act), "{act} is on record: {acts:?}");
+    }
+}
+
+/// Letters without a worker: their time was over before anybody came.
+fn expired(office: &Office, count: usize) {
+    office.run(&["queue", "set", "q", "--max-attempts", "1", "--lease", "1s"]).ok();
+    enqueue(office, count, &json!({"ttl_ms": 1}));
+    until("all are dead", || {
+        office.run(&["lease", "q", "-q"]).ok();
+        dead(office) == count as u64
+    });
+}
+
+#[test]
+fn an_operation_is_steered_and_taken_back() {
+    let office = Office::new();
+    expired(&office, 30);
+    let args = ["dlq", "redrive", "--all", "--rate", "2/s", "--yes", "--detach", "-o", "json"];
+    let id = text(&office.run(&args).ok().json()["id"]);
+    assert_eq!(text(&office.json(&["op", "pause", &id, "--reason", "wait"])["stage"]), "paused");
+    let paused =
+        office.run(&["op", "watch", &id, "-o", "json"]).code(4).says("paused by tester: wait").json();
+    assert_eq!(text(&paused["stage"]), "paused");
+    assert_eq!(office.json(&["op", "rate", &id, "none"])["pace"]["rate"], Value::Null);
+    office.run(&["op", "rate", &id, "0/s"]).code(2).says("rate");
+    office.run(&["op", "resume", &id]).ok();
+    // Nobody works: all are sent, none has an outcome, and undo pulls every one back.
+    let mut watch = office.spawn(&["op", "watch", &id], Stdio::null());
+    until("all are sent", || office.json(&["op", "show", &id])["running"] == 30);
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+    let undone = office.json(&["op", "undo", &id, "--reason", "wrong queue"]);
+    assert_eq!((text(&undone["stage"]), &undone["undone"]), ("undone".into(), &30.into()));
+    assert_eq!(office.items(&["dlq", "list", "status:pending", "--all"]).len(), 30);
+    office.run(&["op", "cancel", &id]).code(6).says("undone");
+    let resolved = office.json(&["dlq", "resolve", "--all", "--yes"]);
+    assert_eq!((text(&resolved["stage"]), &resolved["succeeded"]), ("done".into(), &30.into()));
+    office.run(&["op", "undo", &text(&resolved["id"])]).ok();
+    assert_eq!(office.items(&["dlq", "list", "status:pending", "--all"]).len(), 30);
+    office.run(&["op", "show", "019a8d3e-0b6e-7d01-a9a5-6f3f5e0f7c11"]).code(7);
+    office.run(&["doctor"]).ok();
+}
+
+/// A number of the environment, for campaigns; the suite's own when there is none.
+fn setting(name: &str, usual: usize) -> usize {
+    std::env::var(name).map_or(usual, |text| text.parse().unwrap())
+}
+
+/// A random instant from now passes. Nothing is waited for: the point is to come at any time.
+fn some_time(random: &mut u64, most: Duration) {
+    *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    let share = u32::try_from(*random >> 40).unwrap() % 1_000;
+    let (_never, nobody) = mpsc::channel::<()>();
+    let _ = nobody.recv_timeout(most * share / 1_000);
+}
+
+/// Fault: kill -9 of the process that drives a redrive, holds the store, and works, at random points. Symptom: a letter
+/// sent back twice, an operation that never ends, or outcomes that do not add up. Guarantee: I36. What is asserted is read
+/// from an export, not from the operation's own counters.
+#[test]
+fn i36_a_redrive_survives_kill_9_at_any_point() {
+    let letters = setting("REDRIVE_KILL_LETTERS", 400);
+    let kills = setting("REDRIVE_KILLS", 12);
+    let mut random = setting("REDRIVE_KILL_SEED", 7) as u64;
+    let office = Office::new();
+    expired(&office, letters);
+    let rate = format!("{}/s", (letters / 2).max(50));
+    let args = ["dlq", "redrive", "--all", "--rate", &rate, "--yes", "--detach", "-o", "json"];
+    let id = text(&office.run(&args).ok().json()["id"]);
+    let show = || office.json(&["op", "show", &id]);
+    for n in 0..kills {
+        // Every other time a worker holds the directory and drives beside its work; else a watcher does.
+        let work = ["work", "q", "--concurrency", "2", "--", "true"];
+        let watch = ["op", "watch", &id];
+        let mut holder = office.spawn(if n % 2 == 0 { &watch } else { &work }, Stdio::null());
+        some_time(&mut random, Duration::from_millis(400));
+        holder.kill().unwrap();
+        holder.wait().unwrap();
+    }
+    let mut worker = office.spawn(&["work", "q", "--concurrency", "8", "--", "true"], Stdio::null());
+    let mut watch = office.spawn(&["op", "watch", &id], Stdio::null());
+    until("the operation ends", || text(&show()["stage"]) == "done");
+    worker.kill().unwrap();
+    worker.wait().unwrap();
+    let _ = watch.kill();
+    watch.wait().unwrap();
+    let operation = show();
+    assert_eq!(operation["members"], letters);
+    let members = office.items(&["op", "members", &id, "--all"]);
+    let mut by_outcome = std::collections::BTreeMap::new();
+    for member in &members {
+        *by_outcome.entry(text(&member["outcome"])).or_insert(0_u64) += 1;
+    }
+    assert_eq!(members.len(), letters);
+    for (outcome, count) in &by_outcome {
+        assert_eq!(operation[outcome], *count, "{outcome}: {by_outcome:?}");
+    }
+    // A killed worker costs its message a lease, and may cost it the only attempt: then it died again. Either way it was
+    // sent back once, by this operation.
+    let exported = office.run(&["dlq", "export"]).ok().ndjson();
+    assert_eq!(exported.len(), letters);
+    for letter in exported {
+        let sent = (&letter["redrives"], &letter["generation"], &letter["operation"]);
+        assert_eq!(sent, (&1.into(), &2.into(), &id.as_str().into()), "{letter}");
+    }
+    office.run(&["doctor"]).ok();
+    office.run(&["audit", "verify"]).ok();
+}

@@ -1,0 +1,227 @@
+//! The members of an operation: acting on them in order, taking that back, and noting what became of each, in the
+//! commit in which it did.
+
+use super::Engine;
+use super::tables::{Fate, FrozenMember, Kept, Tables};
+use redrive_core::audit::AuditEntry;
+use redrive_core::dead_letter::{ALREADY_DONE, Act, ActRequest, Actor, Status};
+use redrive_core::error::{Error, Outcome, Refusal};
+use redrive_core::ids::{LeafId, OperationId};
+use redrive_core::limits;
+use redrive_core::message::Slip;
+use redrive_core::operation::{GONE, MemberOutcome, Why, reason, reverse};
+use redrive_core::time::Time;
+use std::sync::atomic::Ordering;
+
+/// Members between two looks at whether others wait: about a millisecond.
+const SLICE: usize = 64;
+
+/// What came of one member.
+enum Came {
+    /// It has this outcome now.
+    Of(Fate),
+    /// It waits on: its queue is full.
+    Full(String),
+    /// Nothing more is sent: the breaker it belongs to is open.
+    Held(String),
+}
+
+impl<T: Tables> Engine<T> {
+    /// Whether somebody else waits for this commit to end.
+    pub(super) fn others_wait(&self) -> bool {
+        self.crowd.load(Ordering::Relaxed) > 1
+    }
+
+    /// Acts on as many members as the operation may now; says whether others had to wait for it.
+    pub(super) fn send_members(&mut self, id: OperationId, now: Time) -> Outcome<bool> {
+        let operation = self.operation_of(id)?.clone();
+        let room = operation.chunk(now);
+        if room == 0 {
+            return Ok(false);
+        }
+        let due = self.tables.members_with(id, MemberOutcome::Waiting, operation.ran_to, room)?;
+        let (mut sent, mut refused, mut disturbs) = (0, 0, false);
+        let mut request = ActRequest {
+            id: redrive_core::ids::MessageId::from_bytes([0; 16]),
+            act: operation.act.clone(),
+            actor: operation.actor.clone(),
+            expected_version: None,
+        };
+        for (n, frozen) in due.iter().enumerate() {
+            if n % SLICE == SLICE - 1 && self.others_wait() {
+                disturbs = true;
+                break;
+            }
+            request.id = frozen.member.id;
+            request.expected_version = Some(frozen.member.version);
+            match self.send_member(id, frozen, &request, operation.pace.stop_on_breaker, now)? {
+                Came::Of(fate) => {
+                    let count = match fate.outcome {
+                        MemberOutcome::Running | MemberOutcome::Succeeded => &mut sent,
+                        MemberOutcome::Waiting
+                        | MemberOutcome::FailedSame
+                        | MemberOutcome::FailedOther
+                        | MemberOutcome::Skipped
+                        | MemberOutcome::Conflict
+                        | MemberOutcome::Undone => &mut refused,
+                    };
+                    *count += 1;
+                    self.tables.put_member(id, frozen.position, &fate)?;
+                    self.operation_of(id)?.acted(frozen.position, fate.outcome);
+                    self.cache.operations_changed.insert(id);
+                }
+                Came::Full(text) => {
+                    self.change_operation(id, |operation| operation.hold_up(text, now))?;
+                    break;
+                }
+                Came::Held(text) => {
+                    self.halt(id, Why::BreakerOpen, text, now)?;
+                    break;
+                }
+            }
+        }
+        self.change_operation(id, |operation| operation.stepped(sent, now))?;
+        if sent + refused > 0 {
+            let entry = AuditEntry::new(now, &operation.actor, operation.act.name(), id, sent);
+            let left = format!("{refused} left alone");
+            self.record(if refused > 0 { entry.with_result(left) } else { entry })?;
+        }
+        Ok(disturbs)
+    }
+
+    fn send_member(
+        &mut self,
+        id: OperationId,
+        frozen: &FrozenMember,
+        request: &ActRequest,
+        mind_breaker: bool,
+        now: Time,
+    ) -> Outcome<Came> {
+        let Some(letter) = &frozen.letter else {
+            let why = Some(GONE.to_owned());
+            return Ok(Came::Of(Fate { outcome: MemberOutcome::Skipped, version: None, why }));
+        };
+        if mind_breaker && let Act::Retry(retry) = &request.act {
+            let queue = retry.queue.as_ref().unwrap_or(&letter.slip.queue);
+            if let Some(text) =
+                self.breaker_holds(&Slip { queue: queue.clone(), ..letter.slip.clone() }, now)?
+            {
+                return Ok(Came::Held(text));
+            }
+        }
+        let refusal = match self.act_for(letter, request, Some(id), now) {
+            Ok(state) => {
+                self.group_operated(letter, id, now)?;
+                let (outcome, why) = match (&request.act, state.status) {
+                    (_, Some(Status::Retrying)) => (MemberOutcome::Running, None),
+                    (Act::Retry(_), _) => (MemberOutcome::Succeeded, Some(ALREADY_DONE.to_owned())),
+                    (_, _) => (MemberOutcome::Succeeded, None),
+                };
+                return Ok(Came::Of(Fate { outcome, version: Some(state.version), why }));
+            }
+            Err(Error::Refused(refusal)) => refusal,
+            Err(Error::Store(error)) => return Err(error.into()),
+        };
+        Ok(match MemberOutcome::of_refusal(&refusal) {
+            Some(outcome) => Came::Of(Fate { outcome, version: None, why: Some(reason(&refusal)) }),
+            None => Came::Full(reason(&refusal)),
+        })
+    }
+
+    /// Halts an operation, on record.
+    fn halt(&mut self, id: OperationId, why: Why, text: String, now: Time) -> Outcome<()> {
+        if self.change_operation(id, |operation| operation.halt(why, text, now))? {
+            self.record_halt(id, now)?;
+        }
+        Ok(())
+    }
+
+    fn record_halt(&mut self, id: OperationId, now: Time) -> Outcome<()> {
+        let said = self.operation_of(id)?.halt.as_ref().map(|halt| halt.text.clone());
+        let system = Actor { reason: said, ..Actor::new("system", "system") };
+        self.record(AuditEntry::new(now, &system, "pause", id, 0))?;
+        Ok(())
+    }
+
+    /// Notes what became of a letter that an operation had sent back, in the commit in which it did (I36).
+    pub(super) fn settle_member(
+        &mut self,
+        id: OperationId,
+        position: u64,
+        outcome: MemberOutcome,
+        why: Option<String>,
+        now: Time,
+    ) -> Outcome<()> {
+        let halted = match self.change_operation(id, |operation| operation.settled(outcome, now)) {
+            // The letter came from another store with the name of an operation there.
+            Err(Error::Refused(Refusal::NoSuchOperation { .. })) => return Ok(()),
+            halted => halted?,
+        };
+        self.tables.put_member(id, position, &Fate { outcome, version: None, why })?;
+        if halted {
+            self.record_halt(id, now)?;
+        }
+        Ok(())
+    }
+
+    /// Whether what came back is what there was: the same group.
+    pub(super) fn came_back(
+        &mut self,
+        before: LeafId,
+        after: LeafId,
+    ) -> Kept<(MemberOutcome, Option<String>)> {
+        let then = self.group_of(before)?.unwrap_or(before);
+        let now = self.group_of(after)?.unwrap_or(after);
+        Ok(if then == now {
+            (MemberOutcome::FailedSame, None)
+        } else {
+            (MemberOutcome::FailedOther, Some(format!("group {now}")))
+        })
+    }
+
+    /// Takes back a chunk of what was done; what cannot be stays as it is.
+    pub(super) fn take_back(&mut self, id: OperationId, now: Time) -> Outcome<bool> {
+        let operation = self.operation_of(id)?.clone();
+        let Some(act) = reverse(&operation.act) else { return Ok(false) };
+        let actor = operation.undone_by.clone().unwrap_or_else(|| operation.actor.clone());
+        let outcome = if operation.is_redrive() { MemberOutcome::Running } else { MemberOutcome::Succeeded };
+        let limit = limits::OPERATION_CHUNK;
+        let due = self.tables.members_with(id, outcome, operation.undone_to, limit)?;
+        let (mut exhausted, mut disturbs) = (due.len() < limit, false);
+        let (mut to, mut undone, mut stays) = (operation.undone_to, 0, 0);
+        for (n, frozen) in due.iter().enumerate() {
+            if n % SLICE == SLICE - 1 && self.others_wait() {
+                (exhausted, disturbs) = (false, true);
+                break;
+            }
+            to = frozen.position;
+            let expected_version = Some(frozen.member.version);
+            let request =
+                ActRequest { id: frozen.member.id, act: act.clone(), actor: actor.clone(), expected_version };
+            let taken = match &frozen.letter {
+                Some(letter) => self.act_for(letter, &request, None, now),
+                None => Err(Refusal::NoSuchLetter { id: frozen.member.id }.into()),
+            };
+            match taken {
+                Ok(_) => {
+                    undone += 1;
+                    if !operation.is_redrive() {
+                        let fate = Fate { outcome: MemberOutcome::Undone, version: None, why: None };
+                        self.tables.put_member(id, frozen.position, &fate)?;
+                        let undone = MemberOutcome::Undone;
+                        self.change_operation(id, |o| o.outcomes.shift(outcome, undone))?;
+                    }
+                }
+                Err(Error::Refused(_)) => stays += 1,
+                Err(Error::Store(error)) => return Err(error.into()),
+            }
+        }
+        self.change_operation(id, |operation| operation.took_back(to, exhausted, now))?;
+        if undone + stays > 0 {
+            let entry = AuditEntry::new(now, &actor, act.name(), id, undone);
+            let left = format!("{stays} left alone");
+            self.record(if stays > 0 { entry.with_result(left) } else { entry })?;
+        }
+        Ok(disturbs)
+    }
+}
