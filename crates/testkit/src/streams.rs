@@ -167,8 +167,8 @@ fn edit(n: usize) -> Edit {
         _ => (format!("{{ {} }}", members.join(", ")), "application/json"),
     };
     let payload = Payload { bytes: text.into_bytes(), content_type: content_type.into() };
-    let headers = (n % 2 == 0).then(|| [("n".to_owned(), n.to_string())].into());
-    Edit { payload: (n % 5 != 0).then_some(payload), headers }
+    let headers = n.is_multiple_of(2).then(|| [("n".to_owned(), n.to_string())].into());
+    Edit { payload: (!n.is_multiple_of(5)).then_some(payload), headers }
 }
 
 /// Where letters are sent: queues, drawers, and a name that nobody has.

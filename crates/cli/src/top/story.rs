@@ -52,7 +52,7 @@ pub(super) fn letter_row(letter: &DeadLetter, rules: &Rules) -> LetterRow {
         attempts: letter.message.attempts,
         redrives: letter.file.redrives,
         dead_at: letter.file.dead_at,
-        error: rules.mask_text(&cut(&error_text(&letter.error), ROW_CHARS)).into_owned(),
+        error: cut(&rules.mask_text(&error_text(&letter.error)), ROW_CHARS),
     }
 }
 

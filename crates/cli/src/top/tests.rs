@@ -137,7 +137,6 @@ fn heard(state: &mut State, page: PageNews) {
     update(state, Event::News(News::Heard(Box::new(answer))));
 }
 
-/// A state that has been watching for nine seconds.
 fn watching(width: u16, height: u16, may_act: bool) -> State {
     let mut state = State::new("/var/lib/redrive".into(), may_act, width, height);
     for second in 0..10 {
@@ -166,7 +165,6 @@ fn press(state: &mut State, keys: &str) -> Option<Effect> {
     last
 }
 
-/// In the list of the first group, with these letters.
 fn in_letters(width: u16, height: u16, may_act: bool) -> State {
     let mut state = watching(width, height, may_act);
     press(&mut state, "\n");
@@ -183,7 +181,6 @@ fn screen(state: &State) -> String {
     (0..state.height).map(|y| line(y).trim_end().to_owned() + "\n").collect()
 }
 
-/// The page has this screen, exactly.
 #[track_caller]
 fn on_the_page(state: &State) {
     let screen = screen(state);

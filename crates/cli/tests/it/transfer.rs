@@ -89,6 +89,19 @@ fn rich() -> Office {
     office.run(&["dlq", "retry", &sent, "--to", "annex", "--priority", "high", "--attempts", "3"]).ok();
     let token = text(&office.lease("annex")["token"]);
     office.run(&["fail", &token, "--error-type", "G", "--message", "there too", "--permanent"]).ok();
+    // Edited twice, and edited back; and one of which only the name is left.
+    let (edited, restored) = (id(13), id(14));
+    for (n, letter) in [(1, &edited), (2, &edited), (3, &restored)] {
+        let file = office.file("edited", format!("{{\"n\":  {n}}}"));
+        office
+            .run(&["dlq", "edit", letter, "--payload", &file, "--header", "x=y", "--reason", "typo", "--yes"])
+            .ok();
+    }
+    office.run(&["dlq", "edit", &restored, "--restore", "0", "--yes"]).ok();
+    office.run(&["enqueue", "q", "--payload", "secret", "--key", "gone"]).ok();
+    let token = text(&office.lease("q")["token"]);
+    office.run(&["fail", &token, "--error-type", "E", "--message", "no", "--permanent"]).ok();
+    office.run(&["erase", "--key", "gone", "--yes", "--reason", "asked to"]).ok();
     // Sent back, and dead again: a second generation, and a later death.
     office.run(&["dlq", "retry", &again]).ok();
     let token = text(&office.lease("q")["token"]);

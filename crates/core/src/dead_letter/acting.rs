@@ -1,13 +1,15 @@
-//! What an operator's act does to the file of a letter, and whether it may. Pure: the message's own part of a
+//! What an operator's act does to the file of a letter, and what may be done with the letter as it stands. Pure: the message's own part of a
 //! retry is `transition`'s, and whoever has the tables says what stands under a letter's key.
 
 use super::status::UNPURGE_FIRST;
 use super::{Act, ActRequest, Actor, File, Move, Note, Redriven, Retry, Status, next_status};
 use crate::error::Refusal;
+use crate::failure::Reason;
 use crate::ids::MessageId;
 use crate::lifecycle::State;
 use crate::limits;
 use crate::message::{Slip, printable, sane};
+use crate::poison::Release;
 use crate::policy::QueuePolicy;
 use crate::revision::may_change;
 use crate::store::KeyState;
@@ -367,6 +369,94 @@ impl File {
     ) -> Result<Self, Refusal> {
         next_status(id, self.status, Move::Succeeded)?;
         Ok(Self { resolution: Some("retried".into()), ..self.moved(Status::Resolved, policy, by, now) })
+    }
+
+    /// Where it goes when its quarantine ends. Only poison goes back to work by itself, where its queue says
+    /// so, and only a few times: who comes back again and again is for a person.
+    #[must_use]
+    pub fn released_to(&self, policy: &QueuePolicy) -> Release {
+        let again = self.redrives < limits::AUTO_RELEASES_MAX && self.erased.is_none();
+        match (policy.poison.release, self.reason) {
+            (Release::Queue, Reason::Poison) if again => Release::Queue,
+            (Release::Queue | Release::Review, _) => Release::Review,
+        }
+    }
+
+    /// Whether the letter may go to another store: nobody works on it and nothing here waits for it.
+    ///
+    /// # Errors
+    /// A refusal that says what keeps it.
+    pub fn may_leave(&self, id: MessageId, version: u64, now: Time) -> Result<(), Refusal> {
+        if self.version != version {
+            return Err(Refusal::VersionConflict { id, expected: version, actual: self.version });
+        }
+        if let (Some(worker), Some(until)) = (&self.consumer, self.consumer_until)
+            && until > now
+        {
+            return Err(Refusal::LetterLeased { id, worker: worker.clone(), until });
+        }
+        let stays = |hint: &str| {
+            let act = "hand over".to_owned();
+            Err(Refusal::WrongStatus { id, status: self.status, act, hint: hint.to_owned() })
+        };
+        match self.status {
+            Status::Retrying => {
+                stays("it was sent back to work; wait until the message is done or dies again")
+            }
+            Status::Pending | Status::Review | Status::Quarantined if self.holds_key => {
+                stays("its ordering key is held here until it is closed")
+            }
+            Status::Purged => stays(UNPURGE_FIRST),
+            Status::Pending | Status::Review | Status::Quarantined | Status::Resolved | Status::Abandoned => {
+                Ok(())
+            }
+        }
+    }
+
+    /// Where its message is, as long as it is not being retried.
+    #[must_use]
+    pub const fn state(&self) -> State {
+        match self.status {
+            Status::Purged => State::Purged,
+            Status::Pending
+            | Status::Retrying
+            | Status::Review
+            | Status::Quarantined
+            | Status::Resolved
+            | Status::Abandoned => State::Dead,
+        }
+    }
+
+    /// Whether a dead-letter consumer may lease it now.
+    #[must_use]
+    pub fn leasable(&self, now: Time) -> bool {
+        let open = match self.status {
+            Status::Pending => true,
+            Status::Retrying
+            | Status::Review
+            | Status::Quarantined
+            | Status::Resolved
+            | Status::Abandoned
+            | Status::Purged => false,
+        };
+        let awake = self.available_at <= now && self.snoozed_until.is_none_or(|until| until <= now);
+        open && awake && self.erased.is_none() && self.consumer_until.is_none_or(|until| until <= now)
+    }
+
+    /// Whether the letter may be sent back as it stands.
+    #[must_use]
+    pub const fn eligible(&self) -> bool {
+        match self.status {
+            Status::Pending => {
+                self.erased.is_none() && !matches!(self.reason, Reason::Permanent | Reason::Undecodable)
+            }
+            Status::Retrying
+            | Status::Review
+            | Status::Quarantined
+            | Status::Resolved
+            | Status::Abandoned
+            | Status::Purged => false,
+        }
     }
 
     fn note(&mut self, actor: &Actor, now: Time) {

@@ -5,11 +5,10 @@
 use crate::error::Refusal;
 use crate::failure::{Analysed, Category, ErrorInfo, Failure, Reason, Recoverability, Route, Severity};
 use crate::ids::{GroupId, LeafId, LeaseToken, MessageId, OperationId, QueueName};
-use crate::lifecycle::{Life, State};
+use crate::lifecycle::Life;
 use crate::limits;
 use crate::message::{Message, Priority, Slip};
 use crate::patch::Patch;
-use crate::poison::Release;
 use crate::policy::{OnDead, QueuePolicy};
 use crate::revision::{Edit, EditMark, Erased, Revision};
 use crate::time::{Span, Time};
@@ -424,94 +423,6 @@ impl File {
             file.version = before.version + 1;
         }
         file
-    }
-
-    /// Where it goes when its quarantine ends. Only poison goes back to work by itself, where its queue says
-    /// so, and only a few times: who comes back again and again is for a person.
-    #[must_use]
-    pub fn released_to(&self, policy: &QueuePolicy) -> Release {
-        let again = self.redrives < limits::AUTO_RELEASES_MAX && self.erased.is_none();
-        match (policy.poison.release, self.reason) {
-            (Release::Queue, Reason::Poison) if again => Release::Queue,
-            (Release::Queue | Release::Review, _) => Release::Review,
-        }
-    }
-
-    /// Whether the letter may go to another store: nobody works on it and nothing here waits for it.
-    ///
-    /// # Errors
-    /// A refusal that says what keeps it.
-    pub fn may_leave(&self, id: MessageId, version: u64, now: Time) -> Result<(), Refusal> {
-        if self.version != version {
-            return Err(Refusal::VersionConflict { id, expected: version, actual: self.version });
-        }
-        if let (Some(worker), Some(until)) = (&self.consumer, self.consumer_until)
-            && until > now
-        {
-            return Err(Refusal::LetterLeased { id, worker: worker.clone(), until });
-        }
-        let stays = |hint: &str| {
-            let act = "hand over".to_owned();
-            Err(Refusal::WrongStatus { id, status: self.status, act, hint: hint.to_owned() })
-        };
-        match self.status {
-            Status::Retrying => {
-                stays("it was sent back to work; wait until the message is done or dies again")
-            }
-            Status::Pending | Status::Review | Status::Quarantined if self.holds_key => {
-                stays("its ordering key is held here until it is closed")
-            }
-            Status::Purged => stays(status::UNPURGE_FIRST),
-            Status::Pending | Status::Review | Status::Quarantined | Status::Resolved | Status::Abandoned => {
-                Ok(())
-            }
-        }
-    }
-
-    /// Where its message is, as long as it is not being retried.
-    #[must_use]
-    pub const fn state(&self) -> State {
-        match self.status {
-            Status::Purged => State::Purged,
-            Status::Pending
-            | Status::Retrying
-            | Status::Review
-            | Status::Quarantined
-            | Status::Resolved
-            | Status::Abandoned => State::Dead,
-        }
-    }
-
-    /// Whether a dead-letter consumer may lease it now.
-    #[must_use]
-    pub fn leasable(&self, now: Time) -> bool {
-        let open = match self.status {
-            Status::Pending => true,
-            Status::Retrying
-            | Status::Review
-            | Status::Quarantined
-            | Status::Resolved
-            | Status::Abandoned
-            | Status::Purged => false,
-        };
-        let awake = self.available_at <= now && self.snoozed_until.is_none_or(|until| until <= now);
-        open && awake && self.erased.is_none() && self.consumer_until.is_none_or(|until| until <= now)
-    }
-
-    /// Whether the letter may be sent back as it stands.
-    #[must_use]
-    pub const fn eligible(&self) -> bool {
-        match self.status {
-            Status::Pending => {
-                self.erased.is_none() && !matches!(self.reason, Reason::Permanent | Reason::Undecodable)
-            }
-            Status::Retrying
-            | Status::Review
-            | Status::Quarantined
-            | Status::Resolved
-            | Status::Abandoned
-            | Status::Purged => false,
-        }
     }
 }
 

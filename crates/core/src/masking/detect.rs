@@ -151,7 +151,7 @@ fn luhn(digits: &[u8]) -> bool {
         .map(|(n, d)| u32::from(if n % 2 == 1 { doubled(*d) } else { *d }))
         .sum();
     // A row of zeros adds up, and is nobody's.
-    sum % 10 == 0 && digits.iter().any(|d| Some(d) != digits.first())
+    sum.is_multiple_of(10) && digits.iter().any(|d| Some(d) != digits.first())
 }
 
 /// A bank account number: two letters, two digits, 11 to 30 more, single blanks between them, with the right

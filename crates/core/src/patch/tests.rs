@@ -369,7 +369,7 @@ fn write(value: &Value, chance: &mut dyn Iterator<Item = u8>, out: &mut String) 
             space(chance, out);
             out.push('}');
         }
-        other => {
+        other @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_)) => {
             space(chance, out);
             out.push_str(&other.to_string());
             space(chance, out);

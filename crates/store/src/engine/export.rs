@@ -1,12 +1,14 @@
 //! What leaves the store on purpose: letters for an export, oldest death first, and the record of who was shown what.
 
 use super::Engine;
-use super::reads::{assemble, earlier_contents, with_present_groups};
+use super::reads::{assemble_with, earlier_contents, policies, with_present_groups};
 use super::tables::{Kept, Letter, Reads, Tables};
 use redrive_core::dead_letter::{Actor, DeadLetter};
 use redrive_core::disclosure::Disclosure;
 use redrive_core::error::Outcome;
+use redrive_core::filter::Needs;
 use redrive_core::limits;
+use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Cursor, Page, Query};
 use redrive_core::revision::Revision;
 use redrive_core::time::Time;
@@ -19,6 +21,8 @@ pub(crate) fn export(tables: &dyn Reads, query: &Query, now: Time) -> Outcome<Pa
     let filter = with_present_groups(tables, &query.filter)?;
     let mut after = query.page.position("x")?.unwrap_or(0);
     let (limit, mut looked_at, mut bytes) = (query.page.limit(), 0, 0);
+    let (policies, standard) = (policies(tables)?, QueuePolicy::default());
+    let whole = Needs { body: true, failures: true };
     let mut items = Vec::new();
     loop {
         let chunk = tables.letters_after(after, u64::MAX, CHUNK)?;
@@ -28,8 +32,11 @@ pub(crate) fn export(tables: &dyn Reads, query: &Query, now: Time) -> Outcome<Pa
             left -= 1;
             looked_at += 1;
             after = letter.death;
-            let seen = assemble(tables, &letter, now)?;
-            if filter.matches_letter(&seen, now) {
+            let policy = policies.get(&letter.slip.queue).unwrap_or(&standard);
+            // No more is read of what does not match than is needed to see that.
+            let glance = assemble_with(tables, policy, &letter, filter.needs(), now)?;
+            if filter.matches_letter(&glance, now) {
+                let seen = assemble_with(tables, policy, &letter, whole, now)?;
                 let revisions = earlier(tables, &letter, &seen)?;
                 bytes += seen.message.envelope.size();
                 bytes += revisions.iter().map(|r| r.content.payload.bytes.len() as u64).sum::<u64>();

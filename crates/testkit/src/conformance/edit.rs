@@ -65,7 +65,7 @@ pub(super) async fn i39_an_edit_keeps_what_it_replaces(stage: &Stage<'_>) {
     let id = before.id();
     let original = Content::of(&before.message.envelope);
     let first = Revision { n: 0, at: START, by: String::new(), reason: None, content: original.clone() };
-    assert_eq!(stage.revisions(id).await, [first.clone()], "the original, and nothing else");
+    assert_eq!(stage.revisions(id).await, std::slice::from_ref(&first), "the original, and nothing else");
     let now = stage.clock.advance(secs(5));
     let next = Content {
         payload: Payload { bytes: vec![0xff, 0, b'{'], content_type: String::new() },
@@ -236,7 +236,7 @@ pub(super) async fn i49_edits_are_bounded(stage: &Stage<'_>) {
     let many = (0..=limits::HEADERS_MAX).map(|n| (n.to_string(), String::new())).collect();
     let act = Act::Edit(Box::new(Edit { payload: None, headers: Some(many) }));
     assert_eq!(stage.edit(id, act).await.map_err(field), Err("headers".to_owned()));
-    let same = Act::Edit(Box::new(Edit::default()));
+    let same = Act::Edit(Box::default());
     assert_eq!(stage.edit(id, same).await, Err(Refusal::NoChange { id }));
     assert_eq!(stage.edit(id, Act::Restore { n: 7 }).await.map_err(field), Err("revision".to_owned()));
     assert_eq!(stage.seen().await, before, "a refusal changes nothing");

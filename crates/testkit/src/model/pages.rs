@@ -511,7 +511,7 @@ impl Letters for Model {
     }
 
     async fn members(&self, id: OperationId, request: PageRequest) -> Outcome<Page<Member>> {
-        self.at(|b, _| page("p", &request, b.operations[b.operation(id)?].1.clone().into_iter(), |_| true))
+        self.at(|b, _| page("p", &request, b.operations[b.operation(id)?].1.clone(), |_| true))
     }
 
     async fn audit(&self, request: PageRequest) -> Outcome<Page<AuditRow>> {

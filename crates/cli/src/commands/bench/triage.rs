@@ -208,14 +208,17 @@ async fn ingest(store: &Arc<dyn Store>, args: &BenchArgs) -> Result<Line, CliErr
             workers.spawn(fail_all(Arc::clone(store), args.clone(), mine.to_vec()));
         }
         while let Some(done) = workers.join_next().await {
-            let _ = calls.add(&done.map_err(died)??);
+            let _ = calls.add(&done.map_err(|error| died(&error))??);
         }
         took += began.elapsed();
     }
     Ok(line(format!("failure to dead letter, {BATCH} a call"), args.letters, took, &calls))
 }
 
-fn died(error: tokio::task::JoinError) -> CliError {
+/// A filter for the nth question.
+type Asked<'a> = Box<dyn Fn(u64) -> String + 'a>;
+
+fn died(error: &tokio::task::JoinError) -> CliError {
     CliError::new(ExitCode::Error, format!("a bench task died: {error}"))
 }
 
@@ -259,7 +262,7 @@ async fn pages(store: &dyn Store, args: &BenchArgs) -> Result<Vec<Line>, CliErro
         .collect();
     let group =
         |n: u64| ids.get(usize::try_from(n).unwrap_or(0) % ids.len().max(1)).cloned().unwrap_or_default();
-    let filters: [(&str, Box<dyn Fn(u64) -> String>); 5] = [
+    let filters: [(&str, Asked<'_>); 5] = [
         ("page, all", Box::new(|_| String::new())),
         ("page, group and status", Box::new(|n| format!("group:{} status:pending", group(n)))),
         (
@@ -366,9 +369,9 @@ async fn beside(
     stop.store(true, Ordering::Relaxed);
     let (mut calls, mut items) = (new_histogram(), 0);
     while let Some(done) = set.join_next().await {
-        let watch = done.map_err(died)??;
+        let watch = done.map_err(|error| died(&error))??;
         items += watch.count();
-        let _ = calls.add(&watch.into_calls());
+        let _ = calls.add(watch.into_calls());
     }
     Ok(line(what, items, began.elapsed(), &calls))
 }

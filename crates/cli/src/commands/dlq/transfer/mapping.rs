@@ -135,10 +135,6 @@ impl<'a> Record<'a> {
 
     /// As lines: the items of a list, the entries of an object, or the one thing it is.
     fn lines(self) -> Vec<String> {
-        let plain = |value: Value| match value {
-            Value::String(text) => text,
-            other => other.to_string(),
-        };
         match self.value() {
             Value::Array(items) => items.into_iter().map(plain).collect(),
             Value::Object(map) => map
@@ -172,14 +168,19 @@ impl<'a> Record<'a> {
     fn error_type(self) -> (String, Option<String>) {
         let Value::Object(map) = self.value() else { return (self.text(), None) };
         let Some((name, inner)) = map.into_iter().next() else { return (String::new(), None) };
-        let code =
-            ["exit_code", "code", "status"].iter().find_map(|field| inner.get(field)).map(
-                |code| match code {
-                    Value::String(text) => text.clone(),
-                    other => other.to_string(),
-                },
-            );
+        let code = ["exit_code", "code", "status"].iter().find_map(|field| inner.get(field));
+        let code = code.map(|code| plain(code.clone()));
         (name, code)
+    }
+}
+
+/// A value as text: a string is its content, all else is written as JSON.
+fn plain(value: Value) -> String {
+    match value {
+        Value::String(text) => text,
+        other @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => {
+            other.to_string()
+        }
     }
 }
 
