@@ -194,8 +194,11 @@ pub const PAGE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 pub const PAGE_ITEMS_DEFAULT: usize = 50;
 /// Candidates one filtered page looks at before it stops and says so.
 pub const PAGE_SCAN_MAX: usize = 100_000;
-/// Time one filtered page takes before it stops and says so.
+/// Time one filtered page takes before it stops and says so, once it has looked at [`PAGE_MISSES_MIN`] in vain.
 pub const PAGE_TIME_MAX: Duration = Duration::from_millis(200);
+/// Candidates that did not match before time counts: a page of what was asked for is not cut short because the machine
+/// is slow, and a list of a few letters is always whole.
+pub const PAGE_MISSES_MIN: usize = 2_000;
 /// Bytes of a payload that a search for text looks at.
 pub const SEARCH_PAYLOAD_BYTES_MAX: usize = 64 * 1024;
 /// Bytes of the largest payload that is put into a text index; letters with a larger one are looked at themselves.

@@ -60,7 +60,8 @@ pub(crate) fn messages(tables: &dyn Reads, query: &Query, now: Time) -> Outcome<
                 bytes += message.envelope.size();
                 items.push(message);
             }
-            let looked_enough = looked_at >= limits::PAGE_SCAN_MAX || survey::late(until);
+            let looked_enough =
+                looked_at >= limits::PAGE_SCAN_MAX || survey::in_vain(looked_at, items.len(), until);
             let full = items.len() >= limit || bytes >= limits::PAGE_BYTES_MAX || looked_enough;
             if full {
                 let more = left > 0 || (!ended && !tables.live_after(after, 1)?.is_empty());

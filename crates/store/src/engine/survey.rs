@@ -83,7 +83,7 @@ pub(crate) fn letters(tables: &dyn Reads, query: &Query, now: Time) -> Outcome<P
                 bytes += letter.message.envelope.size();
                 items.push(letter);
             }
-            if late(until) && !found.exact {
+            if in_vain(looked_at, items.len(), until) && !found.exact {
                 return Ok(page(items, Some(before)));
             }
         }
@@ -91,14 +91,16 @@ pub(crate) fn letters(tables: &dyn Reads, query: &Query, now: Time) -> Outcome<P
             return Ok(Page::last(items));
         }
         before = found.reached;
-        if looked_at >= limits::PAGE_SCAN_MAX || late(until) {
+        if looked_at >= limits::PAGE_SCAN_MAX || in_vain(looked_at, items.len(), until) {
             return Ok(page(items, Some(before)));
         }
     }
 }
 
-pub(super) fn late(until: Option<Instant>) -> bool {
-    until.is_some_and(|until| Instant::now() >= until)
+/// Whether time is up and was mostly spent on what did not match.
+pub(super) fn in_vain(looked_at: usize, found: usize, until: Option<Instant>) -> bool {
+    let misses = looked_at.saturating_sub(found);
+    misses >= limits::PAGE_MISSES_MIN && until.is_some_and(|until| Instant::now() >= until)
 }
 
 /// What the letters that match are made of, of those that died up to the bound. Exact, whatever it takes.

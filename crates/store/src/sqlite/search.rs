@@ -18,6 +18,9 @@ use std::time::Instant;
 /// Rows of one source read at once; fewer where there are many sources.
 const BATCH: usize = 512;
 
+/// A window of the text index takes about as long as so many rows, whether anything is found in it or not.
+const WINDOW_COST: usize = 1_000;
+
 /// What has been read of a source and not been taken yet.
 struct Stream<'p> {
     source: &'p Source,
@@ -45,9 +48,10 @@ impl<'p> Stream<'p> {
         self.left.0 >= self.left.1
     }
 
-    /// Reads the next batch if nothing is ahead; says how many rows that were. A source with a window may come back
+    /// Reads the next batch if nothing is ahead; says how much that was, in rows. A source with a window may come back
     /// with nothing when time is up.
     fn fill(&mut self, tables: &SqlTables, plan: &Plan, ask: &Ask<'_>, batch: usize) -> Kept<usize> {
+        let mut work = 0;
         while self.ahead.is_empty() && !self.is_dry() {
             let (mut after, mut up_to) = self.left;
             match self.source.window {
@@ -68,12 +72,13 @@ impl<'p> Stream<'p> {
                 (None, true) => self.left.1 = after,
                 (None, false) => self.left.0 = up_to,
             }
+            work += read.len() + self.source.window.map_or(0, |_| WINDOW_COST);
             self.ahead = read.into();
             if is_late(ask) {
                 break;
             }
         }
-        Ok(self.ahead.len())
+        Ok(work)
     }
 
     /// The next death it may still have: one that was read, or one beyond everything that was.
