@@ -28,7 +28,7 @@ pub struct Seen {
     pub drawers: Vec<Drawer>,
     /// Groups in their order.
     pub groups: Vec<Group>,
-    /// Everything about each of them.
+    /// Everything about the first few of them.
     pub details: Vec<GroupDetail>,
     /// Markers, latest first.
     pub markers: Vec<Marker>,
@@ -41,6 +41,9 @@ pub struct Seen {
     /// What was counted, without the time and without what a process measures about itself.
     pub stats: Stats,
 }
+
+/// Groups of which everything is read: a stream looks after every operation, and reading all takes longer than the rest.
+const DETAILS: usize = 3;
 
 /// Reads a list to its end. The page size is the largest, so that the pages are few.
 ///
@@ -93,7 +96,7 @@ impl Seen {
         }
         let groups = walk(|page| store.groups(GroupQuery::from(page))).await?;
         let mut details = Vec::new();
-        for group in &groups {
+        for group in groups.iter().take(DETAILS) {
             let detail = store.group_detail(group.id).await?;
             assert_eq!(detail.group, *group, "listed as it is shown");
             details.push(detail);
