@@ -125,6 +125,18 @@ fn no_view_and_no_export_shows_a_secret_unasked() {
     clean("an edit", &(ran.text() + &ran.stderr));
     let ran = office.run(&edit).ok();
     clean("an edit", &(ran.text() + &ran.stderr));
+    let patch = r#"[{"op":"add","path":"/apiKey","value":"canaryPayload1"}]"#;
+    let ran =
+        office.run(&["dlq", "patch", "--filter", "queue:q", "--patch", patch, "--yes", "-o", "json"]).ok();
+    clean("a patch", &(ran.text() + &ran.stderr));
+    for format in ["table", "json", "csv"] {
+        for view in
+            [vec!["op", "list"], vec!["dlq", "redrive", "--all", "--dry-run"], vec!["dlq", "diff", &other]]
+        {
+            let ran = office.run(&[view.as_slice(), &["-o", format]].concat()).ok();
+            clean(&format!("{view:?} as {format}"), &(ran.text() + &ran.stderr));
+        }
+    }
     for view in [vec!["dlq", "diff", &other], vec!["dlq", "timeline", &other], vec!["dlq", "list"]] {
         let ran = office.run(&view).ok();
         clean(&format!("{view:?}"), &(ran.text() + &ran.stderr));

@@ -1,7 +1,9 @@
 //! What is masked, what is not, and that masking changes nothing else.
 
 use super::*;
+use crate::dead_letter::Act;
 use crate::failure::{ErrorInfo, Knowledge, Report};
+use crate::patch::Patch;
 use crate::signature::Signature;
 use proptest::prelude::*;
 
@@ -185,6 +187,17 @@ fn headers_are_masked_by_name_and_by_look() {
     let masked = Rules::default().mask_headers(&headers);
     let values: Vec<&str> = masked.values().map(String::as_str).collect();
     assert_eq!(values, ["[masked]", "[masked]", "[masked:email]", "7"]);
+}
+
+#[test]
+fn what_a_patch_writes_is_masked_by_where_it_goes() {
+    let patch = r#"[{"op":"replace","path":"/user/password","value":"x"},{"op":"add","path":"/n","value":12345678901234567890123},
+        {"op":"add","path":"/a","value":{"token":"y","b":"z"}},{"op":"remove","path":"/c"}]"#;
+    let act = Act::Patch(Box::new(Patch::parse(patch).unwrap()));
+    let Act::Patch(shown) = Rules::default().act(&act) else { panic!("still a patch") };
+    let wanted = r#"[{"op":"replace","path":"/user/password","value":"[masked]"},{"op":"add","path":"/n","value":12345678901234567890123},{"op":"add","path":"/a","value":{"token":"[masked]","b":"z"}},{"op":"remove","path":"/c"}]"#;
+    assert_eq!(shown.text(), wanted);
+    assert_eq!(Rules::off().act(&act), act);
 }
 
 #[test]

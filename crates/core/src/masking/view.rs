@@ -1,15 +1,18 @@
 //! Things as people see them unasked: everything that came from outside goes through the rules, what the store made
 //! itself (ids, times, counters, names of queues) does not.
 
-use super::Rules;
-use crate::dead_letter::{DeadLetter, File, Note};
+use super::{MARK, Rules};
+use crate::dead_letter::{Act, DeadLetter, File, Note};
 use crate::failure::{Analysed, ErrorInfo, Failure, Report, cut};
 use crate::group::Group;
 use crate::limits;
 use crate::message::{Envelope, Message, Payload};
+use crate::operation::Operation;
+use crate::patch::Patch;
 use crate::progress::Progress;
-use crate::revision::{EditMark, Erased};
+use crate::revision::{Edit, EditMark, Erased};
 use crate::target::{CommandTarget, HttpTarget, Target};
+use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 
 impl Rules {
@@ -115,6 +118,46 @@ impl Rules {
             error_type: self.owned(&group.error_type),
             ..group.clone()
         }
+    }
+
+    /// An operation: what it changes payloads to is as secret as they are.
+    #[must_use]
+    pub fn operation(&self, operation: &Operation) -> Operation {
+        Operation { act: self.act(&operation.act), ..operation.clone() }
+    }
+
+    pub(super) fn act(&self, act: &Act) -> Act {
+        if !self.is_on() {
+            return act.clone();
+        }
+        if let Act::Patch(patch) = act {
+            // What cannot be shown without its secrets is not shown.
+            return self.patch(patch).map_or(Act::Note, |patch| Act::Patch(Box::new(patch)));
+        }
+        let Act::Edit(edit) = act else { return act.clone() };
+        let payload = |payload: &Payload| Payload {
+            bytes: self.mask_payload(&payload.bytes).text.into_bytes(),
+            content_type: payload.content_type.clone(),
+        };
+        Act::Edit(Box::new(Edit {
+            payload: edit.payload.as_ref().map(payload),
+            headers: edit.headers.as_ref().map(|headers| self.mask_headers(headers)),
+        }))
+    }
+
+    /// The same steps; a value that goes to a place with a telling name is masked.
+    fn patch(&self, patch: &Patch) -> Option<Patch> {
+        let mut steps: Vec<BTreeMap<String, Box<RawValue>>> = serde_json::from_str(patch.text()).ok()?;
+        for step in &mut steps {
+            let path: String = step.get("path").and_then(|path| serde_json::from_str(path.get()).ok())?;
+            let Some(value) = step.get_mut("value") else { continue };
+            let masked = match path.split('/').any(|name| self.hides(name)) {
+                true => format!("\"{MARK}\""),
+                false => self.mask_payload(value.get().as_bytes()).text,
+            };
+            *value = RawValue::from_string(masked).ok()?;
+        }
+        Patch::parse(&serde_json::to_string(&steps).ok()?).ok()
     }
 
     /// A queue's target. A value that is read from the environment when it is needed is no secret.

@@ -95,6 +95,7 @@ impl Show for Shown {
             variables: detail.variables.iter().map(variable).collect(),
             samples: detail.samples.iter().map(sample).collect(),
             similar: detail.similar.iter().map(similar).collect(),
+            operations: detail.operations.iter().map(|operation| rules.operation(operation)).collect(),
             ..detail.clone()
         };
         Some(Self { detail, now: self.now })

@@ -1,6 +1,7 @@
 //! How operations, members and previews are shown.
 
 use crate::output::{Column, Look, Output, Sheet, Show, complain};
+use redrive::core::masking::Rules;
 use redrive::core::operation::{Member, Operation, Pace, Preview};
 use redrive::core::time::Span;
 
@@ -17,6 +18,10 @@ impl Show for Operation {
         Column::number("skipped"),
         Column::text("filter"),
     ];
+
+    fn masked(&self, rules: &Rules) -> Option<Self> {
+        Some(rules.operation(self))
+    }
 
     fn cells(&self, _: &Look) -> Vec<String> {
         let o = &self.outcomes;
