@@ -53,6 +53,7 @@ pub mod reply;
 pub mod review;
 pub mod revision;
 pub mod scheduler;
+pub mod settlement;
 pub mod signature;
 pub mod store;
 pub mod survey;

@@ -28,4 +28,5 @@ mod terminal;
 mod together;
 mod top;
 mod transfer;
+mod triage;
 mod work;

@@ -45,7 +45,7 @@ fn a_message_is_worked_on_dies_is_sent_back_and_succeeds() {
     assert_eq!((&letter["status"], &letter["resolution"]), (&"resolved".into(), &"retried".into()));
     office.run(&["dlq", "stats", "--fail-if", "open>0"]).ok();
     let acts: Vec<String> = office.items(&["audit", "list"]).iter().map(|row| text(&row["act"])).collect();
-    assert_eq!(acts, ["retry", "reveal", "configure"]);
+    assert_eq!(acts, ["resolve group", "retry", "reveal", "configure"]);
     let head = text(&office.json(&["audit", "verify"])["head"]);
     office.run(&["audit", "verify", "--head", &head]).ok();
     office.run(&["audit", "verify", "--head", &"1".repeat(64)]).code(10);
@@ -110,7 +110,7 @@ fn what_happened_is_counted_and_reported() {
     let id = office.dead_letter("jobs", "x", "no");
     office.run(&["dlq", "retry", &id]).ok();
     office.run(&["ack", &text(&office.lease("jobs")["token"])]).ok();
-    office.dead_letter("jobs", "y", "no");
+    office.dead_letter("jobs", "y", "another cause");
     let stats = office.json(&["dlq", "stats"]);
     assert_eq!(stats["items"][0]["by_status"]["pending"], 1);
     let summary = &stats["summary"];

@@ -6,7 +6,7 @@ use crate::pace::ask;
 use async_trait::async_trait;
 use redrive_core::error::Error;
 use redrive_core::ids::OperationId;
-use redrive_core::operation::{Operation, Outcomes, Stage};
+use redrive_core::operation::{Operation, Stage};
 use redrive_core::query::PageRequest;
 use redrive_core::store::Store;
 use redrive_core::time::Span;
@@ -15,8 +15,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How far an operation was when it was last seen.
-type Standing = (Stage, u64, u64, Outcomes);
+/// How far an operation was driven when it was last seen. What workers settle meanwhile is nobody driving it.
+type Standing = (Stage, u64, u64, u64);
 
 /// Drives operations that stood still from one look to the next. A step is one commit, takes the members that wait
 /// and keeps to the rate that is on record, so going on beside somebody who is only slow does nothing twice.
@@ -61,7 +61,7 @@ impl ResumeOperations {
 }
 
 fn standing(operation: &Operation) -> Standing {
-    (operation.stage, operation.frozen_to, operation.undone_to, operation.outcomes)
+    (operation.stage, operation.frozen_to, operation.undone_to, operation.outcomes.waiting)
 }
 
 /// Operations that are looked at: the latest; older ones that still run were seen when they were young.

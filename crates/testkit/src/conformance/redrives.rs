@@ -32,13 +32,17 @@ impl Stage<'_> {
 
     /// Leases so many and ends each the same way; says how the operation stands.
     async fn work(&self, count: usize, what: &Settle) -> Operation {
+        self.work_off(count, what).await;
+        self.at().await
+    }
+
+    async fn work_off(&self, count: usize, what: &Settle) {
         let taken = self.take("q", count).await;
         assert_eq!(taken.len(), count, "so many are there");
         for taken in taken {
             self.settle(taken.token, what.clone()).await.expect("held");
         }
         self.sound().await;
-        self.at().await
     }
 
     /// The counters of operations are the sum of their members, and all else holds.
@@ -285,10 +289,10 @@ pub(super) async fn a_preview_warns(stage: &Stage<'_>) {
     stage.dead(NewMessage { key: Some("k".into()), ..new(2, "q") }, "Bad").await;
     for _ in 0..2 {
         stage.act(message_id(2), Act::retry()).await.expect("pending");
-        stage.work(1, &hopeless("Bad")).await;
+        stage.work_off(1, &hopeless("Bad")).await;
     }
     stage.act(message_id(2), Act::retry()).await.expect("pending");
-    stage.work(1, &Settle::Ack).await;
+    stage.work_off(1, &Settle::Ack).await;
     stage.act(message_id(2), Act::Reopen).await.expect("closed");
     stage.store.pause(q("q"), true, operator()).await.expect("answers");
     let pace = Pace { rate: Some(1), ..Pace::default() };
