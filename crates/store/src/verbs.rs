@@ -404,7 +404,7 @@ impl<A: Access> Store for EngineStore<A> {
         let key = self.0.audit_key();
         let deep = request.deep;
         if request.repair {
-            return self.0.write(false, move |engine, _| engine.repair(deep)).await;
+            return self.0.write(false, move |engine, now| engine.repair(deep, now)).await;
         }
         self.0.read(move |tables, _| Ok(reads::verify(tables, &key, deep)?.verification)).await
     }

@@ -4,10 +4,11 @@ use super::pages;
 use crate::args::PageArgs;
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::{CliError, Done, ExitCode};
-use crate::output::{Column, Look, Show};
+use crate::output::{Column, Look, Show, rules};
 use clap::Args;
 use redrive::core::group::{Group, GroupNews, GroupQuery, Marker};
 use redrive::core::limits;
+use redrive::core::masking::Rules;
 use redrive::core::query::PageRequest;
 use redrive::core::store::Store;
 use redrive::core::time::{Span, Time};
@@ -39,6 +40,10 @@ pub(crate) struct MarkerArgs {
 impl Show for Marker {
     const COLUMNS: &'static [Column] =
         &[Column::number("n"), Column::whole("at"), Column::text("by"), Column::text("text")];
+
+    fn masked(&self, rules: &Rules) -> Option<Self> {
+        Some(Self { text: rules.mask_text(&self.text).into_owned(), ..self.clone() })
+    }
 
     fn cells(&self, look: &Look) -> Vec<String> {
         vec![self.n.to_string(), look.time(self.at), self.by.clone(), self.text.clone()]
@@ -79,7 +84,7 @@ pub(super) async fn since(store: &dyn Store, text: &str) -> Result<Time, CliErro
     })
 }
 
-/// What is new among all groups.
+/// What is new among all groups, since the latest marker as it may be shown.
 pub(super) async fn news(store: &dyn Store) -> Result<GroupNews, CliError> {
     let mut groups: Vec<Group> = Vec::new();
     let mut page = PageRequest::first(limits::PAGE_ITEMS_MAX);
@@ -92,5 +97,6 @@ pub(super) async fn news(store: &dyn Store) -> Result<GroupNews, CliError> {
         }
     }
     let marker = store.markers(PageRequest::first(1)).await?.items.pop();
+    let marker = marker.map(|marker| marker.masked(rules()).unwrap_or(marker));
     Ok(GroupNews::of(&groups, marker))
 }

@@ -122,11 +122,14 @@ fn groups_show_what_varies_and_can_be_merged() {
     assert!(shown["template"].as_str().unwrap().contains("<*>"), "{shown}");
     assert_eq!(shown["variables"][0]["distinct"], 5);
     let second = text(&groups[1]["id"]);
-    let merged = office.json(&["group", "merge", &first, &second, "--reason", "one cause"]);
+    assert_eq!(office.items(&["group", "merge", &first, &second, "--dry-run"]).len(), 2);
+    office.run(&["group", "merge", &first, &second]).code(5);
+    assert_eq!(office.items(&["group", "list"]).len(), 2, "nobody said yes");
+    let merged = office.json(&["group", "merge", &first, &second, "--yes", "--reason", "one cause"]);
     assert_eq!((&merged["open"], &merged["id"]), (&6.into(), &first.as_str().into()));
     assert_eq!(office.json(&["group", "show", &second])["id"], first.as_str(), "the old name leads to it");
     assert_eq!(office.items(&["dlq", "list", &format!("group:{first}")]).len(), 6);
-    office.run(&["group", "merge", &first, "00000000000000aa"]).code(7);
+    office.run(&["group", "merge", &first, "00000000000000aa", "--yes"]).code(7);
     office.run(&["doctor", "--deep"]).ok();
 }
 

@@ -109,10 +109,10 @@ fn rich() -> Office {
     // Two causes that somebody put together, the first of which has no letter left.
     let first = office.dead_letter("q", "1", "completely different words here");
     let group = |id: &str| text(&office.json(&["dlq", "show", id])["group"]);
-    office.run(&["group", "merge", &group(&first), &group(&review)]).ok();
+    office.run(&["group", "merge", &group(&first), &group(&review), "--yes"]).ok();
     let second = office.dead_letter("q", "2", "entirely unlike that other one");
     let third = office.dead_letter("q", "3", "nobody said such things before");
-    office.run(&["group", "merge", &group(&second), &group(&third)]).ok();
+    office.run(&["group", "merge", &group(&second), &group(&third), "--yes"]).ok();
     office.run(&["dlq", "abandon", &second]).ok();
     office.run(&["dlq", "purge", &second]).ok();
     office

@@ -51,8 +51,8 @@ fn groups(office: &Office) -> BTreeMap<&'static str, Value> {
     let all = office.items(&["group", "list", "--all"]);
     assert_eq!(all.len(), words.len(), "one group per cause: {all:#?}");
     let find = |word: &str| {
-        let found = all.iter().filter(|group| text(&group["template"]).contains(word));
-        found.cloned().next().unwrap_or_else(|| panic!("no group says {word}: {all:#?}"))
+        let found = all.iter().find(|group| text(&group["template"]).contains(word));
+        found.cloned().unwrap_or_else(|| panic!("no group says {word}: {all:#?}"))
     };
     words.into_iter().zip(CAUSES).map(|(word, (name, _))| (name, find(word))).collect()
 }

@@ -2,8 +2,9 @@
 //! itself (ids, times, counters, names of queues) does not.
 
 use super::{MARK, Rules};
-use crate::dead_letter::{Act, DeadLetter, File, Note};
+use crate::dead_letter::{Act, Actor, DeadLetter, File, Note};
 use crate::failure::{Analysed, ErrorInfo, Failure, Report, cut};
+use crate::filter::Filter;
 use crate::group::Group;
 use crate::limits;
 use crate::message::{Envelope, Message, Payload};
@@ -13,6 +14,7 @@ use crate::progress::Progress;
 use crate::revision::{Edit, EditMark, Erased};
 use crate::target::{CommandTarget, HttpTarget, Target};
 use serde_json::value::RawValue;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 impl Rules {
@@ -97,6 +99,7 @@ impl Rules {
             message: self.message(&letter.message),
             file: File {
                 resolution: self.maybe(letter.file.resolution.as_ref()),
+                labels: letter.file.labels.iter().map(|label| self.owned(label)).collect(),
                 notes: letter.file.notes.iter().map(notes).collect(),
                 edits: letter.file.edits.iter().map(edit).collect(),
                 erased: erased.map(|e| Erased { reason: self.maybe(e.reason.as_ref()), ..e.clone() }),
@@ -116,14 +119,33 @@ impl Rules {
         Group {
             template: self.owned(&group.template),
             error_type: self.owned(&group.error_type),
+            note: self.maybe(group.note.as_ref()),
+            link: self.maybe(group.link.as_ref()),
             ..group.clone()
         }
     }
 
-    /// An operation: what it changes payloads to is as secret as they are.
+    /// An operation: what it changes payloads to is as secret as they are, and so is what it looks for in them.
     #[must_use]
     pub fn operation(&self, operation: &Operation) -> Operation {
-        Operation { act: self.act(&operation.act), ..operation.clone() }
+        let actor = &operation.actor;
+        Operation {
+            act: self.act(&operation.act),
+            filter: self.filter(&operation.filter),
+            actor: Actor { reason: self.maybe(actor.reason.as_ref()), ..actor.clone() },
+            ..operation.clone()
+        }
+    }
+
+    /// The same filter where nothing in it is secret; one that only reads like it otherwise.
+    fn filter(&self, filter: &Filter) -> Filter {
+        match self.mask_text(filter.text()) {
+            Cow::Borrowed(_) => filter.clone(),
+            Cow::Owned(text) => {
+                let shown = Filter::parse(&text).or_else(|_| Filter::parse(&format!("\"{MARK}\"")));
+                shown.unwrap_or_default()
+            }
+        }
     }
 
     pub(super) fn act(&self, act: &Act) -> Act {
@@ -226,7 +248,7 @@ impl Rules {
             }
             text.push_str(" … [cut]");
         }
-        if let std::borrow::Cow::Owned(masked) = self.mask_text(text) {
+        if let Cow::Owned(masked) = self.mask_text(text) {
             *text = masked;
         }
     }

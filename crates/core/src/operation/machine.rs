@@ -293,10 +293,16 @@ impl Operation {
     /// Halts when too many came back with the failure they had. Few are judged as if they were ten, or as many as
     /// there are to be: one failure of a thousand says nothing, one of a canary of one says all.
     fn came_back(&mut self, now: Time) -> bool {
-        let Some(percent) = self.pace.stop_at else { return false };
+        let Some(text) = self.too_many_back(self.stage) else { return false };
+        self.halt(Why::SameFailure, text, now)
+    }
+
+    /// The judgement itself, for an operation in this stage.
+    fn too_many_back(&self, stage: Stage) -> Option<String> {
+        let percent = self.pace.stop_at?;
         let same = self.outcomes.failed_same.saturating_sub(self.judged_from.1);
         let settled = self.outcomes.settled().saturating_sub(self.judged_from.0);
-        let planned = match self.stage {
+        let planned = match stage {
             Stage::Canary | Stage::Observing => self.canary_size(),
             Stage::Ramping | Stage::Running => self.members,
             Stage::Freezing
@@ -305,14 +311,13 @@ impl Operation {
             | Stage::Undoing
             | Stage::Done
             | Stage::Cancelled
-            | Stage::Undone => return false,
+            | Stage::Undone => return None,
         };
         let of = settled.max(SAMPLE.min(planned));
         if self.outcomes.waiting == 0 || same * 100 <= u64::from(percent) * of {
-            return false;
+            return None;
         }
-        let text = format!("{same} of {settled} came back with the failure they had; at most {percent}% may");
-        self.halt(Why::SameFailure, text, now)
+        Some(format!("{same} of {settled} came back with the failure they had; at most {percent}% may"))
     }
 
     /// Steers it.
@@ -368,10 +373,12 @@ impl Operation {
         Ok(())
     }
 
-    /// Goes on where it was. After a halt because the failure came back, what came back before is forgiven, and a
-    /// canary is sent anew: whoever says that the cause is gone has it proved first.
+    /// Goes on where it was. After a halt because the failure came back, or if it came back while it was paused for
+    /// another reason, what came back before is forgiven, and a canary is sent anew: whoever says that the cause is
+    /// gone has it proved first.
     fn resume(&mut self, now: Time) -> bool {
-        let failed = self.halt.as_ref().is_some_and(|halt| halt.why == Why::SameFailure);
+        let failed = self.halt.as_ref().is_some_and(|halt| halt.why == Why::SameFailure)
+            || self.resume_to.is_some_and(|stage| self.too_many_back(stage).is_some());
         if failed && self.stage == Stage::Paused {
             self.judged_from = (self.outcomes.settled(), self.outcomes.failed_same);
             if self.pace.canary.is_some() {

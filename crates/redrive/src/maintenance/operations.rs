@@ -10,7 +10,8 @@ use redrive_core::operation::{Operation, Stage};
 use redrive_core::query::PageRequest;
 use redrive_core::store::Store;
 use redrive_core::time::Span;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -24,6 +25,8 @@ type Standing = (Stage, u64, u64, u64);
 pub struct ResumeOperations {
     every: Span,
     seen: Mutex<BTreeMap<OperationId, Standing>>,
+    /// Whether all there are were looked at once.
+    looked: AtomicBool,
 }
 
 impl Default for ResumeOperations {
@@ -37,7 +40,7 @@ impl ResumeOperations {
     /// Looks this often; what moved since the last look is left to whoever moves it.
     #[must_use]
     pub fn every(every: Span) -> Self {
-        Self { every, seen: Mutex::default() }
+        Self { every, seen: Mutex::default(), looked: AtomicBool::new(false) }
     }
 
     /// Remembers where the operations are, and names those that have not moved.
@@ -54,6 +57,28 @@ impl ResumeOperations {
         still
     }
 
+    /// Every operation that somebody has to move: the latest, and those that were moving when they were last seen. The
+    /// first look goes through all there are.
+    async fn moving(&self, store: &dyn Store) -> Result<Vec<Operation>, Error> {
+        let known: BTreeSet<OperationId> =
+            self.seen.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect();
+        let mut page = ask(store.operations(PageRequest::first(LATEST))).await?;
+        let mut found = page.items;
+        if !self.looked.swap(true, Ordering::Relaxed) {
+            while let Some(cursor) = page.next.take() {
+                page =
+                    ask(store.operations(PageRequest { limit: Some(LATEST), cursor: Some(cursor) })).await?;
+                found.append(&mut page.items);
+            }
+        }
+        let young: BTreeSet<OperationId> = found.iter().map(|operation| operation.id).collect();
+        for id in known.difference(&young) {
+            found.push(ask(store.operation(*id)).await?);
+        }
+        found.retain(|operation| operation.stage.is_moving());
+        Ok(found)
+    }
+
     fn remember(&self, operation: &Operation) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.insert(operation.id, standing(operation));
@@ -64,7 +89,7 @@ fn standing(operation: &Operation) -> Standing {
     (operation.stage, operation.frozen_to, operation.undone_to, operation.outcomes.waiting)
 }
 
-/// Operations that are looked at: the latest; older ones that still run were seen when they were young.
+/// Operations on one page of a look.
 const LATEST: usize = 200;
 /// How long one pass drives before it looks around again.
 const TURN: Duration = Duration::from_secs(1);
@@ -80,8 +105,7 @@ impl Chore for ResumeOperations {
     }
 
     async fn pass(&self, store: &dyn Store) -> Result<Done, Error> {
-        let mut latest = ask(store.operations(PageRequest::first(LATEST))).await?.items;
-        latest.retain(|operation| operation.stage.is_moving());
+        let latest = self.moving(store).await?;
         let mut still = self.still(&latest);
         let (end, mut did) = (Instant::now() + TURN, 0);
         while !still.is_empty() && Instant::now() < end {

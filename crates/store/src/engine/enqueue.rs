@@ -158,6 +158,11 @@ impl<T: Tables> Engine<T> {
             }
             .into());
         };
+        // What can never fit is refused for good; whoever waits for room would wait for ever.
+        if let Some(most) = row.policy.max_bytes.filter(|most| slip.size > *most) {
+            let why = format!("{} bytes; queue {} holds {most} at most", slip.size, slip.queue);
+            return Err(Refusal::invalid("payload", why).into());
+        }
         Ok(check_room(&slip.queue, row, slip.size)?)
     }
 

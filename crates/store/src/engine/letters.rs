@@ -163,7 +163,7 @@ impl<T: Tables> Engine<T> {
     }
 
     /// The value a message's breaker goes by in a queue that it was not enqueued to.
-    fn breaker_in(&mut self, slip: &Slip) -> Outcome<Option<String>> {
+    pub(super) fn breaker_in(&mut self, slip: &Slip) -> Outcome<Option<String>> {
         let key = self.queue(&slip.queue)?.policy.breaker.as_ref().map(|rules| rules.key.clone());
         match key {
             Some(key @ (BreakerKey::Header(_) | BreakerKey::Payload(_))) => {

@@ -67,7 +67,7 @@ impl<T: Tables> Engine<T> {
     }
 
     /// Recounts everything and sets counters right that are wrong; nothing else is ever repaired.
-    pub(crate) fn repair(&mut self, deep: bool) -> Outcome<Verification> {
+    pub(crate) fn repair(&mut self, deep: bool, now: Time) -> Outcome<Verification> {
         self.flush()?;
         let census = super::reads::verify(&self.tables, &self.audit_key, deep)?;
         self.forget();
@@ -102,6 +102,7 @@ impl<T: Tables> Engine<T> {
             self.change_operation(*id, |operation| {
                 operation.members = members;
                 operation.outcomes = counted;
+                operation.advance(now);
             })?;
             repaired += 1;
         }

@@ -2,7 +2,7 @@
 //! commit in which it did.
 
 use super::Engine;
-use super::tables::{Fate, FrozenMember, Kept, Tables};
+use super::tables::{Fate, FrozenMember, Kept, Letter, Tables};
 use redrive_core::audit::AuditEntry;
 use redrive_core::dead_letter::{ALREADY_DONE, Act, ActRequest, Actor, Status};
 use redrive_core::error::{Error, Outcome, Refusal};
@@ -108,10 +108,15 @@ impl<T: Tables> Engine<T> {
             return Ok(Came::Of(Fate { outcome: MemberOutcome::Skipped, version: None, why }));
         };
         if mind_breaker && let Act::Retry(retry) = &request.act {
-            let queue = retry.queue.as_ref().unwrap_or(&letter.slip.queue);
-            if let Some(text) =
-                self.breaker_holds(&Slip { queue: queue.clone(), ..letter.slip.clone() }, now)?
+            let mut slip = letter.slip.clone();
+            // Another queue has other rules: what they go by is read from the message itself.
+            if let Some(queue) = retry.queue.as_ref().filter(|queue| **queue != slip.queue)
+                && self.queues()?.contains_key(queue)
             {
+                slip = Slip { queue: queue.clone(), ..slip };
+                slip.breaker = self.breaker_in(&slip)?;
+            }
+            if let Some(text) = self.breaker_holds(&slip, now)? {
                 return Ok(Came::Held(text));
             }
         }
@@ -201,10 +206,12 @@ impl<T: Tables> Engine<T> {
                 break;
             }
             to = frozen.position;
-            let expected_version = Some(frozen.member.version);
+            // What people wrote on a letter meanwhile is no reason to let it run; what started is refused anyway.
+            let expected_version = (!operation.is_redrive()).then_some(frozen.member.version);
             let request =
                 ActRequest { id: frozen.member.id, act: act.clone(), actor: actor.clone(), expected_version };
-            let taken = match &frozen.letter {
+            let ours = |letter: &&Letter| !operation.is_redrive() || letter.file.operation == Some(id);
+            let taken = match frozen.letter.as_ref().filter(ours) {
                 Some(letter) => self.act_for(letter, &request, None, now),
                 None => Err(Refusal::NoSuchLetter { id: frozen.member.id }.into()),
             };

@@ -97,7 +97,9 @@ impl<T: Tables> Engine<T> {
         let statuses = possible_from(&operation.act);
         let range = (operation.frozen_to, operation.bound);
         let rows = limits::OPERATION_CHUNK;
-        let frozen = self.freeze_members(id, &operation.filter, &statuses, range, rows, now)?;
+        // Whatever goes by the clock is judged as of the start: freezing may take long, or be paused.
+        let seen = operation.created_at;
+        let frozen = self.freeze_members(id, &operation.filter, &statuses, range, rows, seen)?;
         self.change_operation(id, |operation| {
             operation.froze(frozen.members, frozen.frozen_to, frozen.exhausted, now);
         })?;

@@ -73,12 +73,31 @@ impl<'p> Stream<'p> {
                 (None, false) => self.left.0 = up_to,
             }
             work += read.len() + self.source.window.map_or(0, |_| WINDOW_COST);
+            if read.is_empty() && self.source.window.is_some() {
+                self.skip_gap(tables, ask)?;
+            }
             self.ahead = read.into();
-            if is_late(ask) {
+            if is_late(ask) || work >= ask.rows {
                 break;
             }
         }
         Ok(work)
+    }
+
+    /// Moves on to the next letter there is: deaths may have gaps of any width.
+    fn skip_gap(&mut self, tables: &SqlTables, ask: &Ask<'_>) -> Kept<()> {
+        let (after, up_to) = self.left;
+        let number = |row: &Row<'_>| row.get::<_, Option<u64>>(0);
+        if ask.latest_first {
+            let sql = "SELECT max(death) FROM letters WHERE death <= ?1";
+            let next = tables.one(sql, &[&int(up_to)], number)?.flatten();
+            self.left.1 = next.unwrap_or(after).max(after);
+        } else {
+            let sql = "SELECT min(death) FROM letters WHERE death > ?1";
+            let next = tables.one(sql, &[&int(after)], number)?.flatten();
+            self.left.0 = next.map_or(up_to, |death| death.saturating_sub(1).min(up_to));
+        }
+        Ok(())
     }
 
     /// The next death it may still have: one that was read, or one beyond everything that was.

@@ -32,12 +32,12 @@ fn against_the_model(default: u32, make: impl Fn(&Arc<TestClock>) -> Arc<dyn Sto
 
 #[test]
 fn memory_is_the_model() {
-    against_the_model(400, |clock| Arc::new(MemoryStore::with(clock.clone(), Arc::new(System))));
+    against_the_model(120, |clock| Arc::new(MemoryStore::with(clock.clone(), Arc::new(System))));
 }
 
 #[test]
 fn memory_that_spills_is_the_model() {
-    against_the_model(200, |clock| {
+    against_the_model(60, |clock| {
         Arc::new(MemoryStore::with(clock.clone(), Arc::new(System)).with_hot_entries(2))
     });
 }
@@ -46,7 +46,7 @@ fn memory_that_spills_is_the_model() {
 fn sqlite_is_the_model() {
     let home = TempDir::new().unwrap();
     let count = std::sync::atomic::AtomicUsize::new(0);
-    against_the_model(120, |clock| {
+    against_the_model(50, |clock| {
         let n = count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         Arc::new(SqliteStore::open(&home.path().join(n.to_string()), options(clock)).unwrap())
     });

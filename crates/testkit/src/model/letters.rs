@@ -152,6 +152,9 @@ impl Books {
                 Refusal::IsDrawer { queue: queue.clone(), owner }
             }));
         }
+        if self.queues.get(&queue).and_then(|shelf| shelf.policy.max_bytes).is_some_and(|most| size > most) {
+            return Err(Refusal::invalid("payload", "never fits"));
+        }
         self.check_room(&queue, size)?;
         if queue != dead.envelope.queue {
             let rules = self.policy(&queue).breaker.as_ref();

@@ -3,7 +3,7 @@
 
 use super::{AUDIT_KEY, Books};
 use redrive_core::audit::AuditEntry;
-use redrive_core::breaker::{BreakerState, Stance};
+use redrive_core::breaker::{BreakerKey, BreakerState, Stance};
 use redrive_core::dead_letter::{ALREADY_DONE, Act, ActRequest, Actor, DeadLetter, File, Status};
 use redrive_core::error::Refusal;
 use redrive_core::ids::{LeafId, MessageId, OperationId, QueueName};
@@ -117,7 +117,9 @@ impl Books {
         next.truncate(OPERATION_CHUNK);
         let before = members.len();
         for letter in &next {
-            let wanted = self.present(&op.filter).matches_letter(&self.show_letter(letter, now), now);
+            let wanted = self
+                .present(&op.filter)
+                .matches_letter(&self.show_letter(letter, op.created_at), op.created_at);
             if wanted && possible_from(&op.act).contains(&letter.file.status) {
                 members.push((letter.death, Member::frozen(letter.record.envelope.id, letter.file.version)));
             }
@@ -210,9 +212,18 @@ impl Books {
         if !op.pace.stop_on_breaker {
             return None;
         }
-        let slip = self.slip(&self.letters[self.letter_at(id)?].record);
+        let record = &self.letters[self.letter_at(id)?].record;
+        let mut slip = self.slip(record);
         let queue = retry.queue.unwrap_or(slip.queue.clone());
         let rules = self.queues.get(&queue)?.policy.breaker.clone()?;
+        if queue != slip.queue {
+            slip.breaker = match &rules.key {
+                key @ (BreakerKey::Header(_) | BreakerKey::Payload(_)) => {
+                    key.read(&record.envelope.headers, &record.envelope.payload)
+                }
+                BreakerKey::Queue | BreakerKey::Kind => None,
+            };
+        }
         let key = rules.key.of(&Slip { queue: queue.clone(), ..slip })?;
         let breaker = self.breakers.get(&(queue.clone(), key.clone()))?;
         let held = matches!(breaker.stance(&rules, now), Stance::Held(_));
@@ -259,9 +270,11 @@ impl Books {
         for (n, file) in due {
             let (place, member) = &members[n];
             to = *place;
-            let (id, expected_version) = (member.id, Some(member.version));
+            let redrive = op.is_redrive();
+            let (id, expected_version) = (member.id, (!redrive).then_some(member.version));
             let request = ActRequest { id, act: act.clone(), actor: actor.clone(), expected_version };
-            let done = file.is_some_and(|file| self.act_for(&file, &request, None, now).is_ok());
+            let ours = file.filter(|file| !redrive || file.operation == Some(op.id));
+            let done = ours.is_some_and(|file| self.act_for(&file, &request, None, now).is_ok());
             *(if done { &mut undone } else { &mut stays }) += 1;
             if done && !op.is_redrive() {
                 self.operations[at].0.outcomes.shift(outcome, MemberOutcome::Undone);

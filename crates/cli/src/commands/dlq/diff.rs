@@ -38,7 +38,7 @@ pub(crate) struct DiffArgs {
 }
 
 /// A revision without what it says.
-#[derive(Serialize)]
+#[derive(Clone, Serialize)]
 struct Head {
     n: u32,
     at: Time,
@@ -70,6 +70,11 @@ impl Show for Head {
         Column::whole("digest"),
         Column::text("reason"),
     ];
+
+    fn masked(&self, rules: &Rules) -> Option<Self> {
+        let reason = self.reason.as_ref().map(|reason| rules.mask_text(reason).into_owned());
+        Some(Self { reason, ..self.clone() })
+    }
 
     fn cells(&self, look: &Look) -> Vec<String> {
         vec![
@@ -132,7 +137,11 @@ pub(crate) async fn run(app: &App, args: DiffArgs) -> Done {
     };
     let diff = changes(&from.content, &to.content, (&names.0, &names.1), rules);
     if app.out.format != Format::Table {
-        app.out.one(&Difference { id: args.id, from: from.into(), to: to.into(), diff })?;
+        let head = |revision: &Revision| {
+            let head = Head::from(revision);
+            head.masked(rules).unwrap_or(head)
+        };
+        app.out.one(&Difference { id: args.id, from: head(from), to: head(to), diff })?;
     } else if diff.is_empty() {
         app.out.note("they are the same");
     } else {

@@ -146,14 +146,14 @@ pub(crate) async fn run(app: &App, args: EditArgs) -> Done {
         Some(n) => Act::Restore { n },
         None => Act::Edit(Box::new(edit(&before, after))),
     };
-    let store = app.open(Access::Existing, Hold::Moment).await?;
+    let store = app.open(Access::Existing, Hold::Moment).await.map_err(kept)?;
     let request = args.request(app, act, letter.file.version);
     let state = match store.act(vec![request]).await.map(|each| each.into_iter().next()) {
         Ok(Some(Err(conflict @ Refusal::VersionConflict { .. }))) => {
             return Err(kept(stale(&store, &letter, conflict, rules).await));
         }
         Ok(Some(result)) => result.map_err(|refusal| kept(refusal.into()))?,
-        Ok(None) => return Err(CliError::new(ExitCode::Error, "the store gave no answer")),
+        Ok(None) => return Err(kept(CliError::new(ExitCode::Error, "the store gave no answer"))),
         Err(error) => return Err(kept(error.into())),
     };
     let state = if args.retry { retried(app, &store, &args, state).await? } else { state };
@@ -313,7 +313,10 @@ impl Draft {
             let what = format!("the editor {editor:?} ended with {status}; nothing was changed");
             return Err(CliError::new(ExitCode::Error, what));
         }
-        let mut bytes = read(&self.path)?;
+        let mut bytes = read(&self.path).map_err(|error| {
+            let path = self.keep().display();
+            error.hint(format!("your text is kept: {path}"))
+        })?;
         if bytes.last() == Some(&b'\n') && before.last() != Some(&b'\n') {
             bytes.pop();
         }

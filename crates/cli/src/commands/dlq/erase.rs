@@ -1,7 +1,8 @@
 //! `erase`: removes what dead letters say, by key, tag, payload or filter, in every status, and keeps tombstones.
 //! What is still at work cannot be erased; it is counted and named, so that nobody takes silence for done.
 
-use super::act::{self, of_filter, possible};
+use super::act::possible;
+use crate::commands::op::{Until, drive};
 use crate::commands::{filter, with_term};
 use crate::confirm::confirm;
 use crate::connect::{Access, App, Hold, Link};
@@ -10,10 +11,10 @@ use crate::output::{Column, Look, Show, complain};
 use clap::Args;
 use redrive::core::dead_letter::{Act, Status};
 use redrive::core::filter::Filter;
-use redrive::core::ids::MessageId;
+use redrive::core::ids::{MessageId, OperationId};
 use redrive::core::limits;
 use redrive::core::message::Message;
-use redrive::core::operation::PreviewRequest;
+use redrive::core::operation::{OperationSpec, Preview, PreviewRequest};
 use redrive::core::query::{PageRequest, Query};
 use serde::Serialize;
 
@@ -22,6 +23,9 @@ Examples:
   redrive erase --payload customer.email=ada@example.com --reason 'asked to, ticket 4411'
   redrive erase --tag customer:4411 --cancel-waiting --yes
   redrive erase --key order-4411 --dry-run";
+
+/// How many letters a person is shown before deciding.
+const SAMPLE: usize = 5;
 
 /// The flags of `erase`.
 #[derive(Args, Debug)]
@@ -125,7 +129,7 @@ pub(crate) async fn run(app: &App, args: EraseArgs) -> Done {
     }
     let mut store = app.open(Access::Existing, Hold::Long).await?;
     let live = live(app, &mut store, &wanted).await?;
-    let found = count(&mut store, &wanted, &live).await?;
+    let (found, preview) = count(&mut store, &wanted, &live).await?;
     if args.dry_run {
         app.out.one(&found)?;
         return Ok(ExitCode::Ok);
@@ -144,6 +148,11 @@ pub(crate) async fn run(app: &App, args: EraseArgs) -> Done {
     } else {
         let and =
             if cancels > 0 { format!(" and take back {cancels} waiting messages") } else { String::new() };
+        if found.letters > 0 && !(app.out.quiet && args.yes) {
+            let some = if found.letters > preview.sample.len() as u64 { "; the latest of them" } else { "" };
+            complain(&format!("to erase: {} dead letters{some}:", found.letters));
+            app.out.sample(&preview.sample);
+        }
         confirm(&format!("erase {} dead letters{and}, for good?", found.letters), args.yes)?;
     }
     if cancels > 0 {
@@ -153,12 +162,20 @@ pub(crate) async fn run(app: &App, args: EraseArgs) -> Done {
             drop(each);
         }
     }
-    drop(store);
     let mut code = ExitCode::Ok;
     if found.letters > 0 {
-        let selection = of_filter(wanted.text(), true, args.reason.clone())?;
-        code = act::run(app, selection, |_| Act::Erase).await?;
+        // Just what was counted and confirmed: what died since then is not in it.
+        let id = OperationId::new(redrive::new_id());
+        let erasable = possible(&Act::Erase, &wanted)?;
+        let spec = OperationSpec {
+            bound: Some(preview.bound),
+            token: Some(preview.token),
+            ..OperationSpec::new(id, Act::Erase, erasable, app.actor(args.reason.clone()))
+        };
+        store.ask(async |store| store.start(spec.clone()).await).await?;
+        code = drive(app, &mut store, id, Until::Sent).await?;
     }
+    drop(store);
     let left = left_over(app, &wanted).await?;
     Ok(if left { ExitCode::Partial } else { code })
 }
@@ -167,7 +184,7 @@ pub(crate) async fn run(app: &App, args: EraseArgs) -> Done {
 async fn left_over(app: &App, wanted: &Filter) -> Result<bool, CliError> {
     let mut store = app.open(Access::Existing, Hold::Long).await?;
     let live = live(app, &mut store, wanted).await?;
-    let left = count(&mut store, wanted, &live).await?;
+    let (left, _) = count(&mut store, wanted, &live).await?;
     if left.retrying > 0 {
         let n = left.retrying;
         complain(&format!(
@@ -191,17 +208,23 @@ fn cancellable(message: &Message) -> bool {
     message.leased_by.is_none() && message.generation == 1
 }
 
-async fn count(store: &mut Link<'_>, wanted: &Filter, live: &[Message]) -> Result<Found, CliError> {
+/// Counts what matches; the preview is of the letters that can be erased.
+async fn count(
+    store: &mut Link<'_>,
+    wanted: &Filter,
+    live: &[Message],
+) -> Result<(Found, Preview), CliError> {
     let erasable = possible(&Act::Erase, wanted)?;
     let retrying = with_term(wanted, &format!("status:{}", Status::Retrying))?;
-    let erasable = PreviewRequest::new(Act::Erase, erasable, 0);
-    let letters = store.ask(async |store| store.preview(erasable.clone()).await).await?.count;
+    let erasable = PreviewRequest::new(Act::Erase, erasable, SAMPLE);
+    let preview = store.ask(async |store| store.preview(erasable.clone()).await).await?;
     let retrying = PreviewRequest::new(Act::PullBack, retrying, 0);
     let retrying = store.ask(async |store| store.preview(retrying.clone()).await).await?.count;
     // A redriven message is counted with its letter.
     let own = live.iter().filter(|message| message.generation == 1);
     let (waiting, leased): (Vec<_>, Vec<_>) = own.partition(|message| message.leased_by.is_none());
-    Ok(Found { letters, retrying, waiting: waiting.len() as u64, leased: leased.len() as u64 })
+    let (letters, waiting, leased) = (preview.count, waiting.len() as u64, leased.len() as u64);
+    Ok((Found { letters, retrying, waiting, leased }, preview))
 }
 
 /// Live messages that match.

@@ -138,6 +138,14 @@ pub(crate) async fn run(app: &App, args: StatsArgs) -> Done {
     let store = app.open(Access::Existing, Hold::Moment).await?;
     let mut drawers = store.drawers().await?;
     drawers.retain(|drawer| args.dlq.as_ref().is_none_or(|wanted| drawer.dlq == *wanted));
+    if let Some(wanted) = args.dlq.as_ref().filter(|_| drawers.is_empty()) {
+        // One without letters is there as long as a queue has it; a check on a wrong name would always pass.
+        let queues = store.queues().await?;
+        if !queues.iter().any(|queue| queue.policy.drawers(&queue.name).contains(wanted)) {
+            let what = format!("there is no drawer {wanted}: no queue has it and no letter lies in it");
+            return Err(CliError::new(ExitCode::NotFound, what).hint("redrive dlq stats"));
+        }
+    }
     let summary = store.stats().await?.summary();
     let groups = marker::news(&*store).await?;
     match app.out.format {

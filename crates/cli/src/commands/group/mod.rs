@@ -212,13 +212,17 @@ pub(crate) async fn run(app: &App, command: GroupCommand) -> Done {
         }
         GroupCommand::Merge { ids, matching, yes, dry_run, reason } => {
             let store = app.open(Access::Existing, Hold::Moment).await?;
-            let ids = match matching {
-                Some(text) => match alike(app, &*store, text, yes, dry_run).await? {
-                    Some(ids) => ids,
-                    None => return Ok(ExitCode::Ok),
-                },
-                None => ids,
+            let (groups, ids) = match matching {
+                Some(text) => {
+                    let groups = alike(&*store, text, dry_run).await?;
+                    let ids = groups.iter().map(|group| group.id).collect();
+                    (groups, ids)
+                }
+                None => (named(&*store, &ids).await?, ids),
             };
+            if !agreed(app, &groups, yes, dry_run)? {
+                return Ok(ExitCode::Ok);
+            }
             app.out.one(&store.merge_groups(ids, app.actor(reason)).await?)?;
             Ok(ExitCode::Ok)
         }
@@ -299,29 +303,37 @@ async fn resolve_with_letters(app: &App, of: SaidOf, yes: bool) -> Done {
     Ok(code)
 }
 
-/// The groups with this text, once somebody has agreed that they are one. `None` was only a look.
-async fn alike(
-    app: &App,
-    store: &dyn Store,
-    text: String,
-    yes: bool,
-    dry_run: bool,
-) -> Result<Option<Vec<GroupId>>, CliError> {
+/// The groups with this text: at least two, unless it is only a look.
+async fn alike(store: &dyn Store, text: String, dry_run: bool) -> Result<Vec<Group>, CliError> {
     let page = PageRequest::first(limits::MERGE_MAX + 1);
     let groups =
         store.groups(GroupQuery { text: Some(text.clone()), page, ..GroupQuery::default() }).await?.items;
-    if dry_run {
-        app.out.all(&groups)?;
-        return Ok(None);
-    }
-    if groups.len() < 2 {
+    if groups.len() < 2 && !dry_run {
         let what = format!("{} groups have the text {text:?}; two or more can be merged", groups.len());
         return Err(CliError::new(ExitCode::NotFound, what).hint("redrive group list --text TEXT"));
     }
+    Ok(groups)
+}
+
+/// The groups with these names.
+async fn named(store: &dyn Store, ids: &[GroupId]) -> Result<Vec<Group>, CliError> {
+    let mut groups = Vec::new();
+    for id in ids {
+        groups.push(store.group(*id).await?);
+    }
+    Ok(groups)
+}
+
+/// Whether somebody has agreed that these groups are one; not when it was only a look.
+fn agreed(app: &App, groups: &[Group], yes: bool, dry_run: bool) -> Result<bool, CliError> {
+    if dry_run {
+        app.out.all(groups)?;
+        return Ok(false);
+    }
     if !(app.out.quiet && yes) {
         complain(&format!("to merge: {} groups:", groups.len()));
-        app.out.sample(&groups);
+        app.out.sample(groups);
     }
     confirm(&format!("merge {} groups? It cannot be taken back.", groups.len()), yes)?;
-    Ok(Some(groups.iter().map(|group| group.id).collect()))
+    Ok(true)
 }

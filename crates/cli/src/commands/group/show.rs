@@ -1,7 +1,7 @@
 //! How groups and everything about one of them are shown.
 
 use crate::output::{Column, Look, Sheet, Show, escape};
-use redrive::core::group::{Counted, Group, GroupDetail, GroupSample, Hour, Similar};
+use redrive::core::group::{Counted, Group, GroupDetail, GroupMark, GroupSample, Hour, Similar};
 use redrive::core::ids::QueueName;
 use redrive::core::masking::Rules;
 use redrive::core::signature::Variable;
@@ -88,10 +88,12 @@ impl Show for Shown {
         let counted = |(value, n): &(String, u64)| (text(value), *n);
         let variable = |v: &Variable| Variable { top: v.top.iter().map(counted).collect(), ..v.clone() };
         let sample = |s: &GroupSample| GroupSample { message: text(&s.message), ..s.clone() };
+        let mark = |m: &GroupMark| GroupMark { text: m.text.as_ref().map(text), ..m.clone() };
         let similar = |s: &Similar| Similar { template: text(&s.template), ..s.clone() };
         let detail = &self.detail;
         let detail = GroupDetail {
             group: rules.group(&detail.group),
+            history: detail.history.iter().map(mark).collect(),
             variables: detail.variables.iter().map(variable).collect(),
             samples: detail.samples.iter().map(sample).collect(),
             similar: detail.similar.iter().map(similar).collect(),

@@ -32,6 +32,7 @@ pub(crate) async fn drive(app: &App, store: &mut Link<'_>, id: OperationId, unti
     let mut operation = store.ask(async |store| store.operation(id).await).await?;
     let mut progress = Progress::new(&app.out, operation.act.name(), None);
     let mut told = (operation.stage, String::new());
+    let mut nap = Duration::ZERO;
     loop {
         show(&mut progress, &operation);
         tell(app, &operation, &mut told);
@@ -42,18 +43,6 @@ pub(crate) async fn drive(app: &App, store: &mut Link<'_>, id: OperationId, unti
         if !stays {
             break;
         }
-        let moving = operation.stage.is_moving();
-        let step =
-            store.ask(async |store| if moving { store.step(id).await } else { store.operation(id).await });
-        let step = step
-            .await
-            .map_err(|error| CliError::from(error).hint(format!("`redrive op watch {id}` goes on with it")));
-        operation = step?;
-        let nap = if operation.stage == Stage::Settling {
-            SETTLING
-        } else {
-            operation.next_in.map_or(LOOK_AGAIN, Span::to_std).min(LOOK_AGAIN)
-        };
         tokio::select! {
             biased;
             () = interrupted.notified() => {
@@ -62,6 +51,18 @@ pub(crate) async fn drive(app: &App, store: &mut Link<'_>, id: OperationId, unti
             }
             () = tokio::time::sleep(nap) => {}
         }
+        let moving = operation.stage.is_moving();
+        let step =
+            store.ask(async |store| if moving { store.step(id).await } else { store.operation(id).await });
+        let step = step
+            .await
+            .map_err(|error| CliError::from(error).hint(format!("`redrive op watch {id}` goes on with it")));
+        operation = step?;
+        nap = if operation.stage == Stage::Settling {
+            SETTLING
+        } else {
+            operation.next_in.map_or(LOOK_AGAIN, Span::to_std).min(LOOK_AGAIN)
+        };
     }
     drop(progress);
     finish(app, &operation)

@@ -141,11 +141,11 @@ pub(crate) async fn run(app: &App, command: OpCommand) -> Done {
         OpCommand::Pause(args) => steer(app, &*store, args, Control::Pause).await,
         OpCommand::Resume(args) => {
             let id = args.id;
-            let done = steer(app, &*store, args, Control::Resume).await;
+            let done = steer(app, &*store, args, Control::Resume).await?;
             app.out.note(&format!(
                 "a worker or server that holds the data goes on with it, and so does `redrive op watch {id}`"
             ));
-            done
+            Ok(done)
         }
         OpCommand::Cancel(args) => steer(app, &*store, args, Control::Cancel).await,
         OpCommand::Rate { id, rate, reason } => {

@@ -88,6 +88,11 @@ impl Show for Member {
     const COLUMNS: &'static [Column] =
         &[Column::whole("id"), Column::whole("outcome"), Column::number("version"), Column::text("why")];
 
+    fn masked(&self, rules: &Rules) -> Option<Self> {
+        let why = self.why.as_ref().map(|why| rules.mask_text(why).into_owned());
+        Some(Self { why, ..self.clone() })
+    }
+
     fn cells(&self, _: &Look) -> Vec<String> {
         let why = self.why.clone().unwrap_or_default();
         vec![self.id.to_string(), self.outcome.to_string(), self.version.to_string(), why]

@@ -1,7 +1,7 @@
 //! A directory of letters: one JSON file each, named by the id, and an index that is written last. Without its
 //! index a directory is an export that did not finish, and is not imported.
 
-use super::{INDEX, unreadable, unwritable};
+use super::{INDEX, create, unreadable, unwritable};
 use crate::exit_code::{CliError, ExitCode};
 use crate::output::compact;
 use redrive::core::dead_letter::{DeadLetter, Status};
@@ -11,6 +11,7 @@ use redrive::core::limits;
 use redrive::core::time::Time;
 use serde::{Deserialize, Serialize};
 use std::io::{BufWriter, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 /// The version of the layout.
@@ -52,7 +53,8 @@ impl Directory {
         let taken = match std::fs::read_dir(&path) {
             Ok(mut entries) => entries.next().is_some(),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                std::fs::create_dir_all(&path).map_err(|error| unwritable(&path, &error))?;
+                let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
+                made.map_err(|error| unwritable(&path, &error))?;
                 false
             }
             Err(error) => return Err(unwritable(&path, &error)),
@@ -62,8 +64,7 @@ impl Directory {
             return Err(CliError::new(ExitCode::Refused, what).hint("name a new directory"));
         }
         let part = Self::part(&path);
-        let file = std::fs::File::create(&part).map_err(|error| unwritable(&part, &error))?;
-        let mut index = BufWriter::new(file);
+        let mut index = BufWriter::new(create(&part)?);
         write!(index, "{{\"redrive\":{VERSION},\"masked\":{masked},\"letters\":[")
             .map_err(|error| unwritable(&part, &error))?;
         Ok(Self { path, index, count: 0 })
@@ -77,7 +78,8 @@ impl Directory {
     pub(super) fn add(&mut self, letter: &DeadLetter) -> Result<(), CliError> {
         let file = file_name(letter.id());
         let path = self.path.join(&file);
-        std::fs::write(&path, compact(letter)? + "\n").map_err(|error| unwritable(&path, &error))?;
+        let text = compact(letter)? + "\n";
+        create(&path)?.write_all(text.as_bytes()).map_err(|error| unwritable(&path, &error))?;
         let entry = Entry {
             id: letter.id(),
             file,

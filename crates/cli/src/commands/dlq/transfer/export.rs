@@ -4,7 +4,7 @@
 
 use super::super::super::{filter, narrowed};
 use super::directory::Directory;
-use super::{sheet, unwritable};
+use super::{create, sheet, unwritable};
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::{CliError, Done, ExitCode};
 use crate::output::{Format, compact, rules};
@@ -77,7 +77,7 @@ impl Target {
         let mut part = path.clone().into_os_string();
         part.push(".part");
         let part = PathBuf::from(part);
-        let file = std::fs::File::create(&part).map_err(|error| unwritable(&part, &error))?;
+        let file = create(&part)?;
         Ok(Self::File { file, part, path })
     }
 

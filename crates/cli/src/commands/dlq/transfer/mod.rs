@@ -9,11 +9,32 @@ mod sheet;
 pub(super) use export::{ExportArgs, export};
 pub(super) use import::{ImportArgs, import};
 
-use crate::exit_code::CliError;
+use crate::exit_code::{CliError, ExitCode};
+use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 /// The layout of a directory of letters, by its index.
 const INDEX: &str = "index.json";
+
+/// A new file that nobody else can read: letters carry secrets. What an export left there that did not finish goes;
+/// anything but a plain file is not touched.
+fn create(path: &Path) -> Result<std::fs::File, CliError> {
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if found.is_file() => {
+            std::fs::remove_file(path).map_err(|error| unwritable(path, &error))?;
+        }
+        Ok(_) => {
+            let what = format!("{} is there and is not a plain file", path.display());
+            return Err(CliError::new(ExitCode::Refused, what).hint("name another place, or remove it first"));
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(unwritable(path, &error)),
+    }
+    let mut options = std::fs::OpenOptions::new();
+    let file = options.write(true).create_new(true).mode(0o600).open(path);
+    file.map_err(|error| unwritable(path, &error))
+}
 
 fn unwritable(path: &Path, error: &std::io::Error) -> CliError {
     CliError::io(format_args!("write {}", path.display()), error)
