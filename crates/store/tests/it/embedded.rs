@@ -4,10 +4,11 @@
 use crate::laws::options;
 use redrive_core::dead_letter::{Act, ActRequest, Actor};
 use redrive_core::error::{Error, StoreError, StoreErrorKind};
+use redrive_core::group::{GroupQuery, GroupStatus};
 use redrive_core::ids::{MessageId, QueueName};
 use redrive_core::message::{Message, NewMessage, Payload};
 use redrive_core::policy::QueuePolicy;
-use redrive_core::query::Query;
+use redrive_core::query::{PageRequest, Query};
 use redrive_core::store::{LeaseRequest, Letters as _, Settle, Settlement, Store, VerifyRequest, Work as _};
 use redrive_core::time::Span;
 use redrive_store::sqlite::{Options, SqliteStore};
@@ -457,6 +458,29 @@ fn i47_a_directory_of_the_third_format_opens_with_all_it_counted() {
         assert_eq!(statuses, ["done", "dead"]);
         let summary = store.stats().await.unwrap().summary();
         assert_eq!((summary.enqueued, summary.acked, summary.dead, summary.replies), (5, 1, 1, 2));
+    });
+}
+
+/// The fourth format: revisions, groups with a life, operations with outcomes, markers.
+#[test]
+fn i47_a_directory_of_the_fourth_format_opens_with_all_that_was_decided() {
+    let home = golden("v4");
+    block(async {
+        let store = open(home.path()).unwrap();
+        assert_clean(&store).await;
+        let labelled = Query { filter: "tag:vip held:yes".parse().unwrap(), ..Query::default() };
+        let letter = store.letters(labelled).await.unwrap().items.remove(0);
+        assert_eq!(letter.message.envelope.payload.bytes, br#"{"host":"b.example"}"#);
+        let original = store.revisions(letter.id()).await.unwrap().remove(0);
+        assert_eq!(original.content.payload.bytes, br#"{"host":"a.example"}"#);
+        let marker = store.markers(PageRequest::default()).await.unwrap().items.remove(0);
+        assert_eq!(marker.text, "deploy 4");
+        let operation = store.operations(PageRequest::default()).await.unwrap().items.remove(0);
+        let outcomes = operation.outcomes;
+        assert_eq!((operation.members, outcomes.running, outcomes.succeeded), (3, 2, 1));
+        let groups = store.groups(GroupQuery::default()).await.unwrap().items;
+        let known: Vec<_> = groups.iter().map(|g| (g.open, g.status)).collect();
+        assert_eq!(known, [(2, GroupStatus::Acknowledged), (1, GroupStatus::New)]);
     });
 }
 
