@@ -39,6 +39,8 @@ impl<T: Tables> Engine<T> {
         if room == 0 {
             return Ok(false);
         }
+        // No more is read than will be done: a slice, when others wait.
+        let room = if self.others_wait() { room.min(SLICE) } else { room };
         let due = self.tables.members_with(id, MemberOutcome::Waiting, operation.ran_to, room)?;
         if due.is_empty() {
             // The counters say that some wait and none does: only `doctor` can tell, and nobody should spin on it.
@@ -46,7 +48,7 @@ impl<T: Tables> Engine<T> {
             self.change_operation(id, |operation| operation.hold_up(text, now))?;
             return Ok(false);
         }
-        let (mut sent, mut refused, mut disturbs) = (0, 0, false);
+        let (mut sent, mut refused, mut disturbs) = (0, 0, self.others_wait());
         let mut request = ActRequest {
             id: redrive_core::ids::MessageId::from_bytes([0; 16]),
             act: operation.act.clone(),
@@ -196,7 +198,7 @@ impl<T: Tables> Engine<T> {
         let Some(act) = reverse(&operation.act) else { return Ok(false) };
         let actor = operation.undone_by.clone().unwrap_or_else(|| operation.actor.clone());
         let outcome = if operation.is_redrive() { MemberOutcome::Running } else { MemberOutcome::Succeeded };
-        let limit = limits::OPERATION_CHUNK;
+        let limit = if self.others_wait() { SLICE } else { limits::OPERATION_CHUNK };
         let due = self.tables.members_with(id, outcome, operation.undone_to, limit)?;
         let (mut exhausted, mut disturbs) = (due.len() < limit, false);
         let (mut to, mut undone, mut stays) = (operation.undone_to, 0, 0);
