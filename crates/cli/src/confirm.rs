@@ -4,8 +4,8 @@
 use crate::exit_code::{CliError, ExitCode};
 use std::io::{self, BufRead, IsTerminal as _, Write};
 
-/// Asks whether to go on; an error means no.
-pub(crate) fn confirm(question: &str, yes: bool) -> Result<(), CliError> {
+/// Asks whether to go on; an error means no. Whoever presses Ctrl-C instead is not kept waiting for an answer.
+pub(crate) async fn confirm(question: &str, yes: bool) -> Result<(), CliError> {
     if yes {
         return Ok(());
     }
@@ -16,11 +16,16 @@ pub(crate) fn confirm(question: &str, yes: bool) -> Result<(), CliError> {
         )
         .hint("look at it with --dry-run, then add --yes"));
     }
-    ask(question, &mut io::stdin().lock(), &mut io::stderr().lock())
+    let question = question.to_owned();
+    let asking = move || ask(&question, &mut io::stdin().lock(), &mut io::stderr().lock());
+    tokio::task::spawn_blocking(asking).await.unwrap_or_else(|_| Err(refused()))
+}
+
+fn refused() -> CliError {
+    CliError::new(ExitCode::Refused, "not confirmed; nothing was changed")
 }
 
 fn ask(question: &str, answers: &mut impl BufRead, prompt: &mut impl Write) -> Result<(), CliError> {
-    let refused = || CliError::new(ExitCode::Refused, "not confirmed; nothing was changed");
     let mut answer = String::new();
     let asked = write!(prompt, "{question} [y/N] ").and_then(|()| prompt.flush());
     asked.and_then(|()| answers.read_line(&mut answer)).map_err(|_| refused())?;

@@ -204,7 +204,7 @@ pub(crate) async fn run(app: &App, command: MessageCommand) -> Done {
         }
         MessageCommand::Cancel { ids, reason, yes } => {
             if ids.len() > 1 {
-                confirm(&format!("cancel {} messages?", ids.len()), yes)?;
+                confirm(&format!("cancel {} messages?", ids.len()), yes).await?;
             }
             let store = app.open(Access::Existing, Hold::Moment).await?;
             let results = store.cancel(ids, app.actor(reason)).await?;

@@ -297,7 +297,7 @@ async fn purge(app: &App, queue: QueueName, yes: bool, dry_run: bool, reason: Op
         app.out.one(&report)?;
         return Ok(ExitCode::Ok);
     }
-    confirm(&format!("remove {waiting} waiting messages from {queue} for good?"), yes)?;
+    confirm(&format!("remove {waiting} waiting messages from {queue} for good?"), yes).await?;
     let mut progress = Progress::new(&app.out, "purging", Some(waiting));
     loop {
         let step = store.purge(queue.clone(), app.actor(reason.clone())).await?;

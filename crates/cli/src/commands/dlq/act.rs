@@ -219,7 +219,7 @@ impl Verb<'_> {
         for id in ids.iter().take(SAMPLE) {
             sample.push(self.store.letter(*id).await?);
         }
-        if let Some(early) = self.agree(ids.len() as u64, &sample)? {
+        if let Some(early) = self.agree(ids.len() as u64, &sample).await? {
             return early;
         }
         let (mut results, ids) = (Vec::new(), ids.into_iter().collect::<Vec<_>>());
@@ -238,7 +238,7 @@ impl Verb<'_> {
             self.app.out.note(&format!("there is nothing to {}", self.act.name()));
             return Ok(if self.which.fail_empty { ExitCode::NothingMatched } else { ExitCode::Ok });
         }
-        if let Some(early) = self.agree(preview.count, &preview.sample)? {
+        if let Some(early) = self.agree(preview.count, &preview.sample).await? {
             return early;
         }
         let actor = self.app.actor(self.which.reason.clone());
@@ -263,7 +263,7 @@ impl Verb<'_> {
     }
 
     /// Shows what is about to happen and asks. `Some` ends the command: it was a dry run.
-    fn agree(&self, count: u64, sample: &[DeadLetter]) -> Result<Option<Done>, CliError> {
+    async fn agree(&self, count: u64, sample: &[DeadLetter]) -> Result<Option<Done>, CliError> {
         if self.which.dry_run {
             return Ok(Some(self.show_dry_run(count, sample)));
         }
@@ -276,7 +276,7 @@ impl Verb<'_> {
         if !(self.app.out.quiet && self.which.yes) {
             self.show_sample(count, sample);
         }
-        confirm(&format!("{} {count} dead letters?", self.act.name()), self.which.yes)?;
+        confirm(&format!("{} {count} dead letters?", self.act.name()), self.which.yes).await?;
         Ok(None)
     }
 

@@ -141,7 +141,7 @@ pub(crate) async fn run(app: &App, args: EditArgs) -> Done {
     if !(app.out.quiet && args.yes) {
         complain(diff.trim_end());
     }
-    confirm(&format!("change dead letter {} like this?", args.id), args.yes).map_err(kept)?;
+    confirm(&format!("change dead letter {} like this?", args.id), args.yes).await.map_err(kept)?;
     let act = match args.restore {
         Some(n) => Act::Restore { n },
         None => Act::Edit(Box::new(edit(&before, after))),

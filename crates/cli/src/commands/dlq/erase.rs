@@ -153,7 +153,7 @@ pub(crate) async fn run(app: &App, args: EraseArgs) -> Done {
             complain(&format!("to erase: {} dead letters{some}:", found.letters));
             app.out.sample(&preview.sample);
         }
-        confirm(&format!("erase {} dead letters{and}, for good?", found.letters), args.yes)?;
+        confirm(&format!("erase {} dead letters{and}, for good?", found.letters), args.yes).await?;
     }
     if cancels > 0 {
         for chunk in waiting.chunks(limits::PAGE_ITEMS_MAX) {

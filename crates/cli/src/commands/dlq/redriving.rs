@@ -226,7 +226,7 @@ pub(crate) async fn run(app: &App, args: RedriveArgs) -> Done {
         let what = format!("would redrive {} dead letters, and --max allows {max}", preview.count);
         return Err(CliError::new(ExitCode::Refused, what).hint("narrow the filter, or raise --max"));
     }
-    confirm(&format!("redrive {} dead letters?", preview.count), args.yes)?;
+    confirm(&format!("redrive {} dead letters?", preview.count), args.yes).await?;
     let spec = OperationSpec {
         bound: Some(preview.bound),
         token: Some(preview.token),

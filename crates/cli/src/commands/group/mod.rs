@@ -220,7 +220,7 @@ pub(crate) async fn run(app: &App, command: GroupCommand) -> Done {
                 }
                 None => (named(&*store, &ids).await?, ids),
             };
-            if !agreed(app, &groups, yes, dry_run)? {
+            if !agreed(app, &groups, yes, dry_run).await? {
                 return Ok(ExitCode::Ok);
             }
             app.out.one(&store.merge_groups(ids, app.actor(reason)).await?)?;
@@ -325,7 +325,7 @@ async fn named(store: &dyn Store, ids: &[GroupId]) -> Result<Vec<Group>, CliErro
 }
 
 /// Whether somebody has agreed that these groups are one; not when it was only a look.
-fn agreed(app: &App, groups: &[Group], yes: bool, dry_run: bool) -> Result<bool, CliError> {
+async fn agreed(app: &App, groups: &[Group], yes: bool, dry_run: bool) -> Result<bool, CliError> {
     if dry_run {
         app.out.all(groups)?;
         return Ok(false);
@@ -334,6 +334,6 @@ fn agreed(app: &App, groups: &[Group], yes: bool, dry_run: bool) -> Result<bool,
         complain(&format!("to merge: {} groups:", groups.len()));
         app.out.sample(groups);
     }
-    confirm(&format!("merge {} groups? It cannot be taken back.", groups.len()), yes)?;
+    confirm(&format!("merge {} groups? It cannot be taken back.", groups.len()), yes).await?;
     Ok(true)
 }
