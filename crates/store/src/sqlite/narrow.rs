@@ -216,6 +216,7 @@ impl SqlTables {
     fn by_text(&self, ask: &Ask<'_>) -> Kept<Option<Vec<Stretch>>> {
         let Some(wording) = ask.filter.wording(self.payloads_indexed()?) else { return Ok(None) };
         let indexed_to = self.indexed_to()?;
+        let wording = self.rarest(wording, indexed_to)?;
         let found = Source {
             from: "letters_text CROSS JOIN letters ON letters.death = letters_text.rowid",
             death: "letters_text.rowid",

@@ -21,6 +21,38 @@ impl SqlTables {
         Ok(self.one(sql, &[], |_| Ok(()))?.is_some())
     }
 
+    /// The same question with only those threes of each text that few letters have. Every three is a walk through all
+    /// letters that have it, `er ` through nearly all there are; what is left out is the evaluator's to see.
+    pub(super) fn rarest(&self, wording: Wording, indexed_to: u64) -> Kept<Wording> {
+        let within = |parts: Vec<Wording>| -> Kept<Vec<Wording>> {
+            parts.into_iter().map(|part| self.rarest(part, indexed_to)).collect()
+        };
+        match wording {
+            Wording::All(parts) => {
+                let (threes, others): (Vec<_>, Vec<_>) =
+                    parts.into_iter().partition(|part| matches!(part, Wording::Letters(_)));
+                let mut seen = Vec::new();
+                for three in threes.into_iter().take(TRIED_MAX) {
+                    seen.push((self.seen_lately(&three, indexed_to)?, three));
+                }
+                seen.sort_by_key(|(times, _)| *times);
+                let few = seen.iter().filter(|(times, _)| *times < MANY).count();
+                seen.truncate(few.clamp(1, ASKED_MAX));
+                let asked = seen.into_iter().map(|(_, three)| three);
+                Ok(Wording::All(asked.chain(within(others)?).collect()))
+            }
+            Wording::Any(parts) => Ok(Wording::Any(within(parts)?)),
+            Wording::Letters(_) => Ok(wording),
+        }
+    }
+
+    /// How many of the latest letters in the index have it, up to [`MANY`].
+    fn seen_lately(&self, three: &Wording, indexed_to: u64) -> Kept<u64> {
+        let sql = "SELECT count(*) FROM (SELECT 1 FROM letters_text WHERE letters_text MATCH ?1 AND rowid > ?2 LIMIT ?3)";
+        let from = int(indexed_to.saturating_sub(SAMPLE));
+        Ok(self.one(sql, &[&question(three), &from, &int(MANY)], |row| row.get(0))?.unwrap_or(0))
+    }
+
     pub(super) fn text_index(&self, limit: usize) -> Kept<TextState> {
         let sql = "SELECT death, n FROM text_stale ORDER BY death LIMIT ?1";
         let stale = self.all(sql, &[&int(limit as u64)], |row| Ok((row.get(0)?, row.get(1)?)))?;
@@ -67,6 +99,15 @@ impl SqlTables {
         Ok(self.run(sql, &[&death, &text])? as u64)
     }
 }
+
+/// Letters that are looked at to see how many have three letters in a row.
+const SAMPLE: u64 = 1_000;
+/// So many of them are too many to ask for.
+const MANY: u64 = 250;
+/// Threes of one text that are tried on the sample: the rest is the evaluator's.
+const TRIED_MAX: usize = 32;
+/// Threes of one text that the index is asked for.
+const ASKED_MAX: usize = 4;
 
 /// The question to the index, in its own language: every text in quotes, quotes doubled.
 pub(super) fn question(wording: &Wording) -> String {
