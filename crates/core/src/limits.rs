@@ -222,8 +222,8 @@ pub const OPERATION_CHUNK: usize = 2_000;
 pub const OPERATION_RATE_MAX: u32 = 1_000_000;
 /// Groups and queues that a preview names: a person reads no more.
 pub const PREVIEW_PARTS_MAX: usize = 100;
-/// Letters looked into by one freezing step, where the filter asks for more than stands on their rows.
-pub const FREEZE_LOOK_MAX: usize = 256;
+/// Letters looked at between two looks at whether others wait, when members are frozen.
+pub const FREEZE_LOOK_MAX: usize = 50;
 /// Rows of the audit trail removed by one call: one commit stays short.
 pub const AUDIT_TRIM_CHUNK: usize = 10_000;
 /// Times a queue may send a dead letter back by itself: more is a retry loop with extra steps.

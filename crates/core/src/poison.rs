@@ -248,10 +248,44 @@ pub fn assess(seen: &Indicators, others: u32) -> Finding {
 
 /// A message that failed with a group's signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "KeptWitness", into = "KeptWitness")]
 struct Witness {
     id: MessageId,
     worker: u32,
     at: Time,
+}
+
+/// A witness as it is kept. Every failure writes those of its group, so they are short: the halves of the id, the
+/// worker, milliseconds. They were once written by name, and are still read so.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum KeptWitness {
+    Short(u64, u64, u32, i64),
+    Named { id: MessageId, worker: u32, at: Time },
+}
+
+impl From<KeptWitness> for Witness {
+    fn from(kept: KeptWitness) -> Self {
+        match kept {
+            KeptWitness::Short(high, low, worker, at) => Self {
+                id: MessageId::from_bytes((u128::from(high) << 64 | u128::from(low)).to_be_bytes()),
+                worker,
+                at: Time::from_millis(at),
+            },
+            KeptWitness::Named { id, worker, at } => Self { id, worker, at },
+        }
+    }
+}
+
+impl From<Witness> for KeptWitness {
+    fn from(witness: Witness) -> Self {
+        let id = witness.id.to_bytes();
+        let half = |from: usize| {
+            let bytes = id.iter().skip(from).take(8);
+            bytes.fold(0, |half, byte| half << 8 | u64::from(*byte))
+        };
+        Self::Short(half(0), half(8), witness.worker, witness.at.as_millis())
+    }
 }
 
 /// What is known of a group beside its counters: who failed with it lately, and how it ended for others.

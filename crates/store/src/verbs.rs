@@ -33,13 +33,34 @@ use redrive_core::time::{Span, Time};
 use std::time::Instant;
 use tokio::sync::Notify;
 
+/// What a write is to the one who commits it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Load {
+    /// Whether it needs room: such work is refused while the disk is full.
+    pub(crate) grows: bool,
+    /// Whether it may take some time: such work has a commit of its own, after those who wait.
+    pub(crate) long: bool,
+}
+
+impl Load {
+    /// What needs room.
+    pub(crate) const GROWS: Self = Self { grows: true, long: false };
+    /// What needs next to none, or frees some.
+    pub(crate) const FREES: Self = Self { grows: false, long: false };
+
+    /// The same, and others need not wait for it.
+    pub(crate) const fn long(self) -> Self {
+        Self { long: true, ..self }
+    }
+}
+
 /// How a backend runs verbs: writes inside a commit, reads anywhere.
 #[async_trait]
 pub(crate) trait Access: Send + Sync + 'static {
     type Tables: Tables + 'static;
 
-    /// Runs a write inside a commit and answers when it is durable. `grows` is false for what frees space.
-    async fn write<R, F>(&self, grows: bool, verb: F) -> Outcome<R>
+    /// Runs a write inside a commit and answers when it is durable.
+    async fn write<R, F>(&self, load: Load, verb: F) -> Outcome<R>
     where
         R: Send + 'static,
         F: FnOnce(&mut Engine<Self::Tables>, Time) -> Outcome<R> + Send + 'static;
@@ -88,7 +109,7 @@ impl<A: Access> Work for EngineStore<A> {
         check_batch(batch.len(), batch.iter().map(|m| m.payload.bytes.len()).sum())?;
         let began = Instant::now();
         let packed: Vec<_> = batch.into_iter().map(pack::<A::Tables>).collect();
-        let each = self.0.write(true, move |engine, now| engine.enqueue(packed, now)).await?;
+        let each = self.0.write(Load::GROWS, move |engine, now| engine.enqueue(packed, now)).await?;
         let full = each.iter().filter(|r| matches!(r, Err(Refusal::QueueFull { .. }))).count();
         if full > 0 {
             metrics::process().count(Counter::Overflow, full as u64);
@@ -102,7 +123,7 @@ impl<A: Access> Work for EngineStore<A> {
         let began = Instant::now();
         let leased = self
             .0
-            .write(false, move |engine, now| {
+            .write(Load::FREES, move |engine, now| {
                 let grants = engine.lease(&request, now)?;
                 let with_body =
                     grants.into_iter().map(|g| engine.tables.body(&g.live.slip).map(|body| (g, body)));
@@ -125,13 +146,13 @@ impl<A: Access> Work for EngineStore<A> {
         check_batch(batch.len(), batch.iter().map(Settlement::payload_bytes).sum())?;
         let began = Instant::now();
         let said: Vec<_> = batch.into_iter().map(pack_answer::<A::Tables>).collect();
-        let each = self.0.write(false, move |engine, now| engine.settle(said, now)).await;
+        let each = self.0.write(Load::FREES, move |engine, now| engine.settle(said, now)).await;
         metrics::process().took(Timer::Settle, began.elapsed());
         each
     }
 
     async fn reap(&self, limit: usize) -> Outcome<Reaped> {
-        self.0.write(false, move |engine, now| engine.reap(limit, now)).await
+        self.0.write(Load::FREES.long(), move |engine, now| engine.reap(limit, now)).await
     }
 
     async fn wait(&self, queues: Vec<QueueName>, at_most: Span) -> Outcome<bool> {
@@ -142,7 +163,7 @@ impl<A: Access> Work for EngineStore<A> {
             // Listen before looking, or a bell between the two would be missed.
             let bell = self.0.bell().notified();
             let names = queues.clone();
-            let due = self.0.write(false, move |engine, now| engine.next_due(&names, now)).await?;
+            let due = self.0.write(Load::FREES, move |engine, now| engine.next_due(&names, now)).await?;
             let now = self.0.now();
             let asked = began.elapsed() >= SUSPECT_POLL.to_std();
             if due.ordinary.is_some_and(|at| at <= now) || due.suspect.is_some_and(|at| at <= now) && asked {
@@ -174,7 +195,7 @@ impl<A: Access> Work for EngineStore<A> {
     }
 
     async fn cancel(&self, ids: Vec<MessageId>, actor: Actor) -> Outcome<Each<MessageId>> {
-        self.0.write(false, move |engine, now| engine.cancel(&ids, &actor, now)).await
+        self.0.write(Load::FREES, move |engine, now| engine.cancel(&ids, &actor, now)).await
     }
 
     async fn queues(&self) -> Outcome<Vec<Queue>> {
@@ -187,22 +208,22 @@ impl<A: Access> Work for EngineStore<A> {
 
     async fn configure(&self, name: QueueName, policy: QueuePolicy, actor: Actor) -> Outcome<Queue> {
         let named = name.clone();
-        self.0.write(true, move |engine, now| engine.configure(&named, policy, &actor, now)).await?;
+        self.0.write(Load::GROWS, move |engine, now| engine.configure(&named, policy, &actor, now)).await?;
         self.queue(name).await
     }
 
     async fn pause(&self, name: QueueName, paused: bool, actor: Actor) -> Outcome<Queue> {
         let named = name.clone();
-        self.0.write(false, move |engine, now| engine.pause(&named, paused, &actor, now)).await?;
+        self.0.write(Load::FREES, move |engine, now| engine.pause(&named, paused, &actor, now)).await?;
         self.queue(name).await
     }
 
     async fn purge(&self, name: QueueName, actor: Actor) -> Outcome<Purged> {
-        self.0.write(false, move |engine, now| engine.purge(&name, &actor, now)).await
+        self.0.write(Load::FREES.long(), move |engine, now| engine.purge(&name, &actor, now)).await
     }
 
     async fn breakers(&self) -> Outcome<Vec<BreakerView>> {
-        self.0.write(false, Engine::list_breakers).await
+        self.0.write(Load::FREES, Engine::list_breakers).await
     }
 
     async fn force_breaker(
@@ -212,7 +233,9 @@ impl<A: Access> Work for EngineStore<A> {
         open: bool,
         actor: Actor,
     ) -> Outcome<BreakerView> {
-        self.0.write(true, move |engine, now| engine.force_breaker(&queue, &key, open, &actor, now)).await
+        self.0
+            .write(Load::GROWS, move |engine, now| engine.force_breaker(&queue, &key, open, &actor, now))
+            .await
     }
 }
 
@@ -236,7 +259,7 @@ impl<A: Access> Letters for EngineStore<A> {
 
     async fn lease_letters(&self, request: LetterLeaseRequest) -> Outcome<Vec<LetterDelivery>> {
         self.0
-            .write(false, move |engine, now| {
+            .write(Load::FREES, move |engine, now| {
                 let leased = engine.lease_letters(&request, now)?;
                 let mut deliveries = Vec::with_capacity(leased.len());
                 for (letter, token) in leased {
@@ -250,11 +273,11 @@ impl<A: Access> Letters for EngineStore<A> {
     }
 
     async fn settle_letters(&self, batch: Vec<LetterSettlement>) -> Outcome<Each<LetterState>> {
-        self.0.write(false, move |engine, now| engine.settle_letters(batch, now)).await
+        self.0.write(Load::FREES, move |engine, now| engine.settle_letters(batch, now)).await
     }
 
     async fn act(&self, batch: Vec<ActRequest>) -> Outcome<Each<LetterState>> {
-        self.0.write(false, move |engine, now| engine.act(batch, now)).await
+        self.0.write(Load::FREES, move |engine, now| engine.act(batch, now)).await
     }
 
     async fn groups(&self, query: GroupQuery) -> Outcome<Page<Group>> {
@@ -271,12 +294,12 @@ impl<A: Access> Letters for EngineStore<A> {
 
     async fn act_on_group(&self, id: GroupId, act: GroupAct, actor: Actor) -> Outcome<Group> {
         let named =
-            self.0.write(false, move |engine, now| engine.act_on_group(id, &act, &actor, now)).await?;
+            self.0.write(Load::FREES, move |engine, now| engine.act_on_group(id, &act, &actor, now)).await?;
         self.group(named).await
     }
 
     async fn mark(&self, text: String, actor: Actor) -> Outcome<Marker> {
-        self.0.write(false, move |engine, now| engine.mark(text, &actor, now)).await
+        self.0.write(Load::FREES, move |engine, now| engine.mark(text, &actor, now)).await
     }
 
     async fn markers(&self, page: PageRequest) -> Outcome<Page<Marker>> {
@@ -286,13 +309,15 @@ impl<A: Access> Letters for EngineStore<A> {
     async fn merge_groups(&self, groups: Vec<GroupId>, actor: Actor) -> Outcome<Group> {
         check_merge(&groups)?;
         let merged =
-            self.0.write(false, move |engine, now| engine.merge_groups(&groups, &actor, now)).await?;
+            self.0.write(Load::FREES, move |engine, now| engine.merge_groups(&groups, &actor, now)).await?;
         self.group(merged).await
     }
 
     async fn label_group(&self, id: GroupId, category: Option<Category>, actor: Actor) -> Outcome<Group> {
-        let named =
-            self.0.write(false, move |engine, now| engine.label_group(id, category, &actor, now)).await?;
+        let named = self
+            .0
+            .write(Load::FREES, move |engine, now| engine.label_group(id, category, &actor, now))
+            .await?;
         self.group(named).await
     }
 
@@ -301,7 +326,7 @@ impl<A: Access> Letters for EngineStore<A> {
     }
 
     async fn disclose(&self, disclosure: Disclosure, actor: Actor) -> Outcome<()> {
-        self.0.write(false, move |engine, now| engine.disclose(&disclosure, &actor, now)).await
+        self.0.write(Load::FREES, move |engine, now| engine.disclose(&disclosure, &actor, now)).await
     }
 
     async fn import(&self, batch: Vec<DeadLetter>, actor: Actor) -> Outcome<Each<MessageId>> {
@@ -320,7 +345,7 @@ impl<A: Access> Letters for EngineStore<A> {
                 Err(refusal) => results.push(Err(refusal)),
             }
         }
-        let done = self.0.write(true, move |engine, now| engine.import(good, &actor, now)).await?;
+        let done = self.0.write(Load::GROWS, move |engine, now| engine.import(good, &actor, now)).await?;
         for (place, result) in places.into_iter().zip(done) {
             if let Some(slot) = results.get_mut(place) {
                 *slot = result;
@@ -330,7 +355,7 @@ impl<A: Access> Letters for EngineStore<A> {
     }
 
     async fn hand_over(&self, batch: Vec<HandOver>, actor: Actor) -> Outcome<Each<MessageId>> {
-        self.0.write(false, move |engine, now| engine.hand_over(batch, &actor, now)).await
+        self.0.write(Load::FREES, move |engine, now| engine.hand_over(batch, &actor, now)).await
     }
 
     async fn preview(&self, request: PreviewRequest) -> Outcome<Preview> {
@@ -348,20 +373,21 @@ impl<A: Access> Letters for EngineStore<A> {
         if taken == 0 {
             return Ok(Indexed::default());
         }
-        let indexed = self.0.write(true, move |engine, _| Ok(engine.tables.put_text(&batch)?)).await?;
+        let indexed =
+            self.0.write(Load::GROWS.long(), move |engine, _| Ok(engine.tables.put_text(&batch)?)).await?;
         Ok(Indexed { indexed, more: taken >= limit.clamp(1, limits::INDEX_TEXT_MAX) })
     }
 
     async fn start(&self, spec: OperationSpec) -> Outcome<Operation> {
-        self.0.write(true, move |engine, now| engine.start(&spec, now)).await
+        self.0.write(Load::GROWS, move |engine, now| engine.start(&spec, now)).await
     }
 
     async fn step(&self, id: OperationId) -> Outcome<Operation> {
-        self.0.write(false, move |engine, now| engine.step(id, now)).await
+        self.0.write(Load::FREES.long(), move |engine, now| engine.step(id, now)).await
     }
 
     async fn control(&self, id: OperationId, control: Control, actor: Actor) -> Outcome<Operation> {
-        self.0.write(false, move |engine, now| engine.control(id, control, &actor, now)).await
+        self.0.write(Load::FREES, move |engine, now| engine.control(id, control, &actor, now)).await
     }
 
     async fn operation(&self, id: OperationId) -> Outcome<Operation> {
@@ -386,7 +412,7 @@ impl<A: Access> Letters for EngineStore<A> {
     }
 
     async fn audit_trim(&self, before: Time, actor: Actor) -> Outcome<AuditTrimmed> {
-        self.0.write(false, move |engine, now| engine.audit_trim(before, &actor, now)).await
+        self.0.write(Load::FREES.long(), move |engine, now| engine.audit_trim(before, &actor, now)).await
     }
 }
 
@@ -404,7 +430,7 @@ impl<A: Access> Store for EngineStore<A> {
         let key = self.0.audit_key();
         let deep = request.deep;
         if request.repair {
-            return self.0.write(false, move |engine, now| engine.repair(deep, now)).await;
+            return self.0.write(Load::FREES.long(), move |engine, now| engine.repair(deep, now)).await;
         }
         self.0.read(move |tables, _| Ok(reads::verify(tables, &key, deep)?.verification)).await
     }
@@ -424,6 +450,6 @@ impl<A: Access> Store for EngineStore<A> {
         value: Option<Vec<u8>>,
         expected: u64,
     ) -> Outcome<u64> {
-        self.0.write(true, move |engine, _| engine.kv_put(&namespace, &key, value, expected)).await
+        self.0.write(Load::GROWS, move |engine, _| engine.kv_put(&namespace, &key, value, expected)).await
     }
 }

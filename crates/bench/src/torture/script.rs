@@ -21,8 +21,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Bulk steps that fill a log: 50 pages each, and the store moves its log when it has 4,000.
-const BULK_STEPS: u8 = 90;
+/// Bulk steps that fill a log: 50 pages each. The store begins to move its log when it has 4,000, beside the commits, and
+/// the log begins anew when that is done: some steps later.
+const BULK_STEPS: u8 = 130;
 
 /// A list of steps.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -120,7 +121,7 @@ impl Script {
     pub fn long(seed: u64, steps: usize) -> Outcome<(Self, usize)> {
         let mut script = Self::tour(true);
         script.steps.extend((0..BULK_STEPS).map(Step::Bulk));
-        let interesting = script.steps.len().saturating_sub(usize::from(BULK_STEPS) / 5);
+        let interesting = script.steps.len().saturating_sub(usize::from(BULK_STEPS) / 2);
         Ok((script.continued(seed, steps, false)?, interesting))
     }
 

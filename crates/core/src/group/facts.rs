@@ -146,12 +146,15 @@ impl Facts {
         self.trim();
     }
 
-    /// An operation touched one of its letters.
-    pub fn operated(&mut self, id: OperationId, now: Time) {
+    /// An operation touched one of its letters; says whether that is news. When it did so last is kept to ten
+    /// seconds: thousands of letters a second follow each other.
+    pub fn operated(&mut self, id: OperationId, now: Time) -> bool {
         match self.operations.last_mut() {
+            Some((at, last)) if *last == id && now.since(*at) < Span::from_secs(10) => return false,
             Some((at, last)) if *last == id => *at = now,
             Some(_) | None => self.note_operation(id, now),
         }
+        true
     }
 
     fn note_operation(&mut self, id: OperationId, at: Time) {

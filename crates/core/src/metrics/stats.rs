@@ -7,7 +7,7 @@ use crate::ids::QueueName;
 use crate::limits;
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// What parts the values of labels in a key: not printable, so it is in none of them.
 const SEPARATOR: char = '\u{1f}';
@@ -84,12 +84,18 @@ impl Tally {
 #[derive(Clone, Debug, Default)]
 pub struct Tallies {
     rows: BTreeMap<TallyKey, Tally>,
+    /// How many of each event and queue there are: counting them anew for every event that is folded is a walk.
+    known: HashMap<(Event, QueueName), usize>,
 }
 
 impl Tallies {
     /// Those that were kept.
     pub fn new(rows: impl IntoIterator<Item = (TallyKey, Tally)>) -> Self {
-        Self { rows: rows.into_iter().collect() }
+        let mut tallies = Self { rows: rows.into_iter().collect(), known: HashMap::new() };
+        for key in tallies.rows.keys() {
+            *tallies.known.entry((key.event, key.queue.clone())).or_default() += 1;
+        }
+        tallies
     }
 
     /// Counts one event, and says under which key. Beyond [`limits::TALLIES_MAX`] of an event and queue the
@@ -99,11 +105,13 @@ impl Tallies {
             tally.add(amount, now);
             return key;
         }
-        let first = TallyKey { label: String::new(), ..key.clone() };
-        let same = |other: &TallyKey| other.event == key.event && other.queue == key.queue;
-        let known = self.rows.range(first..).take_while(|(other, _)| same(other)).count();
-        let key = if known >= limits::TALLIES_MAX { key.folded() } else { key };
-        self.rows.entry(key.clone()).or_default().add(amount, now);
+        let known = self.known.entry((key.event, key.queue.clone())).or_default();
+        let key = if *known >= limits::TALLIES_MAX { key.folded() } else { key };
+        let tally = self.rows.entry(key.clone()).or_insert_with(|| {
+            *known += 1;
+            Tally::default()
+        });
+        tally.add(amount, now);
         key
     }
 

@@ -16,6 +16,7 @@ use redrive_core::policy::QueuePolicy;
 use redrive_core::store::{Each, Enqueued, Purged};
 use redrive_core::time::Time;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Refuses a batch that one commit should not carry.
 pub(crate) fn check_batch(entries: usize, bytes: usize) -> Result<(), Refusal> {
@@ -142,8 +143,9 @@ impl<T: Tables> Engine<T> {
             return Ok(());
         }
         self.check_queue(name, policy)?;
-        self.queues()?.insert(name.clone(), QueueRow { policy: policy.clone(), ..QueueRow::default() });
-        self.cache.queues_changed.insert(name.clone());
+        self.queues()?
+            .insert(name.clone(), QueueRow { policy: Arc::new(policy.clone()), ..QueueRow::default() });
+        self.queue_whole(name)?;
         Ok(())
     }
 
@@ -231,10 +233,10 @@ impl<T: Tables> Engine<T> {
         let key = |rules: &Option<BreakerPolicy>| rules.as_ref().map(|rules| rules.key.clone());
         let (rekeyed, renumbered) = (key(&rules) != key(&policy.breaker), rules != policy.breaker);
         self.ensure_queue(name, &policy)?;
-        let row = self.queue_mut(name)?;
-        let before = serde_json::to_string(&row.policy).unwrap_or_default();
+        let row = self.queue_whole(name)?;
+        let before = serde_json::to_string(row.policy.as_ref()).unwrap_or_default();
         let after = serde_json::to_string(&policy).unwrap_or_default();
-        row.policy = policy;
+        row.policy = Arc::new(policy);
         if rekeyed {
             self.forget_breakers(name)?;
         }
@@ -252,7 +254,7 @@ impl<T: Tables> Engine<T> {
     pub(crate) fn pause(&mut self, name: &QueueName, paused: bool, actor: &Actor, now: Time) -> Outcome<()> {
         actor.check()?;
         self.queue(name)?;
-        self.queue_mut(name)?.paused_by = paused.then(|| actor.name.clone());
+        self.queue_whole(name)?.paused_by = paused.then(|| actor.name.clone());
         self.woke = true;
         let act = if paused { "pause" } else { "resume" };
         self.record(AuditEntry::new(now, actor, act, name, 1))?;

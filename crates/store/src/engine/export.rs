@@ -32,7 +32,7 @@ pub(crate) fn export(tables: &dyn Reads, query: &Query, now: Time) -> Outcome<Pa
             left -= 1;
             looked_at += 1;
             after = letter.death;
-            let policy = policies.get(&letter.slip.queue).unwrap_or(&standard);
+            let policy = policies.get(&letter.slip.queue).map_or(&standard, AsRef::as_ref);
             // No more is read of what does not match than is needed to see that.
             let glance = assemble_with(tables, policy, &letter, filter.needs(), now)?;
             if filter.matches_letter(&glance, now) {

@@ -18,6 +18,7 @@ use redrive_core::scheduler::{Heads, PickReason, Scheduler};
 use redrive_core::store::LeaseRequest;
 use redrive_core::time::Time;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Rows looked at per refill of a spilled level.
 const REFILL_ROWS: usize = 65_536;
@@ -30,7 +31,7 @@ const REFILL_BELOW: usize = limits::LEASE_BATCH_MAX;
 pub(crate) struct Grant {
     pub(crate) live: Live,
     pub(crate) token: LeaseToken,
-    pub(crate) policy: QueuePolicy,
+    pub(crate) policy: Arc<QueuePolicy>,
 }
 
 impl<T: Tables> Engine<T> {
@@ -40,7 +41,7 @@ impl<T: Tables> Engine<T> {
         let mut queues = request.queues.clone();
         queues.sort();
         queues.dedup();
-        let mut policies: HashMap<QueueName, QueuePolicy> = HashMap::new();
+        let mut policies: HashMap<QueueName, Arc<QueuePolicy>> = HashMap::new();
         let mut open = Vec::new();
         for name in &queues {
             let row = self.queue(name)?;
@@ -98,7 +99,7 @@ impl<T: Tables> Engine<T> {
     fn grant(
         &mut self,
         live: Live,
-        policy: &QueuePolicy,
+        policy: &Arc<QueuePolicy>,
         request: &LeaseRequest,
         now: Time,
     ) -> Outcome<Grant> {
@@ -112,7 +113,7 @@ impl<T: Tables> Engine<T> {
         };
         let slip = live.slip.clone();
         let changed = self.change(live, &command, Along::NONE, policy, now)?;
-        Ok(Grant { live: Live { slip, life: changed.life }, token, policy: policy.clone() })
+        Ok(Grant { live: Live { slip, life: changed.life }, token, policy: Arc::clone(policy) })
     }
 
     /// What this worker may be given now.

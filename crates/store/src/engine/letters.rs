@@ -89,18 +89,18 @@ impl<T: Tables> Engine<T> {
         let (id, slip) = (letter.slip.id, &letter.slip);
         let policy = self.queue(&slip.queue)?.policy.clone();
         let mut file = letter.file.act(id, request, &policy, now)?;
-        let mut letter = letter.clone();
+        let mut next = letter.clone();
         match &request.act {
             Act::Retry(retry) => {
                 if retry.runs(slip, self.key_holder(slip, now)?)? {
                     file.operation = operation;
-                    self.revive(&letter, retry, now)?;
+                    self.revive(letter, retry, now)?;
                 } else {
                     file = letter.file.already_done(&policy, &request.actor, now);
                 }
             }
             Act::PullBack => {
-                letter.life = self.pull_back(&letter, now)?;
+                next.life = self.pull_back(letter, now)?;
                 if let Some(operation) = letter.file.operation {
                     self.settle_member(operation, letter.death, MemberOutcome::Undone, None, now)?;
                 }
@@ -111,8 +111,8 @@ impl<T: Tables> Engine<T> {
                 self.tally(Event::Discarded, &slip.queue, &["letter"], 0, now)?;
             }
             Act::Unpurge => self.move_count(slip, Some(&Phase::Over(Final::Purged)), &Phase::Dead)?,
-            Act::Resolve => self.learn(&letter, |lessons| lessons.resolved += 1)?,
-            Act::Abandon => self.learn(&letter, |lessons| lessons.abandoned += 1)?,
+            Act::Resolve => self.learn(letter, |lessons| lessons.resolved += 1)?,
+            Act::Abandon => self.learn(letter, |lessons| lessons.abandoned += 1)?,
             Act::Review
             | Act::Quarantine { .. }
             | Act::Release
@@ -128,8 +128,8 @@ impl<T: Tables> Engine<T> {
             | Act::Erase => {}
         }
         self.count_act(&letter.slip, &letter.file, &request.act, file.status, now)?;
-        let letter = self.replace_letter(&letter, file, now)?;
-        Ok(LetterState { id, status: Some(letter.file.status), version: letter.file.version })
+        next.file = file;
+        self.replace_letter(letter, next, now)
     }
 
     /// The message that has a letter's key, and where it is or how it ended, while the key is remembered.
@@ -234,7 +234,8 @@ impl<T: Tables> Engine<T> {
     ) -> Outcome<Vec<(Letter, LeaseToken)>> {
         request.check()?;
         let (mut leased, mut bytes) = (Vec::new(), 0);
-        for mut letter in self.tables.leasable_letters(&request.dlq, request.max, now)? {
+        for was in self.tables.leasable_letters(&request.dlq, request.max, now)? {
+            let mut letter = was.clone();
             if bytes >= limits::LEASE_BYTES_MAX {
                 break;
             }
@@ -243,7 +244,7 @@ impl<T: Tables> Engine<T> {
             letter.file.consumer = Some(request.worker.clone());
             letter.file.consumer_until = Some(now.plus(request.lease_for.unwrap_or(CONSUMER_LEASE)));
             letter.secret = Some(token.secret);
-            self.tables.put_letter(&letter)?;
+            self.tables.put_letter(&was, &letter)?;
             metrics::process().spanned(Timer::LetterAge, now.since(letter.file.dead_at));
             leased.push((letter, token));
         }
@@ -320,8 +321,7 @@ impl<T: Tables> Engine<T> {
         if let Some(outcome) = outcome {
             self.tally(Event::Processed, &letter.slip.queue, &[outcome], 0, now)?;
         }
-        let letter = self.replace_letter(&letter, file, now)?;
-        Ok(LetterState { id, status: Some(letter.file.status), version: letter.file.version })
+        self.replace_letter(&letter, Letter { file, ..letter.clone() }, now)
     }
 
     /// Files letters from an export.

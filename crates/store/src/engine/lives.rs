@@ -70,13 +70,18 @@ impl<T: Tables> Engine<T> {
         Ok(GroupRow { sums: sums.remove(&id).unwrap_or_default(), ..GroupRow::default() })
     }
 
+    /// What is counted of a group, for changing; it is written with this commit.
     fn group_facts(&mut self, id: GroupId) -> Kept<&mut Facts> {
+        self.cache.groups.facts_changed.insert(id);
+        self.known_facts(id)
+    }
+
+    fn known_facts(&mut self, id: GroupId) -> Kept<&mut Facts> {
         if !self.cache.groups.facts.contains_key(&id) {
             // What cannot be read is counted afresh; `doctor` says that it was lost.
             let facts = unless_damaged(self.tables.group_facts(id))?.unwrap_or_default();
             self.cache.groups.facts.insert(id, facts);
         }
-        self.cache.groups.facts_changed.insert(id);
         Ok(self.cache.groups.facts.entry(id).or_default())
     }
 
@@ -157,7 +162,9 @@ impl<T: Tables> Engine<T> {
     /// An operation touched a letter: its group remembers which.
     pub(super) fn group_operated(&mut self, letter: &Letter, id: OperationId, now: Time) -> Kept<()> {
         let Some(group) = self.group_of(letter.file.leaf)? else { return Ok(()) };
-        self.group_facts(group)?.operated(id, now);
+        if self.known_facts(group)?.operated(id, now) {
+            self.cache.groups.facts_changed.insert(group);
+        }
         Ok(())
     }
 

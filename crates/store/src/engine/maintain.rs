@@ -1,7 +1,7 @@
 //! Maintenance: what time does to messages and letters, in bounded passes.
 
 use super::Engine;
-use super::tables::Tables;
+use super::tables::{Letter, Tables};
 use redrive_core::dead_letter::{Act, ActRequest, Status};
 use redrive_core::error::{Error, Outcome};
 use redrive_core::group::LeafKey;
@@ -59,7 +59,7 @@ impl<T: Tables> Engine<T> {
             if !sent_back {
                 self.count_act(&letter.slip, &letter.file, &Act::Review, Status::Review, now)?;
                 let file = letter.file.moved(Status::Review, &policy, "system", now);
-                self.replace_letter(&letter, file, now)?;
+                self.replace_letter(&letter, Letter { file, ..letter.clone() }, now)?;
             }
             released += 1;
         }

@@ -11,10 +11,26 @@ use redrive_core::limits;
 use redrive_core::message::Slip;
 use redrive_core::operation::{GONE, MemberOutcome, Why, reason, reverse};
 use redrive_core::time::Time;
+use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
-/// Members between two looks at whether others wait: about a millisecond.
-const SLICE: usize = 64;
+/// Members between two looks at whether others wait: about half a millisecond.
+const SLICE: usize = 16;
+/// How long a step goes on where others have waited lately, with its commit still to come.
+const SHORT: Duration = Duration::from_millis(1);
+/// How long after somebody has waited another is expected.
+const LATELY: Duration = Duration::from_millis(100);
+
+/// How far one step came with the members.
+struct Went {
+    /// The last that was seen to.
+    to: u64,
+    /// Whether there are no more.
+    none_left: bool,
+    /// Whether others had to wait for it.
+    disturbed: bool,
+}
 
 /// What came of one member.
 enum Came {
@@ -27,9 +43,50 @@ enum Came {
 }
 
 impl<T: Tables> Engine<T> {
-    /// Whether somebody else waits for this commit to end.
+    /// Whether somebody waits for this commit to end.
     pub(super) fn others_wait(&self) -> bool {
-        self.crowd.load(Ordering::Relaxed) > 1
+        self.crowd.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether a step that began then has done enough: somebody waits, or did so a moment ago, and whoever comes now
+    /// waits for all that this commit has gathered.
+    pub(super) fn done_enough(&mut self, began: Instant) -> bool {
+        if self.others_wait() {
+            self.waited_at = Some(Instant::now());
+            return true;
+        }
+        self.waited_at.is_some_and(|at| at.elapsed() < LATELY) && began.elapsed() >= SHORT
+    }
+
+    /// Goes through members with an outcome, in order, after a position: as many as there is room for, a slice at a
+    /// time, and no further slice once others wait. `one` says whether to go on.
+    fn each_member(
+        &mut self,
+        id: OperationId,
+        outcome: MemberOutcome,
+        after: u64,
+        room: usize,
+        mut one: impl FnMut(&mut Self, &FrozenMember) -> Outcome<ControlFlow<()>>,
+    ) -> Outcome<Went> {
+        let mut went = Went { to: after, none_left: false, disturbed: false };
+        let (mut left, began) = (room, Instant::now());
+        while left > 0 {
+            let slice = left.min(SLICE);
+            let due = self.tables.members_with(id, outcome, went.to, slice)?;
+            for frozen in &due {
+                if one(self, frozen)?.is_break() {
+                    return Ok(went);
+                }
+                went.to = frozen.position;
+            }
+            went.none_left = due.len() < slice;
+            went.disturbed = self.others_wait();
+            if self.done_enough(began) || went.none_left {
+                break;
+            }
+            left -= slice;
+        }
+        Ok(went)
     }
 
     /// Acts on as many members as the operation may now; says whether others had to wait for it.
@@ -39,54 +96,48 @@ impl<T: Tables> Engine<T> {
         if room == 0 {
             return Ok(false);
         }
-        // No more is read than will be done: a slice, when others wait.
-        let room = if self.others_wait() { room.min(SLICE) } else { room };
-        let due = self.tables.members_with(id, MemberOutcome::Waiting, operation.ran_to, room)?;
-        if due.is_empty() {
-            // The counters say that some wait and none does: only `doctor` can tell, and nobody should spin on it.
-            let text = "its members are not what its counters say; run `redrive doctor --repair`".to_owned();
-            self.change_operation(id, |operation| operation.hold_up(text, now))?;
-            return Ok(false);
-        }
-        let (mut sent, mut refused, mut disturbs) = (0, 0, self.others_wait());
+        let (mut sent, mut refused) = (0, 0);
         let mut request = ActRequest {
             id: redrive_core::ids::MessageId::from_bytes([0; 16]),
             act: operation.act.clone(),
             actor: operation.actor.clone(),
             expected_version: None,
         };
-        for (n, frozen) in due.iter().enumerate() {
-            if n % SLICE == SLICE - 1 && self.others_wait() {
-                disturbs = true;
-                break;
-            }
-            request.id = frozen.member.id;
-            request.expected_version = Some(frozen.member.version);
-            match self.send_member(id, frozen, &request, operation.pace.stop_on_breaker, now)? {
-                Came::Of(fate) => {
-                    let count = match fate.outcome {
-                        MemberOutcome::Running | MemberOutcome::Succeeded => &mut sent,
-                        MemberOutcome::Waiting
-                        | MemberOutcome::FailedSame
-                        | MemberOutcome::FailedOther
-                        | MemberOutcome::Skipped
-                        | MemberOutcome::Conflict
-                        | MemberOutcome::Undone => &mut refused,
-                    };
-                    *count += 1;
-                    self.tables.put_member(id, frozen.position, &fate)?;
-                    self.operation_of(id)?.acted(frozen.position, fate.outcome);
-                    self.cache.operations_changed.insert(id);
+        let mut stopped = false;
+        let went =
+            self.each_member(id, MemberOutcome::Waiting, operation.ran_to, room, |engine, frozen| {
+                request.id = frozen.member.id;
+                request.expected_version = Some(frozen.member.version);
+                match engine.send_member(id, frozen, &request, operation.pace.stop_on_breaker, now)? {
+                    Came::Of(fate) => {
+                        let count = match fate.outcome {
+                            MemberOutcome::Running | MemberOutcome::Succeeded => &mut sent,
+                            MemberOutcome::Waiting
+                            | MemberOutcome::FailedSame
+                            | MemberOutcome::FailedOther
+                            | MemberOutcome::Skipped
+                            | MemberOutcome::Conflict
+                            | MemberOutcome::Undone => &mut refused,
+                        };
+                        *count += 1;
+                        engine.tables.put_member(id, frozen.position, &fate)?;
+                        engine.operation_of(id)?.acted(frozen.position, fate.outcome);
+                        engine.cache.operations_changed.insert(id);
+                        return Ok(ControlFlow::Continue(()));
+                    }
+                    Came::Full(text) => {
+                        engine.change_operation(id, |operation| operation.hold_up(text, now))?;
+                    }
+                    Came::Held(text) => engine.halt(id, Why::BreakerOpen, text, now)?,
                 }
-                Came::Full(text) => {
-                    self.change_operation(id, |operation| operation.hold_up(text, now))?;
-                    break;
-                }
-                Came::Held(text) => {
-                    self.halt(id, Why::BreakerOpen, text, now)?;
-                    break;
-                }
-            }
+                stopped = true;
+                Ok(ControlFlow::Break(()))
+            })?;
+        if sent + refused == 0 && !stopped {
+            // The counters say that some wait and none does: only `doctor` can tell, and nobody should spin on it.
+            let text = "its members are not what its counters say; run `redrive doctor --repair`".to_owned();
+            self.change_operation(id, |operation| operation.hold_up(text, now))?;
+            return Ok(false);
         }
         self.change_operation(id, |operation| operation.stepped(sent, now))?;
         if sent + refused > 0 {
@@ -94,7 +145,7 @@ impl<T: Tables> Engine<T> {
             let left = format!("{refused} left alone");
             self.record(if refused > 0 { entry.with_result(left) } else { entry })?;
         }
-        Ok(disturbs)
+        Ok(went.disturbed)
     }
 
     fn send_member(
@@ -198,23 +249,16 @@ impl<T: Tables> Engine<T> {
         let Some(act) = reverse(&operation.act) else { return Ok(false) };
         let actor = operation.undone_by.clone().unwrap_or_else(|| operation.actor.clone());
         let outcome = if operation.is_redrive() { MemberOutcome::Running } else { MemberOutcome::Succeeded };
-        let limit = if self.others_wait() { SLICE } else { limits::OPERATION_CHUNK };
-        let due = self.tables.members_with(id, outcome, operation.undone_to, limit)?;
-        let (mut exhausted, mut disturbs) = (due.len() < limit, false);
-        let (mut to, mut undone, mut stays) = (operation.undone_to, 0, 0);
-        for (n, frozen) in due.iter().enumerate() {
-            if n % SLICE == SLICE - 1 && self.others_wait() {
-                (exhausted, disturbs) = (false, true);
-                break;
-            }
-            to = frozen.position;
+        let (mut undone, mut stays) = (0, 0);
+        let room = limits::OPERATION_CHUNK;
+        let went = self.each_member(id, outcome, operation.undone_to, room, |engine, frozen| {
             // What people wrote on a letter meanwhile is no reason to let it run; what started is refused anyway.
             let expected_version = (!operation.is_redrive()).then_some(frozen.member.version);
             let request =
                 ActRequest { id: frozen.member.id, act: act.clone(), actor: actor.clone(), expected_version };
             let ours = |letter: &&Letter| !operation.is_redrive() || letter.file.operation == Some(id);
             let taken = match frozen.letter.as_ref().filter(ours) {
-                Some(letter) => self.act_for(letter, &request, None, now),
+                Some(letter) => engine.act_for(letter, &request, None, now),
                 None => Err(Refusal::NoSuchLetter { id: frozen.member.id }.into()),
             };
             match taken {
@@ -222,21 +266,22 @@ impl<T: Tables> Engine<T> {
                     undone += 1;
                     if !operation.is_redrive() {
                         let fate = Fate { outcome: MemberOutcome::Undone, version: None, why: None };
-                        self.tables.put_member(id, frozen.position, &fate)?;
+                        engine.tables.put_member(id, frozen.position, &fate)?;
                         let undone = MemberOutcome::Undone;
-                        self.change_operation(id, |o| o.outcomes.shift(outcome, undone))?;
+                        engine.change_operation(id, |o| o.outcomes.shift(outcome, undone))?;
                     }
                 }
                 Err(Error::Refused(_)) => stays += 1,
                 Err(Error::Store(error)) => return Err(error.into()),
             }
-        }
-        self.change_operation(id, |operation| operation.took_back(to, exhausted, now))?;
+            Ok(ControlFlow::Continue(()))
+        })?;
+        self.change_operation(id, |operation| operation.took_back(went.to, went.none_left, now))?;
         if undone + stays > 0 {
             let entry = AuditEntry::new(now, &actor, act.name(), id, undone);
             let left = format!("{stays} left alone");
             self.record(if stays > 0 { entry.with_result(left) } else { entry })?;
         }
-        Ok(disturbs)
+        Ok(went.disturbed)
     }
 }

@@ -47,6 +47,7 @@ use redrive_core::time::Time;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::time::Instant;
 use tables::{DrawerCounts, Heads, Kept, QueueRow, Tables};
 
 /// What a store does inside a commit.
@@ -64,8 +65,10 @@ pub(crate) struct Engine<T> {
     tree: Option<Tree>,
     /// Suspects run alone.
     isolation: Isolation,
-    /// How many wait for a commit, the one that is being served included; a long verb makes room for the others.
+    /// How many wait for a commit, those aside who bring long work; a long verb makes room for them.
     pub(crate) crowd: Arc<AtomicUsize>,
+    /// When an operation last saw somebody wait.
+    waited_at: Option<Instant>,
     /// Whether this commit may have made work leasable.
     pub(crate) woke: bool,
     /// Audit rows that a deliberate bug keeps out of the commit they belong to; empty otherwise.
@@ -79,6 +82,8 @@ struct Cache {
     heads_changed: bool,
     queues: Option<BTreeMap<QueueName, QueueRow>>,
     queues_changed: BTreeSet<QueueName>,
+    /// Those of them of which more than counts has changed.
+    queues_configured: BTreeSet<QueueName>,
     drawers: Option<DrawerCounts>,
     drawers_changed: BTreeSet<(QueueName, Status)>,
     /// Letters in quarantine, in all drawers.
@@ -113,6 +118,7 @@ impl<T: Tables> Engine<T> {
             tree: None,
             isolation: Isolation::default(),
             crowd: Arc::default(),
+            waited_at: None,
             woke: false,
             late_audit: Vec::new(),
         }
@@ -135,7 +141,10 @@ impl<T: Tables> Engine<T> {
         if let Some(queues) = &cache.queues {
             for name in std::mem::take(&mut cache.queues_changed) {
                 if let Some(row) = queues.get(&name) {
-                    self.tables.put_queue(&name, row)?;
+                    match cache.queues_configured.remove(&name) {
+                        true => self.tables.put_queue(&name, row)?,
+                        false => self.tables.put_queue_counts(&name, row)?,
+                    }
                 }
             }
         }
@@ -231,11 +240,17 @@ impl<T: Tables> Engine<T> {
         row.ok_or_else(|| Error::Refused(Refusal::NoSuchQueue { queue: name.clone() }))
     }
 
-    /// A queue's row for changing; it is written with this commit.
+    /// A queue's row for counting; its counts are written with this commit.
     fn queue_mut(&mut self, name: &QueueName) -> Outcome<&mut QueueRow> {
         self.cache.queues_changed.insert(name.clone());
         let row = self.queues()?.get_mut(name);
         row.ok_or_else(|| Error::Refused(Refusal::NoSuchQueue { queue: name.clone() }))
+    }
+
+    /// A queue's row for changing whatever there is of it; it is written with this commit.
+    fn queue_whole(&mut self, name: &QueueName) -> Outcome<&mut QueueRow> {
+        self.cache.queues_configured.insert(name.clone());
+        self.queue_mut(name)
     }
 
     /// Reads the counters of the drawers, once.

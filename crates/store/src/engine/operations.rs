@@ -3,7 +3,7 @@
 //! [`super::members`].
 
 use super::Engine;
-use super::tables::Tables;
+use super::tables::{Frozen, Tables};
 use redrive_core::audit::AuditEntry;
 use redrive_core::dead_letter::Actor;
 use redrive_core::error::{Outcome, Refusal};
@@ -12,10 +12,18 @@ use redrive_core::limits;
 use redrive_core::operation::{Control, Operation, OperationSpec, Stage, possible_from, token};
 use redrive_core::store::KvEntry;
 use redrive_core::time::{Span, Time};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// Steps that others had to wait for leave them this many times as long: a quarter of the writer's time is theirs.
-const QUIET_TIMES: u64 = 3;
+/// How long a step that others had to wait for stays away, in times of what it took. Whoever waits is served by the
+/// next commit, all at once, so a few need no more than that steps are short. A crowd has work for the writer all the
+/// time, and keeps up to three quarters of it.
+fn quiet_times(crowd: usize) -> u64 {
+    (crowd as u64 / CROWD).min(3)
+}
+
+/// So many who wait are a crowd.
+const CROWD: u64 = 16;
 
 impl<T: Tables> Engine<T> {
     /// Starts an operation, once.
@@ -88,18 +96,27 @@ impl<T: Tables> Engine<T> {
             | Stage::Undone => false,
         };
         let took = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX).max(1);
-        let quiet = if disturbs { Span::from_millis(took).times(QUIET_TIMES) } else { Span::ZERO };
-        Ok(self.operation_of(id)?.told(quiet, now))
+        let times = if disturbs { quiet_times(self.crowd.load(Ordering::Relaxed)) } else { 0 };
+        Ok(self.operation_of(id)?.told(Span::from_millis(took).times(times), now))
     }
 
     fn freeze(&mut self, id: OperationId, now: Time) -> Outcome<bool> {
         let operation = self.operation_of(id)?.clone();
         let statuses = possible_from(&operation.act);
-        let range = (operation.frozen_to, operation.bound);
-        let rows = limits::OPERATION_CHUNK;
         // Whatever goes by the clock is judged as of the start: freezing may take long, or be paused.
         let seen = operation.created_at;
-        let frozen = self.freeze_members(id, &operation.filter, &statuses, range, rows, seen)?;
+        let mut frozen = Frozen { members: 0, frozen_to: operation.frozen_to, exhausted: false };
+        let began = Instant::now();
+        // A look may find nothing at all; so both are bounded, what is found and how often it is looked.
+        for _ in 0..limits::OPERATION_CHUNK / limits::FREEZE_LOOK_MAX {
+            let range = (frozen.frozen_to, operation.bound);
+            let more = self.freeze_members(id, &operation.filter, &statuses, range, seen)?;
+            frozen = Frozen { members: frozen.members + more.members, ..more };
+            let full = frozen.members >= limits::OPERATION_CHUNK as u64;
+            if self.done_enough(began) || frozen.exhausted || full {
+                break;
+            }
+        }
         self.change_operation(id, |operation| {
             operation.froze(frozen.members, frozen.frozen_to, frozen.exhausted, now);
         })?;

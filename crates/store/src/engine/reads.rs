@@ -20,12 +20,16 @@ use redrive_core::revision::{Content, Revision};
 use redrive_core::store::{Drawer, KeyState, Queue};
 use redrive_core::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Rows read at once while a page is filled.
 const CHUNK: usize = 512;
 
-pub(super) fn policies(tables: &dyn Reads) -> Kept<BTreeMap<QueueName, QueuePolicy>> {
+/// The policies of all queues.
+pub(super) type Policies = BTreeMap<QueueName, Arc<QueuePolicy>>;
+
+pub(super) fn policies(tables: &dyn Reads) -> Kept<Policies> {
     Ok(tables.queues()?.into_iter().map(|(name, row)| (name, row.policy)).collect())
 }
 
@@ -117,7 +121,7 @@ pub(crate) fn queues(tables: &dyn Reads, now: Time) -> Outcome<Vec<Queue>> {
             scheduled,
             ready: waiting.saturating_sub(scheduled),
             counts: row.counts,
-            policy: row.policy,
+            policy: Arc::unwrap_or_clone(row.policy),
             name,
         });
     }

@@ -19,7 +19,7 @@ use redrive_core::operation::MemberOutcome;
 use redrive_core::poison::Indicators;
 use redrive_core::policy::{Override, QueuePolicy};
 use redrive_core::review::{Failed, Review, review};
-use redrive_core::store::{Each, Settle, Settled, Settlement};
+use redrive_core::store::{Each, LetterState, Settle, Settled, Settlement};
 use redrive_core::time::{Span, Time};
 
 /// A failure to be filed with a change, and what it leaves on the message.
@@ -388,7 +388,7 @@ impl<T: Tables> Engine<T> {
         by: &str,
         now: Time,
     ) -> Outcome<()> {
-        let Some(mut old) = self.tables.letter(slip.id)? else {
+        let Some(old) = self.tables.letter(slip.id)? else {
             return self.move_count(slip, Some(was), &life.phase);
         };
         let policy = self.queue(&old.slip.queue)?.policy.clone();
@@ -400,14 +400,20 @@ impl<T: Tables> Engine<T> {
         if let Some(id) = old.file.operation {
             self.settle_member(id, old.death, MemberOutcome::Succeeded, None, now)?;
         }
-        old.life = Life { phase: Phase::Dead, ..life.clone() };
-        self.replace_letter(&old, file, now)?;
+        let life = Life { phase: Phase::Dead, ..life.clone() };
+        self.replace_letter(&old, Letter { file, life, ..old.clone() }, now)?;
         self.group_succeeded(old.file.leaf, now)?;
         Ok(())
     }
 
-    /// Writes a letter's new file and everything that follows from the change of status.
-    pub(super) fn replace_letter(&mut self, old: &Letter, file: File, now: Time) -> Kept<Letter> {
+    /// Writes what has become of a letter and everything that follows from the change of status.
+    pub(super) fn replace_letter(
+        &mut self,
+        old: &Letter,
+        mut next: Letter,
+        now: Time,
+    ) -> Outcome<LetterState> {
+        let file = &next.file;
         let open = |s: Status| i64::from(!s.is_closed());
         if old.file.status != file.status || old.file.dlq != file.dlq {
             self.count_drawer(&old.file.dlq, old.file.status, -1)?;
@@ -423,10 +429,9 @@ impl<T: Tables> Engine<T> {
             hot.hold(&old.slip, file.holds_key);
             self.woke = true;
         }
-        let secret = if file.consumer.is_some() { old.secret } else { None };
-        let letter = Letter { file, secret, ..old.clone() };
-        self.tables.put_letter(&letter)?;
-        Ok(letter)
+        next.secret = old.secret.filter(|_| next.file.consumer.is_some());
+        self.tables.put_letter(old, &next)?;
+        Ok(LetterState { id: next.slip.id, status: Some(next.file.status), version: next.file.version })
     }
 }
 

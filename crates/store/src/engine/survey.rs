@@ -3,19 +3,19 @@
 //! decides unless the tables know the answer exactly. Every look at a list is bounded in rows and in time.
 
 use super::Engine;
-use super::reads::{assemble_with, policies, with_present_groups};
+use super::reads::{Policies, assemble_with, policies, with_present_groups};
 use super::tables::{Ask, Candidates, Frozen, Kept, Letter, Reads, Tables, unless_damaged};
 use redrive_core::dead_letter::{DeadLetter, Status};
 use redrive_core::error::Outcome;
 use redrive_core::filter::{Filter, Needs};
-use redrive_core::ids::{GroupId, LeafId, OperationId, QueueName};
+use redrive_core::ids::{GroupId, LeafId, OperationId};
 use redrive_core::limits;
 use redrive_core::operation::Member;
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Cursor, Page, Query};
 use redrive_core::survey::{Facts, Survey};
 use redrive_core::time::Time;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::time::Instant;
 
 /// Candidates asked for at once where each of them has to be opened.
@@ -27,7 +27,7 @@ const WHOLE: Needs = Needs { body: true, failures: true };
 /// What is read once for many letters.
 struct Desk<'a> {
     tables: &'a dyn Reads,
-    policies: BTreeMap<QueueName, QueuePolicy>,
+    policies: Policies,
     needs: Needs,
     now: Time,
 }
@@ -39,7 +39,7 @@ impl<'a> Desk<'a> {
 
     fn open(&self, letter: &Letter, needs: Needs) -> Kept<DeadLetter> {
         let standard = QueuePolicy::default();
-        let policy = self.policies.get(&letter.slip.queue).unwrap_or(&standard);
+        let policy = self.policies.get(&letter.slip.queue).map_or(&standard, AsRef::as_ref);
         assemble_with(self.tables, policy, letter, needs, self.now)
     }
 
@@ -219,20 +219,18 @@ pub(crate) fn sample(
 
 impl<T: Tables> Engine<T> {
     /// Writes down, as waiting members of an operation, letters of these statuses that match and died after one
-    /// death and up to another. Looks at `rows` letters at most, oldest first; whoever calls goes on from
-    /// `frozen_to` until nothing is left.
+    /// death and up to another. Looks at a few letters, oldest first: others wait for this commit. Whoever calls
+    /// goes on from `frozen_to` until nothing is left.
     pub(super) fn freeze_members(
         &mut self,
         id: OperationId,
         filter: &Filter,
         statuses: &[Status],
         (after, bound): (u64, u64),
-        rows: usize,
         now: Time,
     ) -> Outcome<Frozen> {
         let filter = with_present_groups(&self.tables, filter)?;
-        // Where every letter has to be opened, fewer of them: this is a commit that others wait behind.
-        let rows = if filter.needs() == Needs::default() { rows } else { rows.min(limits::FREEZE_LOOK_MAX) };
+        let rows = limits::FREEZE_LOOK_MAX;
         let ask = Ask {
             filter: &filter,
             statuses: Some(statuses),

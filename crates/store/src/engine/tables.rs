@@ -22,6 +22,7 @@ use redrive_core::store::KvEntry;
 use redrive_core::survey::Survey;
 use redrive_core::time::{Span, Time};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// What a table access gives.
@@ -67,7 +68,7 @@ pub(crate) struct KeyRow {
 /// A queue as it lies in its table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct QueueRow {
-    pub(crate) policy: QueuePolicy,
+    pub(crate) policy: Arc<QueuePolicy>,
     pub(crate) paused_by: Option<String>,
     pub(crate) counts: Counts,
     /// Most messages it ever held.
@@ -334,6 +335,10 @@ pub(crate) trait Tables: Reads {
 
     fn put_heads(&mut self, heads: &Heads) -> Kept<()>;
     fn put_queue(&mut self, name: &QueueName, row: &QueueRow) -> Kept<()>;
+    /// Writes what is counted of a queue that is there.
+    fn put_queue_counts(&mut self, name: &QueueName, row: &QueueRow) -> Kept<()> {
+        self.put_queue(name, row)
+    }
 
     fn put_body(&mut self, seq: u64, body: Self::Body, ttl: Option<Span>, enqueued_at: Time) -> Kept<()>;
     fn drop_body(&mut self, slip: &Slip) -> Kept<()>;
@@ -355,7 +360,8 @@ pub(crate) trait Tables: Reads {
     fn drop_keys(&mut self, before: Time, limit: usize) -> Kept<u64>;
 
     fn add_letter(&mut self, letter: &Letter) -> Kept<()>;
-    fn put_letter(&mut self, letter: &Letter) -> Kept<()>;
+    /// Writes a letter where it lies; what it was says which columns have to be.
+    fn put_letter(&mut self, was: &Letter, letter: &Letter) -> Kept<()>;
     fn drop_letter(&mut self, letter: &Letter) -> Kept<()>;
     /// Notes that the text of a letter is not what it was. Nothing where there is no index.
     fn text_changed(&mut self, id: MessageId) -> Kept<()> {

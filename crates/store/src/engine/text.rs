@@ -2,14 +2,11 @@
 //! folded beside the writer, and only written in its commit. A letter that changed or went in between is noticed
 //! there and left for the next pass.
 
-use super::reads::policies;
+use super::reads::{Policies, policies};
 use super::tables::{Kept, Letter, Reads, TextBatch, unless_damaged};
 use redrive_core::failure::ErrorInfo;
 use redrive_core::filter::{document, unreadable};
-use redrive_core::ids::QueueName;
 use redrive_core::limits;
-use redrive_core::policy::QueuePolicy;
-use std::collections::BTreeMap;
 
 /// The next letters to put into the index; nothing where there is none.
 pub(crate) fn batch(tables: &dyn Reads, limit: usize) -> Kept<Option<TextBatch>> {
@@ -29,7 +26,7 @@ pub(crate) fn batch(tables: &dyn Reads, limit: usize) -> Kept<Option<TextBatch>>
     Ok(Some(TextBatch { state, up_to, fresh, changed }))
 }
 
-fn text_of(tables: &dyn Reads, letter: &Letter, policies: &BTreeMap<QueueName, QueuePolicy>) -> Kept<String> {
+fn text_of(tables: &dyn Reads, letter: &Letter, policies: &Policies) -> Kept<String> {
     let searched = policies.get(&letter.slip.queue).is_some_and(|policy| policy.search_payload);
     let read = || {
         let error = tables.failures(&letter.slip)?.pop().map_or_else(ErrorInfo::default, |last| last.error);

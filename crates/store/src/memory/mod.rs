@@ -6,7 +6,7 @@ use crate::clock::Slewing;
 use crate::engine::Engine;
 use crate::engine::tables::Reads;
 use crate::entropy::{Entropy, System};
-use crate::verbs::{Access, EngineStore};
+use crate::verbs::{Access, EngineStore, Load};
 use async_trait::async_trait;
 use redrive_core::audit::AuditKey;
 use redrive_core::error::{Outcome, StoreError, StoreErrorKind};
@@ -73,7 +73,7 @@ impl Memory {
 impl Access for Memory {
     type Tables = Maps;
 
-    async fn write<R, F>(&self, _: bool, verb: F) -> Outcome<R>
+    async fn write<R, F>(&self, _: Load, verb: F) -> Outcome<R>
     where
         R: Send + 'static,
         F: FnOnce(&mut Engine<Maps>, Time) -> Outcome<R> + Send + 'static,

@@ -470,7 +470,7 @@ impl Tables for Maps {
         Ok(())
     }
 
-    fn put_letter(&mut self, letter: &Letter) -> Kept<()> {
+    fn put_letter(&mut self, _: &Letter, letter: &Letter) -> Kept<()> {
         self.add_letter(letter)
     }
 

@@ -1,6 +1,6 @@
 //! The high-water mark: how many commits were acknowledged, in a file of its own. SQLite drops what follows a
 //! damaged byte of its log without a word; this tells (I46). It is written after a commit is durable and never
-//! before, so it can only be behind the truth, and it is synced at checkpoints and on closing.
+//! before, so it can only be behind the truth, and it is synced when the writer ends a checkpoint and on closing.
 
 use redrive_core::error::{StoreError, StoreErrorKind};
 use std::fs::{File, OpenOptions};

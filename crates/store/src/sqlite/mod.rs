@@ -3,7 +3,9 @@
 
 pub(crate) mod body;
 mod check;
+mod checkpoint;
 mod errors;
+mod letter_rows;
 mod mark;
 mod narrow;
 mod open;
@@ -19,7 +21,7 @@ mod writer;
 use crate::clock::Slewing;
 use crate::engine::Engine;
 use crate::engine::tables::Reads;
-use crate::verbs::{Access, EngineStore};
+use crate::verbs::{Access, EngineStore, Load};
 use async_trait::async_trait;
 use errors::kept;
 pub use open::{Options, restore};
@@ -111,7 +113,7 @@ impl Sqlite {
 impl Access for Sqlite {
     type Tables = SqlTables;
 
-    async fn write<R, F>(&self, grows: bool, verb: F) -> Outcome<R>
+    async fn write<R, F>(&self, load: Load, verb: F) -> Outcome<R>
     where
         R: Send + 'static,
         F: FnOnce(&mut Engine<SqlTables>, Time) -> Outcome<R> + Send + 'static,
@@ -133,8 +135,8 @@ impl Access for Sqlite {
         if jobs.capacity() == 0 {
             metrics::process().count(Counter::BackPressure, 1);
         }
-        let place = Place::among(&self.shared.waiting);
-        if jobs.send(Job { grows, apply, place }).await.is_err() {
+        let place = (!load.long).then(|| Place::among(&self.shared.waiting));
+        if jobs.send(Job { load, apply, place }).await.is_err() {
             return Err(self.unanswered());
         }
         answered.await.unwrap_or_else(|_| Err(self.unanswered()))

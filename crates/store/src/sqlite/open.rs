@@ -1,6 +1,7 @@
 //! Opening, backing up and restoring a data directory. What is found there is either ours, whole and of a
 //! version we know, or it is refused with a reason and left as it is.
 
+use super::checkpoint::Checkpointer;
 use super::errors::{damaged, kept};
 use super::mark::Mark;
 use super::reads::SqlTables;
@@ -167,6 +168,8 @@ fn start(directory: &Path, mut connection: Connection, lock: File, found: Starte
         reserve,
         commits: found.commits,
         log_pages,
+        checkpointer: Checkpointer::of(directory, &shared),
+        try_again_at: 0,
     };
     let (jobs, waiting) = mpsc::channel(limits::WRITER_QUEUE_MAX);
     let spawned = std::thread::Builder::new().name("redrive-writer".into()).spawn(move || {
@@ -228,14 +231,34 @@ fn connect(directory: &Path) -> Kept<Connection> {
     let connection = kept(Connection::open_with_flags(&path, flags))?;
     let place = path.display().to_string();
     let version = schema::check(&connection, &place)?;
+    set_up(&connection)?;
+    schema::migrate(connection, version)
+}
+
+/// What every connection needs that writes to the file.
+fn set_up(connection: &Connection) -> Kept<()> {
     let synchronous = if faults::is(Fault::MissingFsync) { "OFF" } else { "FULL" };
     kept(connection.execute_batch(&format!(
         "PRAGMA journal_mode = WAL; PRAGMA synchronous = {synchronous}; PRAGMA wal_autocheckpoint = 0; \
-         PRAGMA mmap_size = 0; PRAGMA cache_size = -65536; PRAGMA temp_store = MEMORY; PRAGMA busy_timeout = 5000;"
+         PRAGMA mmap_size = 0; PRAGMA cache_size = -16384; PRAGMA temp_store = MEMORY; PRAGMA busy_timeout = 5000;"
     )))?;
     // Closing would otherwise checkpoint by itself, also on a full disk.
     kept(connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true))?;
-    schema::migrate(connection, version)
+    plan_by_text(connection)
+}
+
+/// Plans go by what a statement says, not by what is bound to it: else SQLite makes many of ours anew on every call,
+/// to see whether a partial index would do.
+fn plan_by_text(connection: &Connection) -> Kept<()> {
+    kept(connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)).map(|_| ())
+}
+
+/// Opens the connection that moves the log into the file.
+pub(super) fn checkpointer(directory: &Path) -> Kept<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = kept(Connection::open_with_flags(directory.join(DATABASE), flags))?;
+    set_up(&connection)?;
+    Ok(connection)
 }
 
 /// Writes what the log holds into the file anew and empties the log. After a failed sync the log can be read
@@ -277,6 +300,7 @@ pub(super) fn reader(directory: &Path) -> Kept<SqlTables> {
         connection
             .execute_batch("PRAGMA mmap_size = 0; PRAGMA cache_size = -16384; PRAGMA busy_timeout = 5000;"),
     )?;
+    plan_by_text(&connection)?;
     Ok(SqlTables::new(connection))
 }
 
@@ -302,7 +326,7 @@ fn retry_with_reserve(directory: &Path, error: StoreError) -> Kept<Connection> {
     if no_room && fs::remove_file(directory.join(RESERVE)).is_ok() { connect(directory) } else { Err(error) }
 }
 
-/// Gives the log its full length beforehand, as zeros, which SQLite reads as "nothing written here": syncing
+/// Gives the log its usual length beforehand, as zeros, which SQLite reads as "nothing written here": syncing
 /// bytes into a file that does not grow is much cheaper than syncing its growth. For those who hold the
 /// directory for long, on a disk with plenty of room.
 fn lay_out_log(directory: &Path) -> Kept<()> {

@@ -25,14 +25,16 @@ use redrive_core::time::{Span, Time};
 use rusqlite::types::ToSql;
 use rusqlite::{Connection, OptionalExtension as _, Row};
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 /// A connection to the tables.
 #[derive(Debug)]
 pub(crate) struct SqlTables {
     pub(super) connection: Connection,
     /// Live messages that this connection wrote lately, as they are in the table. Only the writer has any:
-    /// nobody else writes, so they cannot be stale; a rolled-back commit drops them all.
-    pub(super) recent: HashMap<MessageId, Live>,
+    /// nobody else writes, so they cannot be stale; a rolled-back commit drops them all. Boxed: the map grows by
+    /// moving all it has, and a commit waits for that.
+    pub(super) recent: HashMap<MessageId, Box<Live>>,
 }
 
 /// Statements kept ready per connection: all there are.
@@ -119,7 +121,7 @@ impl Reads for SqlTables {
                 bytes: row.get(11)?,
             };
             let queue = QueueRow {
-                policy: QueuePolicy::default(),
+                policy: Arc::default(),
                 paused_by: row.get(2)?,
                 counts,
                 peak: row.get(12)?,
@@ -129,8 +131,8 @@ impl Reads for SqlTables {
         })?;
         raw.into_iter()
             .map(|(name, policy, queue)| {
-                let policy = json(&policy, &format!("the policy of queue {name}"))?;
-                Ok((name, QueueRow { policy, ..queue }))
+                let policy: QueuePolicy = json(&policy, &format!("the policy of queue {name}"))?;
+                Ok((name, QueueRow { policy: Arc::new(policy), ..queue }))
             })
             .collect()
     }
@@ -151,7 +153,7 @@ impl Reads for SqlTables {
 
     fn live(&self, id: MessageId) -> Kept<Option<Live>> {
         match self.recent.get(&id) {
-            Some(live) => Ok(Some(live.clone())),
+            Some(live) => Ok(Some(live.as_ref().clone())),
             None => self.one(const_sql::LIVE_BY_ID, &[&id.to_bytes()], rows::live),
         }
     }
@@ -436,24 +438,23 @@ impl Reads for SqlTables {
         position: u64,
         limit: usize,
     ) -> Kept<Vec<FrozenMember>> {
-        let rest = "outcome = ?2 AND position > ?3 ORDER BY position LIMIT ?4";
-        let (operation, name) = (id.to_bytes(), outcome.name());
-        let members = self.all_members(rest, &[&operation, &name, &int(position), &int(limit as u64)])?;
-        let Some((last, _)) = members.last() else { return Ok(Vec::new()) };
-        let sql = format!(
-            "SELECT {SLIP}, {LIFE}, death, file, secret FROM letters WHERE death IN (SELECT position FROM members \
-             WHERE operation = ?1 AND position > ?2 AND position <= ?3 AND outcome = ?4)"
-        );
-        let sealed = self.all(&sql, &[&operation, &int(position), &int(*last), &name], rows::letter)?;
-        // A letter that cannot be read is as good as gone: its member is left alone, and `doctor` names it.
-        let opened = sealed.into_iter().filter_map(|sealed| sealed.open().ok());
-        let mut letters: HashMap<u64, Letter> = opened.map(|letter| (letter.death, letter)).collect();
-        let with_letter = members.into_iter().map(|(position, member)| FrozenMember {
-            position,
-            letter: letters.remove(&position).filter(|letter| letter.slip.id == member.id),
-            member,
-        });
-        Ok(with_letter.collect())
+        let params: &[&dyn ToSql] = &[&id.to_bytes(), &outcome.name(), &int(position), &int(limit as u64)];
+        let mut members = self.all(&const_sql::MEMBERS_WITH_LETTERS, params, |row| {
+            let at = rows::LETTER_COLUMNS;
+            let member = Member {
+                id: row.get::<_, Cell<MessageId>>(at + 1)?.0,
+                version: row.get(at + 2)?,
+                outcome,
+                why: row.get(at + 3)?,
+            };
+            // A letter that cannot be read is as good as gone: its member is left alone, and `doctor` names it.
+            let letter = rows::letter(row).ok().and_then(|sealed| sealed.open().ok());
+            let letter = letter.filter(|letter| letter.slip.id == member.id);
+            Ok(FrozenMember { position: row.get(at)?, member, letter })
+        })?;
+        // They come in this order; that a join keeps it is nowhere promised.
+        members.sort_by_key(|frozen| frozen.position);
+        Ok(members)
     }
 
     fn member_counts(&self, id: OperationId) -> Kept<Outcomes> {
@@ -519,8 +520,19 @@ fn leaf_count(row: &Row<'_>, at: usize) -> rusqlite::Result<LeafCount> {
     })
 }
 
-/// The statements of the lease path, spelled out once so that they are not put together on every call.
+/// The statements that are asked most, spelled out once so that they are not put together on every call.
 mod const_sql {
+    use super::rows::{LIFE, SLIP};
+    use std::sync::LazyLock;
+
+    pub(super) static MEMBERS_WITH_LETTERS: LazyLock<String> = LazyLock::new(|| {
+        format!(
+            "SELECT {SLIP}, {LIFE}, death, file, secret, position, member, frozen, why FROM \
+             (SELECT position, id AS member, version AS frozen, why FROM members \
+             WHERE operation = ?1 AND outcome = ?2 AND position > ?3 ORDER BY position LIMIT ?4) \
+             LEFT JOIN letters ON letters.death = position"
+        )
+    });
     macro_rules! live_columns {
         () => {
             "SELECT id, seq, queue, kind, priority, size, key, ordering_key, max_attempts, ttl_ends_at, deadline, \

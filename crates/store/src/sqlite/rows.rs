@@ -23,6 +23,9 @@ const SLIP_COLUMNS: usize = 14;
 /// How many columns a life has.
 const LIFE_COLUMNS: usize = 12;
 
+/// How many columns [`letter`] reads.
+pub(super) const LETTER_COLUMNS: usize = SLIP_COLUMNS + LIFE_COLUMNS + 3;
+
 /// A value of the core as SQLite keeps it.
 pub(super) struct Cell<T>(pub(super) T);
 

@@ -207,7 +207,7 @@ impl SqlTables {
         if !plan.exact {
             return Ok(None);
         }
-        let each = (ask.rows / plan.sources().count().max(1)).max(1);
+        let each = (ask.rows / plan.sources().count().max(1)).max(EACH_SOURCE_MIN);
         let mut end = None;
         for Source { from, death, condition, .. } in plan.sources() {
             let sql = format!(
@@ -239,6 +239,9 @@ impl SqlTables {
         Ok(Some(Frozen { members, frozen_to, exhausted: end.is_none() }))
     }
 }
+
+/// Letters of one source frozen at once, at least: of many sources each costs two questions.
+const EACH_SOURCE_MIN: usize = 16;
 
 /// Counts rows; a queue's name is read once, not once per letter.
 struct Counter<'a> {

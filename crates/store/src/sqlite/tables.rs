@@ -12,7 +12,7 @@ use redrive_core::breaker::Breaker;
 use redrive_core::dead_letter::Status;
 use redrive_core::failure::Failure;
 use redrive_core::group::{Facts, GroupRow, Leaf, LeafCount, LeafKey, Marker};
-use redrive_core::ids::{GroupId, MessageId, OperationId, QueueName, Secret};
+use redrive_core::ids::{GroupId, MessageId, OperationId, QueueName};
 use redrive_core::lifecycle::{Life, Phase};
 use redrive_core::limits;
 use redrive_core::message::{NewMessage, Payload, Slip, Terms};
@@ -24,7 +24,6 @@ use redrive_core::store::KvEntry;
 use redrive_core::time::{Span, Time};
 use rusqlite::types::ToSql;
 use sha2::{Digest as _, Sha256};
-use std::sync::LazyLock;
 
 impl SqlTables {
     pub(super) fn run(&self, sql: &str, params: &[&dyn ToSql]) -> Kept<usize> {
@@ -33,7 +32,7 @@ impl SqlTables {
     }
 
     /// Runs a change that must touch exactly one row; anything else means that two parts disagree (I13).
-    fn run_one(&self, what: &str, sql: &str, params: &[&dyn ToSql]) -> Kept<()> {
+    pub(super) fn run_one(&self, what: &str, sql: &str, params: &[&dyn ToSql]) -> Kept<()> {
         match self.run(sql, params)? {
             1 => Ok(()),
             n => Err(damaged(format!("changing {what} touched {n} rows instead of one"))),
@@ -61,63 +60,6 @@ impl SqlTables {
         }
         Ok(())
     }
-
-    /// Runs the statement that adds or changes a letter: both take the same parameters.
-    fn write_letter(&self, sql: &str, letter: &Letter) -> Kept<()> {
-        let Letter { slip, life, file, .. } = letter;
-        let file_text = text(file)?;
-        let params: &[&dyn ToSql] = &[
-            &int(letter.death),
-            &slip.id.to_bytes(),
-            &int(slip.seq),
-            &slip.queue.as_str(),
-            &slip.kind,
-            &level(slip),
-            &int(slip.size),
-            &slip.key,
-            &slip.ordering_key,
-            &slip.terms.max_attempts,
-            &ms(slip.terms.expires_at),
-            &ms(slip.terms.deadline),
-            &life.ready_at.as_millis(),
-            &life.attempts,
-            &life.deliveries,
-            &life.generation,
-            &life.given_back,
-            &life.failed,
-            &ms(life.failing_since),
-            &life.last_delay.map(|d| int(d.as_millis())),
-            &ms(life.first_received_at),
-            &life.updated_at.as_millis(),
-            &file_text,
-            &letter.secret.map(Secret::to_bytes),
-            &file.dlq.as_str(),
-            &file.status.name(),
-            &file.reason.name(),
-            &file.route.name(),
-            &file.category.name(),
-            &file.severity.name(),
-            &rows::leaf(file.leaf),
-            &file.redrives,
-            &file.dead_at.as_millis(),
-            &ms(file.last_failed_at),
-            &ms(file.expires_at),
-            &ms(file.quarantined_until),
-            &file.holds_key,
-            &file.available_at.as_millis(),
-            &ms(file.consumer_until),
-            &slip.breaker,
-            &rows::indicators(life)?,
-            &slip.reply_to.as_ref().map(QueueName::as_str),
-            &rows::progress(life)?,
-            &int(file.version),
-            &slip.origin.as_ref().map(QueueName::as_str),
-            &ms(file.snoozed_until),
-            &file.owner,
-            &file.held,
-        ];
-        self.run_one("a dead letter", sql, params)
-    }
 }
 
 const ADD_LIVE: &str = "INSERT INTO messages(id, seq, queue, kind, priority, size, key, ordering_key, max_attempts, \
@@ -140,28 +82,6 @@ const PUT_LIFE: &str = "UPDATE messages SET ready_at=?2, attempts=?3, deliveries
      failed=?7, failing_since=?8, last_delay=?9, first_received_at=?10, updated_at=?11, delayed=?12, phase=?13, \
      secret=?14, worker=?15, granted_at=?16, lease_expires_at=?17, permit=?18, indicators=?19, progress=?20 WHERE id=?1";
 
-const ADD_LETTER: &str = "INSERT INTO letters(death, id, seq, queue, kind, priority, size, key, ordering_key, \
-     max_attempts, ttl_ends_at, deadline, ready_at, attempts, deliveries, generation, given_back, failed, \
-     failing_since, last_delay, first_received_at, updated_at, file, secret, dlq, status, reason, route, category, \
-     severity, leaf, redrives, dead_at, last_failed_at, expires_at, quarantined_until, holds_key, available_at, \
-     consumer_until, breaker, indicators, reply_to, progress, version, origin, snoozed_until, owner, held) \
-     VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,\
-     ?25,?26,?27,?28,?29,?30,?31,?32,?33,?34,?35,?36,?37,?38,?39,?40,?41,?42,?43,?44,\
-     ?45,?46,?47,?48)";
-
-/// What has an index and never changes while a letter is of the same death.
-const FIXED: [&str; 4] = ["death", "id", "key", "leaf"];
-
-/// Changes a letter where it lies, by the parameters of [`ADD_LETTER`]: most acts touch one index of it, and to take
-/// it out and put it in again would touch all.
-static PUT_LETTER: LazyLock<String> = LazyLock::new(|| {
-    let columns = ADD_LETTER.split_once('(').and_then(|(_, rest)| rest.split_once(')')).unwrap_or_default().0;
-    let numbered = (1..).zip(columns.split(',').map(str::trim));
-    let changing = numbered.filter(|(_, column)| !FIXED.contains(column));
-    let set: Vec<String> = changing.map(|(n, column)| format!("{column}=?{n}")).collect();
-    format!("UPDATE letters SET {} WHERE death=?1", set.join(", "))
-});
-
 /// Rows kept in memory as they were written: about 20 MB at most.
 const RECENT_MAX: usize = 65_536;
 
@@ -169,7 +89,7 @@ fn delayed(life: &Life) -> bool {
     life.phase == Phase::Waiting && life.ready_at > life.updated_at
 }
 
-fn level(slip: &Slip) -> i64 {
+pub(super) fn level(slip: &Slip) -> i64 {
     int(slip.priority.level() as u64)
 }
 
@@ -208,11 +128,32 @@ impl Tables for SqlTables {
     fn put_queue(&mut self, name: &QueueName, row: &QueueRow) -> Kept<()> {
         let c = &row.counts;
         let sql = "INSERT OR REPLACE INTO queues VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14)";
-        let policy = text(&row.policy)?;
+        let policy = text(row.policy.as_ref())?;
         let params: &[&dyn ToSql] = &[
             &name.as_str(),
             &policy,
             &row.paused_by,
+            &c.enqueued,
+            &c.waiting,
+            &c.leased,
+            &c.dead,
+            &c.done,
+            &c.cancelled,
+            &c.expired,
+            &c.purged,
+            &c.bytes,
+            &row.peak,
+            &row.dead_peak,
+        ];
+        self.run_one("a queue", sql, params)
+    }
+
+    fn put_queue_counts(&mut self, name: &QueueName, row: &QueueRow) -> Kept<()> {
+        let c = &row.counts;
+        let sql = "UPDATE queues SET enqueued=?2, waiting=?3, leased=?4, dead=?5, done=?6, cancelled=?7, \
+                   expired=?8, purged=?9, bytes=?10, peak=?11, dead_peak=?12 WHERE name=?1";
+        let params: &[&dyn ToSql] = &[
+            &name.as_str(),
             &c.enqueued,
             &c.waiting,
             &c.leased,
@@ -280,7 +221,7 @@ impl Tables for SqlTables {
     fn add_live(&mut self, live: &Live) -> Kept<()> {
         let Live { slip, life } = live;
         if self.recent.len() < RECENT_MAX {
-            self.recent.insert(slip.id, live.clone());
+            self.recent.insert(slip.id, Box::new(live.clone()));
         }
         if is_plain(live) {
             let params: &[&dyn ToSql] = &[
@@ -404,11 +345,11 @@ impl Tables for SqlTables {
     }
 
     fn add_letter(&mut self, letter: &Letter) -> Kept<()> {
-        self.write_letter(ADD_LETTER, letter)
+        self.insert_letter(letter)
     }
 
-    fn put_letter(&mut self, letter: &Letter) -> Kept<()> {
-        self.write_letter(&PUT_LETTER, letter)
+    fn put_letter(&mut self, was: &Letter, letter: &Letter) -> Kept<()> {
+        self.update_letter(was, letter)
     }
 
     fn drop_letter(&mut self, letter: &Letter) -> Kept<()> {

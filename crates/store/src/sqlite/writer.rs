@@ -1,7 +1,8 @@
-//! The writer: one thread, one connection, the only checkpointer. It takes what is waiting, applies it in one
+//! The writer: one thread, one connection. It takes what is waiting, applies it in one
 //! transaction, commits with one fsync and only then answers. After a failed write it answers nothing but that
 //! it has stopped (I6).
 
+use super::checkpoint::{Checkpointer, PASSIVE, Pass, TRUNCATE, checkpoint};
 use super::errors::kept;
 use super::mark::Mark;
 use super::reads::SqlTables;
@@ -9,9 +10,11 @@ use super::reserve::Reserve;
 use crate::engine::Engine;
 use crate::engine::tables::{Kept, Tables as _};
 use crate::faults::{self, Fault};
+use crate::verbs::Load;
 use redrive_core::error::{StoreError, StoreErrorKind};
 use redrive_core::limits;
 use redrive_core::time::{Clock, Time};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use tokio::sync::{Notify, mpsc};
@@ -23,11 +26,10 @@ pub(super) type Apply = Box<dyn FnOnce(&mut Engine<SqlTables>, Time) -> (Answer,
 
 /// What is sent to the writer.
 pub(super) struct Job {
-    /// Whether it needs room; such jobs are refused while the disk is full.
-    pub(super) grows: bool,
+    pub(super) load: Load,
     pub(super) apply: Apply,
-    /// Counted as long as it is there.
-    pub(super) place: Place,
+    /// Counted as long as it is there. Long work is not: nothing makes room for it.
+    pub(super) place: Option<Place>,
 }
 
 /// A place among those who wait for a commit.
@@ -50,6 +52,11 @@ impl Drop for Place {
 const CHECKPOINT_WHEN_IDLE: i32 = 4_000;
 /// Log pages after which a checkpoint is made in any case.
 pub(super) const CHECKPOINT_ALWAYS: i32 = 8_000;
+/// Log pages beyond which commits wait for it: the disk is slower than they are.
+const LOG_MAX: i32 = 32_000;
+/// Pages that came into the log during a pass beside the writer, up to which the writer moves them itself: about a
+/// millisecond. Where it were more there is another pass first, and that is a shorter one.
+const LEFT_FOR_WRITER: i32 = 250;
 
 /// Log pages after which a checkpoint is made when the disk is nearly full: a long log would take the room that
 /// acks need.
@@ -59,7 +66,7 @@ const CHECKPOINT_WHEN_TIGHT: i32 = 250;
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     pub(super) bell: Notify,
-    /// Jobs that were sent and are not answered: a long one looks whether it is alone.
+    /// Jobs that were sent and are not answered, but for the long ones: those look whether anybody waits.
     pub(super) waiting: Arc<AtomicUsize>,
     /// The disk is full: what grows is refused.
     pub(super) full: AtomicBool,
@@ -76,21 +83,32 @@ pub(super) struct Writer {
     pub(super) commits: u64,
     /// Pages in the log, as SQLite's commit hook last said.
     pub(super) log_pages: Arc<AtomicI32>,
+    pub(super) checkpointer: Checkpointer,
+    /// How long the log has to be for another try to move it: a reader was in the way of the last.
+    pub(super) try_again_at: i32,
 }
 
 impl Writer {
-    /// Serves jobs until nobody can send any more.
+    /// Serves jobs until nobody can send any more. What takes long has a commit of its own, one in a turn, and those
+    /// who came with it are answered before it begins.
     pub(super) fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
-        while let Some(first) = jobs.blocking_recv() {
-            let mut group = vec![first];
-            while group.len() < limits::GROUP_COMMANDS_MAX {
-                match jobs.try_recv() {
-                    Ok(job) => group.push(job),
-                    Err(_) => break,
-                }
+        let mut long = VecDeque::new();
+        loop {
+            let first = match long.is_empty() {
+                true => jobs.blocking_recv(),
+                false => None,
+            };
+            if first.is_none() && long.is_empty() {
+                break;
+            }
+            let arrived = first.into_iter().chain(std::iter::from_fn(|| jobs.try_recv().ok()));
+            let mut group = Vec::new();
+            for job in arrived.take(limits::GROUP_COMMANDS_MAX) {
+                if job.load.long { long.push_back(job) } else { group.push(job) }
             }
             self.commit_group(group);
-            self.checkpoint_if_due(jobs.is_empty());
+            self.commit_group(long.pop_front().into_iter().collect());
+            self.checkpoint_if_due(jobs.is_empty() && long.is_empty());
         }
         self.close();
     }
@@ -104,7 +122,7 @@ impl Writer {
             self.shared.full.store(false, Ordering::SeqCst);
         }
         let full = self.shared.full.load(Ordering::SeqCst);
-        let group: Vec<Job> = group.into_iter().filter(|job| !(full && job.grows)).collect();
+        let group: Vec<Job> = group.into_iter().filter(|job| !(full && job.load.grows)).collect();
         if group.is_empty() {
             return;
         }
@@ -112,8 +130,10 @@ impl Writer {
         match self.apply(group, &mut answers) {
             Ok(changed) => {
                 self.note_commit(changed);
+                // A sync that failed beside this commit may have been the one it needed.
+                let stopped = self.shared.stopped.load(Ordering::SeqCst);
                 for answer in answers {
-                    answer(Ok(()));
+                    answer(if stopped { Err(self::stopped()) } else { Ok(()) });
                 }
             }
             Err(error) => self.give_up(&error, answers),
@@ -199,12 +219,14 @@ impl Writer {
         }
     }
 
-    /// Moves the log into the file: when it is long and nobody waits, or when it is very long.
+    /// Moves the log into the file when it is long. Nearly all of that is done beside the commits; the last of it,
+    /// after which the log begins anew, is done here.
     fn checkpoint_if_due(&mut self, idle: bool) {
         let pages = self.log_pages.load(Ordering::Relaxed);
+        self.checkpointer.saw(pages);
         let tight = pages >= CHECKPOINT_WHEN_TIGHT && self.reserve.disk_is_tight();
         let due = tight || (idle && pages >= CHECKPOINT_WHEN_IDLE) || pages >= CHECKPOINT_ALWAYS;
-        if !due || self.shared.stopped.load(Ordering::SeqCst) {
+        if !due || pages < self.try_again_at || self.shared.stopped.load(Ordering::SeqCst) {
             return;
         }
         // On a full disk what is left is for the log of acks. Moving the log into the file lets it begin anew, so
@@ -212,17 +234,41 @@ impl Writer {
         if self.shared.full.load(Ordering::SeqCst) && !self.file_need_not_grow() {
             return;
         }
-        self.log_pages.store(0, Ordering::Relaxed);
-        match checkpoint(&self.engine.tables, "PASSIVE") {
-            Ok(()) => {
-                let _ = self.mark.sync();
-            }
+        match self.move_log(pages, tight || pages >= LOG_MAX) {
+            Ok(()) => {}
             Err(error) if error.kind == StoreErrorKind::Full => {
                 self.reserve.release();
                 self.shared.full.store(true, Ordering::SeqCst);
             }
             Err(_) => self.shared.stopped.store(true, Ordering::SeqCst),
         }
+    }
+
+    /// The next step of moving a log of so many pages; `at_once` moves all of it, and commits wait.
+    fn move_log(&mut self, pages: i32, at_once: bool) -> Kept<()> {
+        if at_once {
+            self.checkpointer.wait()?;
+        } else {
+            match self.checkpointer.look()? {
+                Pass::UnderWay => return Ok(()),
+                Pass::Over { from } if pages.saturating_sub(from) <= LEFT_FOR_WRITER => {}
+                Pass::Over { .. } | Pass::None => {
+                    // Where there is nobody to help, the writer does it alone.
+                    if self.checkpointer.begin(pages).is_ok() {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        if checkpoint(&self.engine.tables.connection, PASSIVE)?.is_whole() {
+            self.log_pages.store(0, Ordering::Relaxed);
+            self.try_again_at = 0;
+            let _ = self.mark.sync();
+        } else {
+            // Somebody still reads what was there before: it is no use to try again with every commit.
+            self.try_again_at = pages.saturating_add(CHECKPOINT_WHEN_IDLE);
+        }
+        Ok(())
     }
 
     /// Whether the file would take up at most half of what is left, were the log moved into it now.
@@ -239,20 +285,17 @@ impl Writer {
         whole.saturating_sub(now) <= self.reserve.free_bytes() / 2
     }
 
-    fn close(self) {
+    fn close(mut self) {
         // On a full disk the room that is left is for the next process to open with.
         if self.shared.stopped.load(Ordering::SeqCst) || self.shared.full.load(Ordering::SeqCst) {
             return;
         }
-        let _ = checkpoint(&self.engine.tables, "TRUNCATE");
+        if self.checkpointer.wait().is_err() {
+            return;
+        }
+        let _ = checkpoint(&self.engine.tables.connection, TRUNCATE);
         let _ = self.mark.sync();
     }
-}
-
-/// Runs a checkpoint on the writer's connection, the only one that ever does.
-pub(super) fn checkpoint(tables: &SqlTables, mode: &str) -> Kept<()> {
-    let sql = format!("PRAGMA wal_checkpoint({mode})");
-    kept(tables.connection.query_row(&sql, [], |_| Ok(())))
 }
 
 pub(super) fn stopped() -> StoreError {

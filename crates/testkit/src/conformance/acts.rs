@@ -124,6 +124,25 @@ pub(super) async fn success_closes_the_letter_where_it_lies(stage: &Stage<'_>) {
     assert_eq!(again, Ok(Enqueued { id, state: State::Done, duplicate: true }));
 }
 
+pub(super) async fn a_letter_that_succeeded_keeps_its_numbers_and_can_die_again(stage: &Stage<'_>) {
+    stage.set("q", rules(2)).await;
+    let id = stage.send(new(1, "q")).await;
+    stage.settle(stage.take_one("q").await.token, hopeless("Bad")).await.expect("held");
+    stage.act(id, Act::retry()).await.expect("pending");
+    stage.settle(stage.take_one("q").await.token, failed("Bad")).await.expect("held");
+    stage.clock.advance(secs(10));
+    stage.settle(stage.take_one("q").await.token, Settle::Ack).await.expect("held");
+    let message = stage.letter(id).await.message;
+    assert_eq!((message.deliveries, message.generation, message.failed), (3, 2, 2), "as it was when it ended");
+    stage.act(id, Act::Reopen).await.expect("resolved");
+    stage.act(id, Act::retry()).await.expect("pending");
+    stage.settle(stage.take_one("q").await.token, hopeless("Bad")).await.expect("held");
+    let message = stage.letter(id).await.message;
+    assert_eq!((message.deliveries, message.generation, message.failed), (4, 3, 3));
+    let attempts: Vec<_> = message.failures.iter().map(|f| (f.generation, f.attempt)).collect();
+    assert_eq!(attempts, [(1, 1), (2, 1), (3, 1)], "each failure has its place");
+}
+
 pub(super) async fn a_retry_can_change_priority_and_attempts(stage: &Stage<'_>) {
     stage.set("q", rules(1)).await;
     let id = stage.dead(new(1, "q"), "Bad").await.id();

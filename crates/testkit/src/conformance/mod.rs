@@ -252,6 +252,7 @@ pub const LAWS: &[Law] = laws! {
     acts {
         trap1_another_queue_judges_by_its_own_rules,
         success_closes_the_letter_where_it_lies,
+        a_letter_that_succeeded_keeps_its_numbers_and_can_die_again,
         a_retry_can_change_priority_and_attempts,
         trap2_trap3_a_retry_starts_afresh_and_stays_itself,
         i37_where_it_is_sent_must_be_a_queue_with_room,
