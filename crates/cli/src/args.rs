@@ -7,6 +7,7 @@ use crate::commands::{
 };
 use crate::output::choice::{self, Template};
 use crate::output::{ColorWhen, Format, TimeStyle, complain, escape};
+use crate::progress::ProgressWhen;
 use clap::builder::TypedValueParser as _;
 use clap::{Args, Parser, Subcommand};
 use redrive::core::query::Cursor;
@@ -70,6 +71,9 @@ pub(crate) struct Global {
     /// No notes and no progress on stderr, only errors
     #[arg(long, short, global = true)]
     pub quiet: bool,
+    /// How progress is shown on stderr [default: auto]
+    #[arg(long, global = true, value_enum, value_name = "HOW")]
+    pub progress_as: Option<ProgressWhen>,
 }
 
 /// The columns that were named.

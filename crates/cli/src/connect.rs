@@ -6,6 +6,7 @@ use crate::config::{self, Config};
 use crate::exit_code::{CliError, ExitCode};
 use crate::output::choice::Choice;
 use crate::output::{ColorWhen, Format, Output};
+use crate::progress::ProgressWhen;
 use redrive::OpenOptions;
 use redrive::core::dead_letter::Actor;
 use redrive::core::error::{Error, Outcome, Refusal, StoreError, StoreErrorKind};
@@ -101,7 +102,8 @@ impl App {
         let color = if global.no_color { ColorWhen::Never } else { global.color.unwrap_or(ColorWhen::Auto) };
         let choice = Choice::made(global.columns.map(|named| named.0), global.template);
         let format = format.unwrap_or(Format::Table);
-        let out = Output::new(format, global.time.or(config.time), color, global.quiet, choice);
+        let loudness = (global.quiet, global.progress_as.unwrap_or(ProgressWhen::Auto));
+        let out = Output::new(format, global.time.or(config.time), color, loudness, choice);
         crate::output::mask_with(config.known.masking.clone());
         let user = || std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).ok();
         let actor = global.actor.or_else(|| config.actor.clone()).or_else(user);

@@ -1,46 +1,107 @@
 //! How far a long command is: a bar with rate and time left on a terminal, a plain line now and then
-//! elsewhere, nothing when quiet. It only reports; it never decides when to stop.
+//! elsewhere, JSON for another program, nothing when quiet. It only reports; it never decides when to stop.
 
 use crate::output::{Output, complain};
+use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
 use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
 
 /// How often a plain line is written.
 const EVERY: Duration = Duration::from_secs(10);
+/// How often a line of JSON is.
+const EVERY_JSON: Duration = Duration::from_secs(1);
+
+/// How progress is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ProgressWhen {
+    /// A bar on a terminal, a line every ten seconds elsewhere.
+    Auto,
+    /// A JSON object on stderr every second, and one at the end.
+    Json,
+    /// Not at all.
+    None,
+}
+
+/// How it is written.
+#[derive(Debug)]
+enum Way {
+    Bar(ProgressBar),
+    Lines,
+    Json,
+    Silent,
+}
+
+/// How far it is, for another program.
+#[derive(Serialize)]
+struct Far {
+    doing: &'static str,
+    done: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    total: Option<u64>,
+    per_second: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seconds_left: Option<f64>,
+}
 
 /// The progress of one command.
 #[derive(Debug)]
 pub(crate) struct Progress {
     doing: &'static str,
-    bar: Option<ProgressBar>,
-    plain: bool,
+    way: Way,
     total: Option<u64>,
     done: u64,
+    began: Instant,
     told: Instant,
 }
 
 impl Progress {
     /// Begins; `total` when it is known.
     pub(crate) fn new(out: &Output, doing: &'static str, total: Option<u64>) -> Self {
-        let terminal = std::io::stderr().is_terminal();
-        let bar = (terminal && !out.quiet).then(|| bar(doing, total));
-        Self { doing, bar, plain: !terminal && !out.quiet, total, done: 0, told: Instant::now() }
+        let way = match out.progress {
+            ProgressWhen::Json => Way::Json,
+            ProgressWhen::None => Way::Silent,
+            ProgressWhen::Auto if out.quiet => Way::Silent,
+            ProgressWhen::Auto if std::io::stderr().is_terminal() => Way::Bar(bar(doing, total)),
+            ProgressWhen::Auto => Way::Lines,
+        };
+        let now = Instant::now();
+        Self { doing, way, total, done: 0, began: now, told: now }
     }
 
     /// Says how much is done, and how much there is when that is known only now.
     pub(crate) fn at(&mut self, done: u64, total: Option<u64>) {
         self.done = done;
         self.total = total.or(self.total);
-        if let Some(bar) = &self.bar {
-            if let Some(total) = self.total {
-                bar.set_length(total);
+        match &self.way {
+            Way::Bar(bar) => {
+                if let Some(total) = self.total {
+                    bar.set_length(total);
+                }
+                bar.set_position(done);
             }
-            bar.set_position(done);
-        } else if self.plain && self.told.elapsed() >= EVERY {
-            self.told = Instant::now();
-            let of = self.total.map(|total| format!(" of {total}")).unwrap_or_default();
-            complain(&format!("{}: {done}{of}", self.doing));
+            Way::Lines if self.told.elapsed() >= EVERY => {
+                self.told = Instant::now();
+                let of = self.total.map(|total| format!(" of {total}")).unwrap_or_default();
+                complain(&format!("{}: {done}{of}", self.doing));
+            }
+            Way::Json if self.told.elapsed() >= EVERY_JSON => {
+                self.told = Instant::now();
+                self.tell_program();
+            }
+            Way::Lines | Way::Json | Way::Silent => {}
+        }
+    }
+
+    fn tell_program(&self) {
+        #[expect(clippy::cast_precision_loss, reason = "a rate is not exact")]
+        let (done, left) = (self.done as f64, self.total.map(|total| total.saturating_sub(self.done) as f64));
+        let per_second = done / self.began.elapsed().as_secs_f64().max(0.001);
+        let seconds_left = left.filter(|_| per_second > 0.0).map(|left| left / per_second);
+        let far = Far { doing: self.doing, done: self.done, total: self.total, per_second, seconds_left };
+        if let Ok(line) = serde_json::to_string(&far) {
+            complain(&line);
         }
     }
 
@@ -52,8 +113,10 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
+        match &self.way {
+            Way::Bar(bar) => bar.finish_and_clear(),
+            Way::Json => self.tell_program(),
+            Way::Lines | Way::Silent => {}
         }
     }
 }

@@ -13,7 +13,7 @@ use std::time::Instant;
 const USAGE: &str = "\
 redrive-torture kill      [--cycles N] [--seed S] [--producers P] [--workers W] [--stop-early true]
 redrive-torture powercut  [--states N] [--seed S] [--scripts N] [--steps N] [--nested N] [--long N] [--only SCRIPT:PLACE:ROUND]
-redrive-torture faultloop [--modes all | NAME[/EVERY],…] [--seed S] [--steps N] [--served true] [--k K]
+redrive-torture faultloop [--modes all | NAME[/EVERY],…] [--seed S] [--steps N] [--served true] [--long true] [--k K]
 redrive-torture work      --data D --log L [--producers P] [--workers W] [--seed S]      (the child of kill)
 redrive-torture script    --data D --log L --script FILE                                 (the recorded child)
 redrive-torture recover   --data D --log L                                               (the recovering child)
@@ -123,6 +123,7 @@ fn faultloop(mut args: Args) -> Outcome<bool> {
         seed: args.or("seed", 0)?,
         steps: args.or("steps", 0)?,
         served: args.or("served", false)?,
+        long: args.or("long", false)?,
         only: args.maybe("k")?,
         program: std::env::current_exe()?,
         scratch,

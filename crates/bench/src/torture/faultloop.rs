@@ -90,6 +90,8 @@ pub struct Plan {
     pub steps: usize,
     /// Whether the store is opened as by somebody who holds it for long.
     pub served: bool,
+    /// Whether the script is long enough for the log to be moved into the file beside the commits.
+    pub long: bool,
     /// Only this k.
     pub only: Option<u64>,
     /// The driver itself.
@@ -122,6 +124,7 @@ pub struct Report {
 pub fn run(plan: &Plan) -> Outcome<Report> {
     let shim = Shim::build(&plan.scratch)?;
     let script = match plan.steps {
+        steps if plan.long => Script::long(plan.seed, steps)?.0,
         0 => Script::tour(plan.served),
         steps => Script::random(plan.seed, steps, plan.served)?,
     };
@@ -165,8 +168,8 @@ impl Runner<'_> {
         }
         let status = command.status()?;
         let again = format!(
-            "--modes {} --k {k} --seed {} --steps {} --served {}",
-            mode.name, self.plan.seed, self.plan.steps, self.plan.served
+            "--modes {} --k {k} --seed {} --steps {} --served {} --long {}",
+            mode.name, self.plan.seed, self.plan.steps, self.plan.served, self.plan.long
         );
         if !status.success() {
             self.report.found.note(&Wrong::Broken(format!("the child ended with {status}")), &again);

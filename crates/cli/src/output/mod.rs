@@ -7,6 +7,7 @@ pub(crate) mod table;
 mod yaml;
 
 use crate::exit_code::{CliError, ExitCode};
+use crate::progress::ProgressWhen;
 use choice::Choice;
 use clap::ValueEnum;
 use redrive::core::masking::Rules;
@@ -192,6 +193,8 @@ pub(crate) struct Output {
     pub format: Format,
     /// Whether notes and progress are unwanted.
     pub quiet: bool,
+    /// How progress is shown.
+    pub progress: ProgressWhen,
     /// Whether stdout is a terminal.
     pub terminal: bool,
     /// Whether stdout is coloured.
@@ -206,14 +209,14 @@ impl Output {
         format: Format,
         time: Option<TimeStyle>,
         color: ColorWhen,
-        quiet: bool,
+        (quiet, progress): (bool, ProgressWhen),
         choice: &'static Choice,
     ) -> Self {
         let terminal = io::stdout().is_terminal();
         let color = color.holds(terminal);
         let time = time.unwrap_or(if terminal { TimeStyle::Relative } else { TimeStyle::Iso });
         let look = Look { time, now: redrive::store::clock::Wall.now() };
-        Self { format, quiet, terminal, color, look, choice }
+        Self { format, quiet, progress, terminal, color, look, choice }
     }
 
     /// From here on another picture takes the place of this one, where there is a screen.
@@ -478,7 +481,8 @@ mod tests {
     fn list(format: Format) -> List<Item> {
         let look = Look { time: TimeStyle::Relative, now: Time::from_millis(100_000) };
         let choice = Choice::made(None, None);
-        Output { format, quiet: true, terminal: false, color: false, look, choice }.list()
+        let progress = ProgressWhen::None;
+        Output { format, quiet: true, progress, terminal: false, color: false, look, choice }.list()
     }
 
     fn item(name: &str) -> Item {

@@ -18,11 +18,27 @@ fn nothing_happens_to_many_without_a_yes() {
         office.run(&["dlq", verb, &ids[0], &ids[1]]).code(5).says(&format!("{verb} 2 dead letters?"));
         office.run(&["dlq", verb, "--filter", "queue:q"]).code(5);
         let dry = office.json(&["dlq", verb, "--filter", "queue:q", "--dry-run"]);
-        assert_eq!((&dry["act"], &dry["count"]), (&verb.into(), &3.into()));
+        assert_eq!((&dry["act"], &dry["count"], &dry["more"]), (&verb.into(), &3.into(), &false.into()));
+        let named: Vec<String> = dry["ids"].as_array().unwrap().iter().map(text).collect();
+        assert!(ids.iter().all(|id| named.contains(id)), "exactly those it would touch: {named:?}");
+        assert_eq!(office.json(&["dlq", verb, "--filter", "queue:none", "--dry-run"])["count"], 0);
         office.run(&["dlq", verb, "--all", "--yes", "--max", "2"]).code(5).says("--max allows 2");
     }
     assert_eq!(office.items(&["dlq", "list", "status:pending"]).len(), 3);
     assert!(office.items(&["audit", "list"]).is_empty());
+}
+
+#[test]
+fn a_dry_run_over_ids_tries_each() {
+    let (office, ids) = office_with_letters(2);
+    office.run(&["dlq", "resolve", &ids[0]]).ok();
+    let unknown = "0192f0c1-0000-7000-8000-000000000000";
+    let ran = office.run(&["dlq", "retry", &ids[0], &ids[1], unknown, "--dry-run", "-o", "json"]).code(4);
+    let dry = ran.json();
+    assert_eq!((&dry["count"], &dry["ids"]), (&1.into(), &vec![ids[1].clone()].into()));
+    let refused: Vec<String> = dry["refused"].as_array().unwrap().iter().map(|r| text(&r["id"])).collect();
+    assert!(refused.contains(&ids[0]) && refused.contains(&unknown.to_owned()), "{refused:?}");
+    assert_eq!(office.items(&["dlq", "list", "status:pending"]).len(), 1, "nothing was done");
 }
 
 #[test]
@@ -85,4 +101,18 @@ fn several_ids_are_done_one_by_one_and_told_apart() {
     assert!(ran.stderr.contains("while it is resolved"), "{}", ran.stderr);
     let missing = "01981c3e-7d5a-7cc0-8b1f-3a52c0ffee00";
     office.run(&["dlq", "reopen", missing, &ids[1], "--yes"]).code(7);
+}
+
+#[test]
+fn progress_can_be_read_by_a_program() {
+    let (office, _) = office_with_letters(3);
+    let ran = office.run(&["dlq", "resolve", "--all", "--yes", "-q", "--progress-as", "json"]).ok();
+    let last: serde_json::Value = serde_json::from_str(ran.stderr.lines().last().unwrap()).unwrap();
+    assert_eq!(
+        (&last["doing"], &last["done"], &last["total"]),
+        (&"resolve".into(), &3.into(), &3.into()),
+        "{last}"
+    );
+    let silent = office.run(&["dlq", "reopen", "--all", "--yes", "-q", "--progress-as", "none"]).ok();
+    assert_eq!(silent.stderr, "");
 }

@@ -132,13 +132,14 @@ fn an_operation_is_steered_and_taken_back() {
     until("all are sent", || office.json(&["op", "show", &id])["running"] == 30);
     watch.kill().unwrap();
     watch.wait().unwrap();
-    let undone = office.json(&["op", "undo", &id, "--reason", "wrong queue"]);
+    office.run(&["op", "undo", &id]).code(5).says("take back to retry what still can be of 30 dead letters?");
+    let undone = office.json(&["op", "undo", &id, "--yes", "--reason", "wrong queue"]);
     assert_eq!((text(&undone["stage"]), &undone["undone"]), ("undone".into(), &30.into()));
     assert_eq!(office.items(&["dlq", "list", "status:pending", "--all"]).len(), 30);
     office.run(&["op", "cancel", &id]).code(6).says("undone");
     let resolved = office.json(&["dlq", "resolve", "--all", "--yes"]);
     assert_eq!((text(&resolved["stage"]), &resolved["succeeded"]), ("done".into(), &30.into()));
-    office.run(&["op", "undo", &text(&resolved["id"])]).ok();
+    office.run(&["op", "undo", &text(&resolved["id"]), "--yes"]).ok();
     assert_eq!(office.items(&["dlq", "list", "status:pending", "--all"]).len(), 30);
     office.run(&["op", "show", "019a8d3e-0b6e-7d01-a9a5-6f3f5e0f7c11"]).code(7);
     office.run(&["doctor"]).ok();

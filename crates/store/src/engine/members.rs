@@ -58,13 +58,13 @@ impl<T: Tables> Engine<T> {
         self.waited_at.is_some_and(|at| at.elapsed() < LATELY) && began.elapsed() >= SHORT
     }
 
-    /// Goes through members with an outcome, in order, after a position: as many as there is room for, a slice at a
-    /// time, and no further slice once others wait. `one` says whether to go on.
+    /// Goes through members with an outcome, in order, after a position and up to another: as many as there is room for,
+    /// a slice at a time, and no further slice once others wait. `one` says whether to go on.
     fn each_member(
         &mut self,
         id: OperationId,
         outcome: MemberOutcome,
-        after: u64,
+        (after, up_to): (u64, u64),
         room: usize,
         mut one: impl FnMut(&mut Self, &FrozenMember) -> Outcome<ControlFlow<()>>,
     ) -> Outcome<Went> {
@@ -72,7 +72,7 @@ impl<T: Tables> Engine<T> {
         let (mut left, began) = (room, Instant::now());
         while left > 0 {
             let slice = left.min(SLICE);
-            let due = self.tables.members_with(id, outcome, went.to, slice)?;
+            let due = self.tables.members_with(id, outcome, (went.to, up_to), slice)?;
             for frozen in &due {
                 if one(self, frozen)?.is_break() {
                     return Ok(went);
@@ -103,36 +103,35 @@ impl<T: Tables> Engine<T> {
             actor: operation.actor.clone(),
             expected_version: None,
         };
-        let mut stopped = false;
-        let went =
-            self.each_member(id, MemberOutcome::Waiting, operation.ran_to, room, |engine, frozen| {
-                request.id = frozen.member.id;
-                request.expected_version = Some(frozen.member.version);
-                match engine.send_member(id, frozen, &request, operation.pace.stop_on_breaker, now)? {
-                    Came::Of(fate) => {
-                        let count = match fate.outcome {
-                            MemberOutcome::Running | MemberOutcome::Succeeded => &mut sent,
-                            MemberOutcome::Waiting
-                            | MemberOutcome::FailedSame
-                            | MemberOutcome::FailedOther
-                            | MemberOutcome::Skipped
-                            | MemberOutcome::Conflict
-                            | MemberOutcome::Undone => &mut refused,
-                        };
-                        *count += 1;
-                        engine.tables.put_member(id, frozen.position, &fate)?;
-                        engine.operation_of(id)?.acted(frozen.position, fate.outcome);
-                        engine.cache.operations_changed.insert(id);
-                        return Ok(ControlFlow::Continue(()));
-                    }
-                    Came::Full(text) => {
-                        engine.change_operation(id, |operation| operation.hold_up(text, now))?;
-                    }
-                    Came::Held(text) => engine.halt(id, Why::BreakerOpen, text, now)?,
+        let (range, mut stopped) = ((operation.ran_to, u64::MAX), false);
+        let went = self.each_member(id, MemberOutcome::Waiting, range, room, |engine, frozen| {
+            request.id = frozen.member.id;
+            request.expected_version = Some(frozen.member.version);
+            match engine.send_member(id, frozen, &request, operation.pace.stop_on_breaker, now)? {
+                Came::Of(fate) => {
+                    let count = match fate.outcome {
+                        MemberOutcome::Running | MemberOutcome::Succeeded => &mut sent,
+                        MemberOutcome::Waiting
+                        | MemberOutcome::FailedSame
+                        | MemberOutcome::FailedOther
+                        | MemberOutcome::Skipped
+                        | MemberOutcome::Conflict
+                        | MemberOutcome::Undone => &mut refused,
+                    };
+                    *count += 1;
+                    engine.tables.put_member(id, frozen.position, &fate)?;
+                    engine.operation_of(id)?.acted(frozen.position, fate.outcome);
+                    engine.cache.operations_changed.insert(id);
+                    return Ok(ControlFlow::Continue(()));
                 }
-                stopped = true;
-                Ok(ControlFlow::Break(()))
-            })?;
+                Came::Full(text) => {
+                    engine.change_operation(id, |operation| operation.hold_up(text, now))?;
+                }
+                Came::Held(text) => engine.halt(id, Why::BreakerOpen, text, now)?,
+            }
+            stopped = true;
+            Ok(ControlFlow::Break(()))
+        })?;
         if sent + refused == 0 && !stopped {
             // The counters say that some wait and none does: only `doctor` can tell, and nobody should spin on it.
             let text = "its members are not what its counters say; run `redrive doctor --repair`".to_owned();
@@ -251,7 +250,10 @@ impl<T: Tables> Engine<T> {
         let outcome = if operation.is_redrive() { MemberOutcome::Running } else { MemberOutcome::Succeeded };
         let (mut undone, mut stays) = (0, 0);
         let room = limits::OPERATION_CHUNK;
-        let went = self.each_member(id, outcome, operation.undone_to, room, |engine, frozen| {
+        // What can be taken back may stand far apart: so the look is bounded too.
+        let up_to = self.tables.member_after(id, operation.undone_to, room)?;
+        let range = (operation.undone_to, up_to.unwrap_or(u64::MAX));
+        let mut went = self.each_member(id, outcome, range, room, |engine, frozen| {
             // What people wrote on a letter meanwhile is no reason to let it run; what started is refused anyway.
             let expected_version = (!operation.is_redrive()).then_some(frozen.member.version);
             let request =
@@ -276,6 +278,9 @@ impl<T: Tables> Engine<T> {
             }
             Ok(ControlFlow::Continue(()))
         })?;
+        if let Some(up_to) = up_to.filter(|_| went.none_left) {
+            (went.to, went.none_left) = (up_to, false);
+        }
         self.change_operation(id, |operation| operation.took_back(went.to, went.none_left, now))?;
         if undone + stays > 0 {
             let entry = AuditEntry::new(now, &actor, act.name(), id, undone);

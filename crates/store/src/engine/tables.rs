@@ -286,14 +286,17 @@ pub(crate) trait Reads {
     fn operation(&self, id: OperationId) -> Kept<Option<Operation>>;
     fn operations_before(&self, position: u64, limit: usize) -> Kept<Vec<(u64, Operation)>>;
     fn members_after(&self, id: OperationId, position: u64, limit: usize) -> Kept<Vec<(u64, Member)>>;
-    /// Members with this outcome after a position, each with its letter if that still lies where it was frozen.
+    /// Members with this outcome after a position and up to another, each with its letter if that still lies where it was
+    /// frozen.
     fn members_with(
         &self,
         id: OperationId,
         outcome: MemberOutcome,
-        position: u64,
+        range: (u64, u64),
         limit: usize,
     ) -> Kept<Vec<FrozenMember>>;
+    /// The position of the member that comes so many after a position, whatever its outcome; none when there are fewer.
+    fn member_after(&self, id: OperationId, position: u64, count: usize) -> Kept<Option<u64>>;
     /// The members of an operation by outcome, counted.
     fn member_counts(&self, id: OperationId) -> Kept<Outcomes>;
 

@@ -301,14 +301,22 @@ impl Reads for Maps {
         Ok(self.members.range(range).take(limit).map(|((_, n), m)| (*n, m.clone())).collect())
     }
 
+    fn member_after(&self, id: OperationId, position: u64, count: usize) -> Kept<Option<u64>> {
+        let range = (Bound::Excluded((id, position)), Bound::Included((id, u64::MAX)));
+        Ok(self.members.range(range).nth(count.saturating_sub(1)).map(|((_, position), _)| *position))
+    }
+
     fn members_with(
         &self,
         id: OperationId,
         outcome: MemberOutcome,
-        position: u64,
+        (after, up_to): (u64, u64),
         limit: usize,
     ) -> Kept<Vec<FrozenMember>> {
-        let range = (Bound::Excluded((id, position)), Bound::Included((id, u64::MAX)));
+        if after >= up_to {
+            return Ok(Vec::new());
+        }
+        let range = (Bound::Excluded((id, after)), Bound::Included((id, up_to)));
         let wanted = self.members.range(range).filter(|(_, m)| m.outcome == outcome).take(limit);
         let with_letter = wanted.map(|((_, position), member)| FrozenMember {
             position: *position,

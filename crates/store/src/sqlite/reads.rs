@@ -431,14 +431,22 @@ impl Reads for SqlTables {
         self.all_members(rest, &[&id.to_bytes(), &int(position), &int(limit as u64)])
     }
 
+    fn member_after(&self, id: OperationId, position: u64, count: usize) -> Kept<Option<u64>> {
+        let sql = "SELECT position FROM members WHERE operation = ?1 AND position > ?2 \
+                   ORDER BY position LIMIT 1 OFFSET ?3";
+        let skipped = int(count.saturating_sub(1) as u64);
+        self.one(sql, &[&id.to_bytes(), &int(position), &skipped], |row| row.get(0))
+    }
+
     fn members_with(
         &self,
         id: OperationId,
         outcome: MemberOutcome,
-        position: u64,
+        (after, up_to): (u64, u64),
         limit: usize,
     ) -> Kept<Vec<FrozenMember>> {
-        let params: &[&dyn ToSql] = &[&id.to_bytes(), &outcome.name(), &int(position), &int(limit as u64)];
+        let params: &[&dyn ToSql] =
+            &[&id.to_bytes(), &outcome.name(), &int(after), &int(limit as u64), &int(up_to)];
         let mut members = self.all(&const_sql::MEMBERS_WITH_LETTERS, params, |row| {
             let at = rows::LETTER_COLUMNS;
             let member = Member {
@@ -529,7 +537,7 @@ mod const_sql {
         format!(
             "SELECT {SLIP}, {LIFE}, death, file, secret, position, member, frozen, why FROM \
              (SELECT position, id AS member, version AS frozen, why FROM members \
-             WHERE operation = ?1 AND outcome = ?2 AND position > ?3 ORDER BY position LIMIT ?4) \
+             WHERE operation = ?1 AND outcome = ?2 AND position > ?3 AND position <= ?5 ORDER BY position LIMIT ?4) \
              LEFT JOIN letters ON letters.death = position"
         )
     });

@@ -133,7 +133,11 @@ pub(super) async fn a_letter_that_succeeded_keeps_its_numbers_and_can_die_again(
     stage.clock.advance(secs(10));
     stage.settle(stage.take_one("q").await.token, Settle::Ack).await.expect("held");
     let message = stage.letter(id).await.message;
-    assert_eq!((message.deliveries, message.generation, message.failed), (3, 2, 2), "as it was when it ended");
+    assert_eq!(
+        (message.deliveries, message.generation, message.failed),
+        (3, 2, 2),
+        "as it was when it ended"
+    );
     stage.act(id, Act::Reopen).await.expect("resolved");
     stage.act(id, Act::retry()).await.expect("pending");
     stage.settle(stage.take_one("q").await.token, hopeless("Bad")).await.expect("held");

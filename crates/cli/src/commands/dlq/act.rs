@@ -10,15 +10,19 @@ use crate::exit_code::{CliError, Done, ExitCode};
 use crate::output::{Column, Look, Show, complain};
 use clap::Args;
 use redrive::core::dead_letter::{Act, ActRequest, DeadLetter, Status};
+use redrive::core::error::Error;
 use redrive::core::filter::Filter;
 use redrive::core::ids::{MessageId, OperationId, QueueName};
 use redrive::core::operation::{OperationSpec, PreviewRequest};
+use redrive::core::query::{PageRequest, Query};
 use redrive::core::store::LetterState;
 use redrive::core::time::Time;
 use serde::Serialize;
 
 /// How many letters a person is shown before deciding.
 const SAMPLE: usize = 5;
+/// Ids that a dry run names.
+const IDS_SHOWN_MAX: usize = 10_000;
 /// Letters acted on in one commit when their ids were given.
 const IDS_PER_COMMIT: usize = 500;
 
@@ -116,17 +120,30 @@ impl Show for LetterState {
 #[derive(Serialize)]
 struct DryRun {
     act: &'static str,
+    /// How many it would be done to.
     count: u64,
-    sample: Vec<MessageId>,
+    /// Which, up to [`IDS_SHOWN_MAX`].
+    ids: Vec<MessageId>,
+    /// Whether there are more than these.
+    more: bool,
+    /// Those that were named and cannot be acted on like this.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    refused: Vec<RefusedId>,
+}
+
+/// A letter that was named, and what stands in the way.
+#[derive(Serialize)]
+struct RefusedId {
+    id: MessageId,
+    why: String,
 }
 
 impl Show for DryRun {
-    const COLUMNS: &'static [Column] =
-        &[Column::whole("act"), Column::number("count"), Column::text("sample")];
+    const COLUMNS: &'static [Column] = &[Column::whole("act"), Column::number("count"), Column::text("ids")];
 
     fn cells(&self, _: &Look) -> Vec<String> {
-        let sample: Vec<String> = self.sample.iter().map(ToString::to_string).collect();
-        vec![self.act.to_owned(), self.count.to_string(), sample.join(" ")]
+        let ids: Vec<String> = self.ids.iter().map(ToString::to_string).collect();
+        vec![self.act.to_owned(), self.count.to_string(), ids.join(" ")]
     }
 }
 
@@ -188,7 +205,7 @@ impl Verb<'_> {
         if self.which.dry_run {
             let letter = self.store.letter(id).await?;
             self.act.next_status(id, letter.file.status)?;
-            return self.show_dry_run(1, &[letter]);
+            return self.show_dry_run(1, vec![id], Vec::new(), &[letter]);
         }
         let acted = only(self.store.act(vec![self.request(id)]).await?);
         let state = match acted {
@@ -215,13 +232,14 @@ impl Verb<'_> {
 
     async fn several(&mut self) -> Done {
         let ids: std::collections::BTreeSet<MessageId> = self.which.ids.iter().copied().collect();
+        if self.which.dry_run {
+            return self.try_several(ids).await;
+        }
         let mut sample = Vec::new();
         for id in ids.iter().take(SAMPLE) {
             sample.push(self.store.letter(*id).await?);
         }
-        if let Some(early) = self.agree(ids.len() as u64, &sample).await? {
-            return early;
-        }
+        self.agree(ids.len() as u64, &sample).await?;
         let (mut results, ids) = (Vec::new(), ids.into_iter().collect::<Vec<_>>());
         for chunk in ids.chunks(IDS_PER_COMMIT) {
             let batch = chunk.iter().map(|id| self.request(*id)).collect();
@@ -236,11 +254,16 @@ impl Verb<'_> {
         let preview = self.store.ask(async |store| store.preview(request.clone()).await).await?;
         if preview.count == 0 {
             self.app.out.note(&format!("there is nothing to {}", self.act.name()));
+            if self.which.dry_run {
+                self.show_dry_run(0, Vec::new(), Vec::new(), &[])?;
+            }
             return Ok(if self.which.fail_empty { ExitCode::NothingMatched } else { ExitCode::Ok });
         }
-        if let Some(early) = self.agree(preview.count, &preview.sample).await? {
-            return early;
+        if self.which.dry_run {
+            let ids = self.matching_ids(filter).await?;
+            return self.show_dry_run(preview.count, ids, Vec::new(), &preview.sample);
         }
+        self.agree(preview.count, &preview.sample).await?;
         let actor = self.app.actor(self.which.reason.clone());
         let id = OperationId::new(redrive::new_id());
         let spec = OperationSpec {
@@ -262,11 +285,45 @@ impl Verb<'_> {
         drive(self.app, &mut self.store, id, Until::Sent).await
     }
 
-    /// Shows what is about to happen and asks. `Some` ends the command: it was a dry run.
-    async fn agree(&self, count: u64, sample: &[DeadLetter]) -> Result<Option<Done>, CliError> {
-        if self.which.dry_run {
-            return Ok(Some(self.show_dry_run(count, sample)));
+    /// Whether each of the letters that were named could be acted on.
+    async fn try_several(&self, ids: impl IntoIterator<Item = MessageId>) -> Done {
+        let (mut able, mut refused, mut sample) = (Vec::new(), Vec::new(), Vec::new());
+        for id in ids {
+            let tried = match self.store.letter(id).await {
+                Ok(letter) => self.act.next_status(id, letter.file.status).map(|_| letter),
+                Err(Error::Refused(refusal)) => Err(refusal),
+                Err(error @ Error::Store(_)) => return Err(error.into()),
+            };
+            match tried {
+                Ok(letter) => {
+                    able.push(id);
+                    sample.push(letter);
+                    sample.truncate(SAMPLE);
+                }
+                Err(refusal) => refused.push(RefusedId { id, why: refusal.to_string() }),
+            }
         }
+        let partial = !refused.is_empty();
+        self.show_dry_run(able.len() as u64, able, refused, &sample)?;
+        Ok(if partial { ExitCode::Partial } else { ExitCode::Ok })
+    }
+
+    /// The ids of those that match, latest death first, up to [`IDS_SHOWN_MAX`].
+    async fn matching_ids(&self, filter: Filter) -> Result<Vec<MessageId>, CliError> {
+        let (mut ids, mut query) = (Vec::new(), Query { filter, page: PageRequest::first(1_000) });
+        loop {
+            let page = self.store.letters(query.clone()).await?;
+            ids.extend(page.items.iter().map(DeadLetter::id));
+            query.page.cursor = page.next;
+            if query.page.cursor.is_none() || ids.len() >= IDS_SHOWN_MAX {
+                ids.truncate(IDS_SHOWN_MAX);
+                return Ok(ids);
+            }
+        }
+    }
+
+    /// Shows what is about to happen and asks.
+    async fn agree(&self, count: u64, sample: &[DeadLetter]) -> Result<(), CliError> {
         if let Some(max) = self.which.max
             && count > max
         {
@@ -276,8 +333,7 @@ impl Verb<'_> {
         if !(self.app.out.quiet && self.which.yes) {
             self.show_sample(count, sample);
         }
-        confirm(&format!("{} {count} dead letters?", self.act.name()), self.which.yes).await?;
-        Ok(None)
+        confirm(&format!("{} {count} dead letters?", self.act.name()), self.which.yes).await
     }
 
     fn show_sample(&self, count: u64, sample: &[DeadLetter]) {
@@ -286,12 +342,25 @@ impl Verb<'_> {
         self.app.out.sample(sample);
     }
 
-    fn show_dry_run(&self, count: u64, sample: &[DeadLetter]) -> Done {
-        if !self.app.out.quiet {
+    fn show_dry_run(
+        &self,
+        count: u64,
+        ids: Vec<MessageId>,
+        refused: Vec<RefusedId>,
+        sample: &[DeadLetter],
+    ) -> Done {
+        if !self.app.out.quiet && count > 0 {
             self.show_sample(count, sample);
         }
-        let sample = sample.iter().map(DeadLetter::id).collect();
-        self.app.out.one(&DryRun { act: self.act.name(), count, sample })?;
+        for RefusedId { id, why } in &refused {
+            complain(&format!("not {id}: {why}"));
+        }
+        let more = count > ids.len() as u64;
+        if more {
+            let shown = ids.len();
+            self.app.out.note(&format!("the latest {shown} of {count} ids; `dlq list --all` has every one"));
+        }
+        self.app.out.one(&DryRun { act: self.act.name(), count, ids, more, refused })?;
         Ok(ExitCode::Ok)
     }
 }

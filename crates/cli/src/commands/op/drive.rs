@@ -43,13 +43,19 @@ pub(crate) async fn drive(app: &App, store: &mut Link<'_>, id: OperationId, unti
         if !stays {
             break;
         }
+        // A timer takes a millisecond even when it is set to none.
+        let rest = async {
+            if !nap.is_zero() {
+                tokio::time::sleep(nap).await;
+            }
+        };
         tokio::select! {
             biased;
             () = interrupted.notified() => {
                 drop(progress);
                 return detach(app, store, &operation, &interrupted).await;
             }
-            () = tokio::time::sleep(nap) => {}
+            () = rest => {}
         }
         let moving = operation.stage.is_moving();
         let step =

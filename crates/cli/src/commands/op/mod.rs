@@ -8,6 +8,7 @@ pub(crate) use shown::show_preview;
 
 use super::pages;
 use crate::args::PageArgs;
+use crate::confirm::confirm;
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::{Done, ExitCode};
 use clap::{Args, Subcommand};
@@ -45,7 +46,13 @@ pub(crate) enum OpCommand {
     /// Stop an operation for good; what was done stays done
     Cancel(SteerArgs),
     /// Take an operation back: what has not begun, or has not been touched since
-    Undo(SteerArgs),
+    Undo {
+        #[command(flatten)]
+        which: SteerArgs,
+        /// Do not ask
+        #[arg(long, short)]
+        yes: bool,
+    },
     /// Change how many are sent per second
     Rate {
         /// The operation
@@ -119,7 +126,7 @@ impl FromStr for RateArg {
 /// Runs one of them.
 pub(crate) async fn run(app: &App, command: OpCommand) -> Done {
     let hold = match &command {
-        OpCommand::Watch { .. } | OpCommand::Undo(_) => Hold::Long,
+        OpCommand::Watch { .. } | OpCommand::Undo { .. } => Hold::Long,
         OpCommand::List { .. }
         | OpCommand::Show { .. }
         | OpCommand::Pause(_)
@@ -151,7 +158,15 @@ pub(crate) async fn run(app: &App, command: OpCommand) -> Done {
         OpCommand::Rate { id, rate, reason } => {
             steer(app, &*store, SteerArgs { id, reason }, Control::Rate(rate.0)).await
         }
-        OpCommand::Undo(SteerArgs { id, reason }) => {
+        OpCommand::Undo { which: SteerArgs { id, reason }, yes } => {
+            let operation = store.operation(id).await?;
+            let outcomes = &operation.outcomes;
+            let able = if operation.is_redrive() { outcomes.running } else { outcomes.succeeded };
+            if able > 1 {
+                let act = operation.act.name();
+                confirm(&format!("take back to {act} what still can be of {able} dead letters?"), yes)
+                    .await?;
+            }
             let actor = app.actor(reason);
             store.control(id, Control::Undo, actor).await?;
             drive(app, &mut store, id, Until::Sent).await
