@@ -17,7 +17,8 @@ pub(crate) async fn confirm(question: &str, yes: bool) -> Result<(), CliError> {
         .hint("look at it with --dry-run, then add --yes"));
     }
     let question = question.to_owned();
-    let asking = move || ask(&question, &mut io::stdin().lock(), &mut io::stderr().lock());
+    // Nobody holds stderr while waiting: whoever ends the command has something to say there.
+    let asking = move || ask(&question, &mut io::stdin().lock(), &mut io::stderr());
     tokio::task::spawn_blocking(asking).await.unwrap_or_else(|_| Err(refused()))
 }
 
