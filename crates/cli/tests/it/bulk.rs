@@ -1,6 +1,8 @@
 //! Acts on more than one letter: shown first, confirmed, frozen, and only what was shown.
 
 use crate::support::{Office, text};
+use crate::terminal::Terminal;
+use rustix::process::Signal;
 
 fn office_with_letters(count: usize) -> (Office, Vec<String>) {
     let office = Office::new();
@@ -101,6 +103,16 @@ fn several_ids_are_done_one_by_one_and_told_apart() {
     assert!(ran.stderr.contains("while it is resolved"), "{}", ran.stderr);
     let missing = "01981c3e-7d5a-7cc0-8b1f-3a52c0ffee00";
     office.run(&["dlq", "reopen", missing, &ids[1], "--yes"]).code(7);
+}
+
+#[test]
+fn ctrl_c_at_a_question_ends_the_command() {
+    let (office, _) = office_with_letters(2);
+    let asked = Terminal::start(&office, &["dlq", "resolve", "--all"]);
+    asked.shows("resolve 2 dead letters? [y/N]");
+    asked.signal(Signal::INT);
+    assert_eq!(asked.exited(), Some(130));
+    assert_eq!(office.items(&["dlq", "list", "status:pending"]).len(), 2);
 }
 
 #[test]

@@ -180,6 +180,13 @@ impl Terminal {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
+    /// Waits for the end of a command that leaves the screen to others; gives the exit code.
+    #[track_caller]
+    pub(crate) fn exited(mut self) -> Option<i32> {
+        crate::support::until("the command ends", || self.child.try_wait().unwrap().is_some());
+        self.child.wait().unwrap().code()
+    }
+
     /// Waits for its end, and wants the terminal as it was before; gives the exit code and every byte it was sent.
     #[track_caller]
     pub(crate) fn ended(mut self) -> (Option<i32>, String) {
