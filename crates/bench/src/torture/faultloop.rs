@@ -124,7 +124,7 @@ pub struct Report {
 pub fn run(plan: &Plan) -> Outcome<Report> {
     let shim = Shim::build(&plan.scratch)?;
     let script = match plan.steps {
-        steps if plan.long => Script::long(plan.seed, steps)?.0,
+        steps if plan.long => Script { served: plan.served, ..Script::long(plan.seed, steps)?.0 },
         0 => Script::tour(plan.served),
         steps => Script::random(plan.seed, steps, plan.served)?,
     };

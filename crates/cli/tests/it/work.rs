@@ -221,7 +221,9 @@ fn an_interrupt_gives_back_what_does_not_end_in_time_and_a_second_one_at_once() 
             // Two signals at once are one; the second is sent when the first was seen.
             until("it takes no more work", || {
                 signal(&worker, "-INT");
-                office.json(&["queue", "show", "q"])["leased"] == 0
+                // The worker holds the directory, and may go while it is asked.
+                let asked = office.run(&["queue", "show", "q", "-o", "json"]);
+                asked.code == Some(0) && asked.json()["leased"] == 0
             });
         }
         let counts = Ran::of(&args, worker.wait_with_output().unwrap()).code(130).json();
@@ -253,7 +255,7 @@ fn workers_share_a_directory_and_one_takes_over_when_the_other_is_killed() {
         let pairs = all.lines().filter_map(|line| line.split_once(' '));
         pairs.map(|(worker, id)| (worker.to_owned(), id.to_owned())).collect()
     };
-    let second_pid = second.id().to_string();
+    let (first_pid, second_pid) = (first.id().to_string(), second.id().to_string());
     until("both work", || lines().iter().any(|(worker, _)| *worker == second_pid));
     // Other terminals.
     let id = office.enqueue("q", "one more");
@@ -274,7 +276,8 @@ fn workers_share_a_directory_and_one_takes_over_when_the_other_is_killed() {
     assert!(runs.contains_key(&id));
     assert_eq!(runs.len(), MESSAGES + 1, "every message ran");
     assert!(runs.values().all(|n| *n <= 3), "{runs:?}");
+    // A shell that begins just when its worker is killed has another parent by then.
     let workers: BTreeSet<String> = lines().into_iter().map(|(worker, _)| worker).collect();
-    assert_eq!(workers.len(), 2);
+    assert!(workers.contains(&first_pid) && workers.contains(&second_pid), "{workers:?}");
     office.run(&["doctor"]).ok();
 }
