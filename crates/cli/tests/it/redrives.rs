@@ -168,7 +168,8 @@ fn i36_a_redrive_survives_kill_9_at_any_point() {
     let mut random = setting("REDRIVE_KILL_SEED", 7) as u64;
     let office = Office::new();
     expired(&office, letters);
-    let rate = format!("{}/s", (letters / 2).max(50));
+    // So slow that letters are still being sent when the last kill comes: four kills a second.
+    let rate = format!("{}/s", (letters * 4 / kills.max(1)).max(50));
     let args = ["dlq", "redrive", "--all", "--rate", &rate, "--yes", "--detach", "-o", "json"];
     let id = text(&office.run(&args).ok().json()["id"]);
     let show = || office.json(&["op", "show", &id]);

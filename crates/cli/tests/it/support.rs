@@ -54,9 +54,14 @@ impl Office {
     /// Runs it with something on stdin.
     pub(crate) fn feed(&self, stdin: &[u8], args: &[&str]) -> Ran {
         let mut child = self.spawn(args, Stdio::piped());
-        // The command may stop reading at a bad line; that is not this side's failure.
-        let _ = child.stdin.take().unwrap().write_all(stdin);
-        Ran::of(args, child.wait_with_output().unwrap())
+        let mut input = child.stdin.take().unwrap();
+        // Beside reading: a command that prints as it reads would wait for a reader, and this side for room. It may stop
+        // reading at a bad line; that is not this side's failure.
+        let output = std::thread::scope(|scope| {
+            scope.spawn(move || input.write_all(stdin));
+            child.wait_with_output().unwrap()
+        });
+        Ran::of(args, output)
     }
 
     /// Starts it.
