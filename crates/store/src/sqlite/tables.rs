@@ -126,26 +126,10 @@ impl Tables for SqlTables {
     }
 
     fn put_queue(&mut self, name: &QueueName, row: &QueueRow) -> Kept<()> {
-        let c = &row.counts;
-        let sql = "INSERT OR REPLACE INTO queues VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14)";
-        let policy = text(row.policy.as_ref())?;
-        let params: &[&dyn ToSql] = &[
-            &name.as_str(),
-            &policy,
-            &row.paused_by,
-            &c.enqueued,
-            &c.waiting,
-            &c.leased,
-            &c.dead,
-            &c.done,
-            &c.cancelled,
-            &c.expired,
-            &c.purged,
-            &c.bytes,
-            &row.peak,
-            &row.dead_peak,
-        ];
-        self.run_one("a queue", sql, params)
+        let sql = "INSERT INTO queues VALUES(?1, ?2, ?3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0) \
+                   ON CONFLICT(name) DO UPDATE SET policy = ?2, paused_by = ?3";
+        self.run_one("a queue", sql, &[&name.as_str(), &text(row.policy.as_ref())?, &row.paused_by])?;
+        self.put_queue_counts(name, row)
     }
 
     fn put_queue_counts(&mut self, name: &QueueName, row: &QueueRow) -> Kept<()> {
