@@ -13,7 +13,7 @@ use rusqlite::Connection;
 pub(super) const APPLICATION_ID: i32 = 0x5244_5256;
 
 /// What each version adds to the one before; the first makes the tables.
-const STEPS: [&str; 4] = [VERSION_1, VERSION_2, VERSION_3, VERSION_4];
+const STEPS: [&str; 5] = [VERSION_1, VERSION_2, VERSION_3, VERSION_4, VERSION_5];
 
 /// Bodies are keyed by sequence and only ever appended; what changes is in narrow rows apart from them.
 /// Columns of `letters` beside `file` repeat what is in it, for SQL to search by; they are never read back.
@@ -155,6 +155,15 @@ CREATE TABLE text_stale(death INTEGER PRIMARY KEY, n INTEGER NOT NULL);
 INSERT INTO text_head VALUES(1, 0);
 ";
 
+/// Checksums of what a person reads about a failure and of what decisions go by, so that damage is reported
+/// instead of served.
+const VERSION_5: &str = "
+ALTER TABLE messages ADD COLUMN checksum INTEGER;
+ALTER TABLE letters ADD COLUMN checksum INTEGER;
+ALTER TABLE failures ADD COLUMN checksum INTEGER;
+ALTER TABLE stacks ADD COLUMN checksum INTEGER;
+";
+
 /// The version this program writes.
 pub(super) const VERSION: usize = STEPS.len();
 
@@ -188,9 +197,7 @@ pub(super) fn migrate(connection: Connection, from: usize) -> Kept<Connection> {
     let mut tables = SqlTables::new(connection);
     for (version, step) in (1..).zip(STEPS).skip(from) {
         kept(tables.connection.execute_batch(&format!("BEGIN IMMEDIATE; {step}")))?;
-        if version == GROUPS_HAVE_ROWS {
-            add_group_rows(&mut tables)?;
-        }
+        complete(&mut tables, version)?;
         let sql =
             format!("PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {version}; COMMIT;");
         kept(tables.connection.execute_batch(&sql))?;
@@ -200,6 +207,14 @@ pub(super) fn migrate(connection: Connection, from: usize) -> Kept<Connection> {
 
 /// The version from which on the sums of a group lie in a row of its own.
 const GROUPS_HAVE_ROWS: usize = 4;
+
+/// What a step does that SQL cannot, inside the transaction of the step.
+fn complete(tables: &mut SqlTables, version: usize) -> Kept<()> {
+    match version {
+        GROUPS_HAVE_ROWS => add_group_rows(tables),
+        _ => Ok(()),
+    }
+}
 
 /// What a template has in common with others is not for SQL to say.
 fn add_group_rows(tables: &mut SqlTables) -> Kept<()> {
