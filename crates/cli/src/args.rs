@@ -2,8 +2,8 @@
 //! command's own flags stand with the command.
 
 use crate::commands::{
-    audit, backup, bench, breaker, classify, completions, dlq, doctor, enqueue, group, lease, marker,
-    message, op, queue, run, settle, signature, work,
+    audit, backup, breaker, classify, completions, dlq, doctor, enqueue, group, lease, marker, message, op,
+    queue, run, settle, signature, work,
 };
 use crate::output::choice::{self, Template};
 use crate::output::{ColorWhen, Format, TimeStyle, complain, escape};
@@ -159,8 +159,6 @@ pub(crate) enum Command {
     Signature(signature::SignatureArgs),
     /// Say what kind of failure errors are: NDJSON in, NDJSON out
     Classify(classify::ClassifyArgs),
-    /// Measure this machine
-    Bench(bench::BenchArgs),
     /// Write a commented redrive.toml
     Init,
     /// Print a completion script for a shell
@@ -199,7 +197,6 @@ impl Command {
             | Self::Doctor(_)
             | Self::Signature(_)
             | Self::Classify(_)
-            | Self::Bench(_)
             | Self::Init
             | Self::Completions(_) => false,
         }

@@ -43,6 +43,7 @@ pub async fn restore(backup: &Path, directory: &Path) -> Result<u64, StoreError>
 }
 
 /// A store in memory, for tests and throw-away work.
+#[cfg(feature = "memory")]
 #[must_use]
 pub fn memory() -> Arc<dyn Store> {
     Arc::new(redrive_store::memory::MemoryStore::new())

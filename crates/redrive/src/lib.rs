@@ -76,7 +76,9 @@ pub use consumer::{
     discard, replay_each,
 };
 pub use dead_letter_policy::{DeadLetterPolicy, Difference, Drift, IntoOverride};
-pub use directory::{OpenOptions, memory, new_id, open, restore};
+#[cfg(feature = "memory")]
+pub use directory::memory;
+pub use directory::{OpenOptions, new_id, open, restore};
 pub use eval::{EvalHandler, EvalRequest, EvalResult, Evaluator, Score, exact_match, json_subset};
 pub use group::{
     BoundGroup, GroupError, Health, HealthReport, HealthStatus, LoopGroup, LoopHealth, LoopState, OnFailure,

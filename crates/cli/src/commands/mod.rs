@@ -3,7 +3,6 @@
 
 pub(crate) mod audit;
 pub(crate) mod backup;
-pub(crate) mod bench;
 pub(crate) mod breaker;
 pub(crate) mod classify;
 pub(crate) mod completions;
@@ -65,8 +64,7 @@ pub(crate) fn surroundings(global: Global, command: &Command) -> Result<App, Cli
         | Command::Doctor(_)
         | Command::Signature(_)
         | Command::Classify(_)
-        | Command::Top(_)
-        | Command::Bench(_) => App::load(global),
+        | Command::Top(_) => App::load(global),
     }
 }
 
@@ -94,7 +92,6 @@ pub(crate) async fn run(app: &App, command: Command) -> Done {
         Command::Restore(args) => backup::restore(app, args).await,
         Command::Doctor(args) => doctor::run(app, args).await,
         Command::Classify(args) => classify::run(app, args).await,
-        Command::Bench(args) => bench::run(app, args).await,
         Command::Top(args) => crate::top::run(app, args).await,
         Command::Signature(args) => signature::run(app, &args),
         Command::Init => init::run(app),

@@ -1,7 +1,7 @@
 //! Measurements: many tasks do the same thing for a while; what comes out is a rate and a histogram of how
 //! long each call took. Runs are repeated, the median is what is reported and the spread stands beside it.
 
-use crate::output::{Column, Look, Show};
+use super::printer::Row;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::time::{Duration, Instant};
@@ -76,7 +76,7 @@ impl Run {
 
 /// One line of the report.
 #[derive(Serialize)]
-pub(crate) struct Figure {
+pub(super) struct Figure {
     what: String,
     /// What success meant.
     durability: String,
@@ -119,20 +119,11 @@ impl Figure {
     }
 }
 
-impl Show for Figure {
-    const COLUMNS: &'static [Column] = &[
-        Column::whole("what"),
-        Column::whole("durability"),
-        Column::number("batch"),
-        Column::number("items/s"),
-        Column::number("min..max"),
-        Column::number("of bare"),
-        Column::number("p50 us"),
-        Column::number("p95 us"),
-        Column::number("p99 us"),
-    ];
+impl Row for Figure {
+    const HEADINGS: &'static [&'static str] =
+        &["what", "durability", "batch", "items/s", "min..max", "of bare", "p50 us", "p95 us", "p99 us"];
 
-    fn cells(&self, _: &Look) -> Vec<String> {
+    fn cells(&self) -> Vec<String> {
         vec![
             self.what.clone(),
             self.durability.clone(),

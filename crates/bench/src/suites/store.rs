@@ -1,11 +1,10 @@
 //! The store suite: the embedded store beside the bare limit of the same run, in a throw-away directory.
 
-use super::BenchArgs;
 use super::bare::{Append, BareFile};
 use super::measure::{Figure, Run, Stopwatch, run_of};
+use super::printer::Printer;
 use super::worker;
-use crate::connect::App;
-use crate::exit_code::{CliError, Done, ExitCode};
+use super::{BenchArgs, BenchError, Measured, failed_at, throw_away};
 use redrive::OpenOptions;
 use redrive::core::failure::{ErrorInfo, Report};
 use redrive::core::ids::{LeaseToken, QueueName};
@@ -23,18 +22,17 @@ use tokio::task::JoinSet;
 const DURABLE: &str = "fsync before reply";
 
 /// Runs it.
-pub(crate) async fn run(app: &App, args: BenchArgs) -> Done {
-    let root = args.dir.clone().unwrap_or_else(std::env::temp_dir);
-    let root = root.join(format!("redrive-bench-{}", std::process::id()));
-    let result = measure_all(app, &args, &root).await;
+pub(super) async fn run(printer: &Printer, args: BenchArgs) -> Measured<()> {
+    let root = throw_away(&args);
+    let result = measure_all(printer, &args, &root).await;
     let _ = std::fs::remove_dir_all(&root);
-    app.out.all(&result?)?;
-    Ok(ExitCode::Ok)
+    printer.figures(&result?)?;
+    Ok(())
 }
 
-async fn measure_all(app: &App, args: &BenchArgs, root: &Path) -> Result<Vec<Figure>, CliError> {
+async fn measure_all(printer: &Printer, args: &BenchArgs, root: &Path) -> Measured<Vec<Figure>> {
     let messages = args.messages.unwrap_or(100_000);
-    app.out.note(&format!(
+    printer.note(&format!(
         "store suite in {}: {} runs, {} producers, {} messages of {} bytes, seed {}",
         root.display(),
         args.runs,
@@ -51,10 +49,9 @@ async fn measure_all(app: &App, args: &BenchArgs, root: &Path) -> Result<Vec<Fig
     let mut handled = Vec::new();
     let mut dead = Vec::new();
     for number in 1..=args.runs.max(1) {
-        app.out.note(&format!("run {number} of {}", args.runs));
+        printer.note(&format!("run {number} of {}", args.runs));
         let place = root.join(number.to_string());
-        std::fs::create_dir_all(&place)
-            .map_err(|e| CliError::io(format_args!("make {}", place.display()), &e))?;
+        std::fs::create_dir_all(&place).map_err(|e| failed_at("make", &place, &e))?;
         let limit = bare_run(args, messages, &place).await?;
         let rate = limit.rate();
         bare.push(limit);
@@ -80,16 +77,16 @@ async fn measure_all(app: &App, args: &BenchArgs, root: &Path) -> Result<Vec<Fig
     ])
 }
 
-pub(super) async fn open(place: PathBuf) -> Result<Arc<dyn Store>, CliError> {
+pub(super) async fn open(place: PathBuf) -> Measured<Arc<dyn Store>> {
     let options = OpenOptions::default();
     Ok(redrive::open(&place, options).await?)
 }
 
-pub(super) fn queue() -> Result<QueueName, CliError> {
-    "bench".parse().map_err(|e| CliError::new(ExitCode::Error, format!("the bench's queue: {e}")))
+pub(super) fn queue() -> Measured<QueueName> {
+    "bench".parse().map_err(|e| BenchError::from(format!("the bench's queue: {e}")))
 }
 
-pub(super) fn message(args: &BenchArgs, n: u64, rich: bool) -> Result<NewMessage, CliError> {
+pub(super) fn message(args: &BenchArgs, n: u64, rich: bool) -> Measured<NewMessage> {
     // Bytes that do not compress to nothing, the same for every run with this seed.
     let mut x = args.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ n;
     let bytes = (0..args.payload).map(|_| {
@@ -111,10 +108,10 @@ pub(super) fn message(args: &BenchArgs, n: u64, rich: bool) -> Result<NewMessage
 }
 
 /// Runs `tasks` copies of a task and times the whole.
-pub(super) async fn many<F, Fut>(tasks: usize, items: u64, task: F) -> Result<Run, CliError>
+pub(super) async fn many<F, Fut>(tasks: usize, items: u64, task: F) -> Measured<Run>
 where
     F: Fn(usize) -> Fut,
-    Fut: Future<Output = Result<Stopwatch, CliError>> + Send + 'static,
+    Fut: Future<Output = Measured<Stopwatch>> + Send + 'static,
 {
     let mut set = JoinSet::new();
     let began = Instant::now();
@@ -123,15 +120,15 @@ where
     }
     let mut watches = Vec::new();
     while let Some(done) = set.join_next().await {
-        watches.push(done.map_err(|e| CliError::new(ExitCode::Error, format!("a bench task died: {e}")))??);
+        watches.push(done.map_err(|e| BenchError::from(format!("a bench task died: {e}")))??);
     }
     Ok(run_of(items, began.elapsed(), watches))
 }
 
-async fn bare_run(args: &BenchArgs, messages: u64, place: &Path) -> Result<Run, CliError> {
+async fn bare_run(args: &BenchArgs, messages: u64, place: &Path) -> Measured<Run> {
     let record = args.payload + 64;
     let bytes = messages * record as u64;
-    let failed = |e: &std::io::Error| CliError::io("measure the bare file", e);
+    let failed = |e: &std::io::Error| BenchError::from(format!("cannot measure the bare file: {e}"));
     let file = BareFile::start(&place.join("bare"), bytes).map_err(|e| failed(&e))?;
     let left = Arc::new(AtomicU64::new(messages));
     let run = many(args.producers, messages, |_| {
@@ -158,12 +155,7 @@ fn take(left: &AtomicU64) -> bool {
     left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()
 }
 
-async fn enqueue_run(
-    store: Arc<dyn Store>,
-    args: &BenchArgs,
-    messages: u64,
-    rich: bool,
-) -> Result<Run, CliError> {
+async fn enqueue_run(store: Arc<dyn Store>, args: &BenchArgs, messages: u64, rich: bool) -> Measured<Run> {
     let share = messages / args.producers as u64;
     // Made beforehand, all but the id: what is measured is the store, not the making of payloads, but an id
     // is as old as its enqueue.
@@ -191,14 +183,14 @@ async fn enqueue_run(
     .await
 }
 
-pub(super) fn settle_all<T>(results: Vec<Result<T, redrive::core::error::Refusal>>) -> Result<(), CliError> {
+pub(super) fn settle_all<T>(results: Vec<Result<T, redrive::core::error::Refusal>>) -> Measured<()> {
     for result in results {
         result.map_err(redrive::core::error::Error::Refused)?;
     }
     Ok(())
 }
 
-pub(super) async fn lease(store: &dyn Store, max: usize) -> Result<Vec<LeaseToken>, CliError> {
+pub(super) async fn lease(store: &dyn Store, max: usize) -> Measured<Vec<LeaseToken>> {
     let request = LeaseRequest { queues: vec![queue()?], max, lease_for: None, worker: "bench".into() };
     Ok(store.lease(request).await?.into_iter().map(|delivery| delivery.token).collect())
 }
@@ -210,7 +202,7 @@ async fn cycle_run(
     messages: u64,
     batch: usize,
     tasks: usize,
-) -> Result<Run, CliError> {
+) -> Measured<Run> {
     let rounds = messages / (batch * tasks) as u64;
     let mut ready = Vec::new();
     for task in 0..tasks as u64 {
@@ -246,12 +238,7 @@ async fn cycle_run(
 }
 
 /// From failure to durable dead letter: signature, classification, counters and history included.
-async fn death_run(
-    store: Arc<dyn Store>,
-    args: &BenchArgs,
-    messages: u64,
-    batch: usize,
-) -> Result<Run, CliError> {
+async fn death_run(store: Arc<dyn Store>, args: &BenchArgs, messages: u64, batch: usize) -> Measured<Run> {
     let policy = QueuePolicy { max_attempts: 1, lease: Span::from_hours(1), ..QueuePolicy::default() };
     store.configure(queue()?, policy, bench_actor()).await?;
     let all: Result<Vec<_>, _> = (0..messages).map(|n| message(args, n, false)).collect();

@@ -1,10 +1,9 @@
 //! The worker of the store suite: the same life as `enqueue, lease, ack`, but through the library's worker,
 //! with a handler that does nothing. What it costs more is what the worker costs.
 
-use super::BenchArgs;
 use super::measure::{Run, Stopwatch};
 use super::store::{many, message, queue, settle_all};
-use crate::exit_code::CliError;
+use super::{BenchArgs, BenchError, Measured};
 use redrive::core::store::Store;
 use redrive::{Context, Worker};
 use std::sync::Arc;
@@ -17,7 +16,7 @@ const PRODUCERS: usize = 4;
 const BATCH: usize = 64;
 
 /// Producers send, a worker handles, until everything is done.
-pub(super) async fn run(store: Arc<dyn Store>, args: &BenchArgs, messages: u64) -> Result<Run, CliError> {
+pub(super) async fn run(store: Arc<dyn Store>, args: &BenchArgs, messages: u64) -> Measured<Run> {
     let share = messages / PRODUCERS as u64;
     let total = share * PRODUCERS as u64;
     let mut ready = Vec::new();
@@ -52,7 +51,7 @@ pub(super) async fn run(store: Arc<dyn Store>, args: &BenchArgs, messages: u64) 
         }
     })
     .await?;
-    let failed = |why: String| CliError::new(crate::exit_code::ExitCode::Error, why);
+    let failed = |why: String| BenchError::from(why);
     let counts = handled.await.map_err(|error| failed(format!("the worker died: {error}")))??;
     if counts.done != total {
         return Err(failed(format!("{total} were sent and {} done", counts.done)));

@@ -2,10 +2,9 @@
 //! the whole way from a report to a verdict. One thread, nothing is stored; beside each stands the bare limit: one
 //! hash of the same bytes, which whoever tells messages apart by their text cannot do without.
 
-use super::BenchArgs;
 use super::measure::{Figure, Run, Stopwatch, run_of};
-use crate::connect::App;
-use crate::exit_code::{Done, ExitCode};
+use super::printer::Printer;
+use super::{BenchArgs, Measured};
 use redrive::core::classify::{Patterns, classify};
 use redrive::core::failure::{ErrorInfo, Report};
 use redrive::core::ids::MessageId;
@@ -106,7 +105,7 @@ fn bare(errors: &[ErrorInfo]) -> Run {
 }
 
 /// Runs it.
-pub(super) fn run(app: &App, args: &BenchArgs) -> Done {
+pub(super) fn run(printer: &Printer, args: &BenchArgs) -> Measured<()> {
     let errors = errors(args.messages.unwrap_or(ERRORS).max(1), args.seed);
     let runs = usize::try_from(args.runs.max(1)).unwrap_or(1);
     let patterns = Patterns::default();
@@ -137,9 +136,9 @@ pub(super) fn run(app: &App, args: &BenchArgs) -> Done {
     ];
     let figures: Vec<Figure> =
         names.iter().zip(&lists).map(|(name, runs)| Figure::of(name, "in memory", LAP, runs)).collect();
-    app.out.all(&figures)?;
-    app.out.note(&format!("one thread; the times are of {LAP} errors each: divide by {LAP} for one"));
-    Ok(ExitCode::Ok)
+    printer.figures(&figures)?;
+    printer.note(&format!("one thread; the times are of {LAP} errors each: divide by {LAP} for one"));
+    Ok(())
 }
 
 /// The whole way of a failed delivery, without the store.

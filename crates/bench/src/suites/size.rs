@@ -1,11 +1,9 @@
 //! The size suite: many messages in, the same many dead letters beside them, a restart, and all messages out.
 //! Says how long opening takes, what it costs in memory, and whether the rates stay what they were.
 
-use super::BenchArgs;
+use super::printer::{Printer, Row};
 use super::store::{bench_actor, failed, lease, message, open, queue, settle_all};
-use crate::connect::App;
-use crate::exit_code::{CliError, Done, ExitCode};
-use crate::output::{Column, Look, Show};
+use super::{BenchArgs, Measured, failed_at, throw_away};
 use redrive::core::policy::QueuePolicy;
 use redrive::core::store::{Settle, Settlement, Store};
 use redrive::core::time::Span;
@@ -27,16 +25,10 @@ struct Step {
     rss_mb: u64,
 }
 
-impl Show for Step {
-    const COLUMNS: &'static [Column] = &[
-        Column::whole("what"),
-        Column::number("items"),
-        Column::number("seconds"),
-        Column::number("items/s"),
-        Column::number("rss MB"),
-    ];
+impl Row for Step {
+    const HEADINGS: &'static [&'static str] = &["what", "items", "seconds", "items/s", "rss MB"];
 
-    fn cells(&self, _: &Look) -> Vec<String> {
+    fn cells(&self) -> Vec<String> {
         vec![
             self.what.clone(),
             self.items.to_string(),
@@ -62,19 +54,18 @@ pub(super) fn resident_mb() -> u64 {
 }
 
 /// Runs it.
-pub(crate) async fn run(app: &App, args: BenchArgs) -> Done {
-    let root = args.dir.clone().unwrap_or_else(std::env::temp_dir);
-    let root = root.join(format!("redrive-bench-{}", std::process::id()));
-    let result = measure(app, &args, &root).await;
+pub(super) async fn run(printer: &Printer, args: BenchArgs) -> Measured<()> {
+    let root = throw_away(&args);
+    let result = measure(printer, &args, &root).await;
     let _ = std::fs::remove_dir_all(&root);
-    app.out.all(&result?)?;
-    Ok(ExitCode::Ok)
+    printer.figures(&result?)?;
+    Ok(())
 }
 
-async fn measure(app: &App, args: &BenchArgs, root: &Path) -> Result<Vec<Step>, CliError> {
+async fn measure(printer: &Printer, args: &BenchArgs, root: &Path) -> Measured<Vec<Step>> {
     let messages = args.messages.unwrap_or(1_000_000);
-    app.out.note(&format!("size suite in {}: {messages} messages of {} bytes", root.display(), args.payload));
-    std::fs::create_dir_all(root).map_err(|e| CliError::io(format_args!("make {}", root.display()), &e))?;
+    printer.note(&format!("size suite in {}: {messages} messages of {} bytes", root.display(), args.payload));
+    std::fs::create_dir_all(root).map_err(|e| failed_at("make", root, &e))?;
     let place = root.join("data");
     let mut steps = Vec::new();
 
@@ -106,7 +97,7 @@ async fn measure(app: &App, args: &BenchArgs, root: &Path) -> Result<Vec<Step>, 
     Ok(steps)
 }
 
-async fn fill(store: &dyn Store, args: &BenchArgs, messages: u64) -> Result<Duration, CliError> {
+async fn fill(store: &dyn Store, args: &BenchArgs, messages: u64) -> Measured<Duration> {
     let mut took = Duration::ZERO;
     for first in (0..messages).step_by(BATCH) {
         let batch: Result<Vec<_>, _> =
@@ -123,7 +114,7 @@ async fn fill(store: &dyn Store, args: &BenchArgs, messages: u64) -> Result<Dura
 async fn drain(
     store: &dyn Store,
     settle: impl Fn(redrive::core::ids::LeaseToken, usize) -> Settlement,
-) -> Result<u64, CliError> {
+) -> Measured<u64> {
     let mut done = 0;
     loop {
         let tokens = lease(store, BATCH).await?;

@@ -2,13 +2,11 @@
 //! the same store, after it was closed and opened again; the redrive runs beside live enqueues, and those are
 //! measured without it too, in the same run.
 
-use super::BenchArgs;
 use super::measure::{Stopwatch, new_histogram};
+use super::printer::{Printer, Row};
 use super::size::resident_mb;
 use super::store::{bench_actor, open, settle_all};
-use crate::connect::App;
-use crate::exit_code::{CliError, Done, ExitCode};
-use crate::output::{Column, Look, Show};
+use super::{BenchArgs, BenchError, Measured, failed_at, throw_away};
 use hdrhistogram::Histogram;
 use redrive::core::dead_letter::Act;
 use redrive::core::failure::{ErrorInfo, Report};
@@ -55,19 +53,11 @@ struct Line {
     rss_mb: u64,
 }
 
-impl Show for Line {
-    const COLUMNS: &'static [Column] = &[
-        Column::whole("what"),
-        Column::number("items"),
-        Column::number("items/s"),
-        Column::number("p50 us"),
-        Column::number("p95 us"),
-        Column::number("p99 us"),
-        Column::number("max us"),
-        Column::number("rss MB"),
-    ];
+impl Row for Line {
+    const HEADINGS: &'static [&'static str] =
+        &["what", "items", "items/s", "p50 us", "p95 us", "p99 us", "max us", "rss MB"];
 
-    fn cells(&self, _: &Look) -> Vec<String> {
+    fn cells(&self) -> Vec<String> {
         vec![
             self.what.clone(),
             self.items.to_string(),
@@ -97,17 +87,16 @@ fn line(what: impl Into<String>, items: u64, took: Duration, calls: &Histogram<u
 }
 
 /// Runs it.
-pub(crate) async fn run(app: &App, args: BenchArgs) -> Done {
-    let root = args.dir.clone().unwrap_or_else(std::env::temp_dir);
-    let root = root.join(format!("redrive-bench-{}", std::process::id()));
-    let result = measure(app, &args, &root).await;
+pub(super) async fn run(printer: &Printer, args: BenchArgs) -> Measured<()> {
+    let root = throw_away(&args);
+    let result = measure(printer, &args, &root).await;
     let _ = std::fs::remove_dir_all(&root);
-    app.out.all(&result?)?;
-    Ok(ExitCode::Ok)
+    printer.figures(&result?)?;
+    Ok(())
 }
 
-async fn measure(app: &App, args: &BenchArgs, root: &Path) -> Result<Vec<Line>, CliError> {
-    app.out.note(&format!(
+async fn measure(printer: &Printer, args: &BenchArgs, root: &Path) -> Measured<Vec<Line>> {
+    printer.note(&format!(
         "triage suite in {}: {} dead letters in {} groups, payloads of {} bytes, {} runs of each question; fsync before reply",
         root.display(),
         args.letters,
@@ -115,7 +104,7 @@ async fn measure(app: &App, args: &BenchArgs, root: &Path) -> Result<Vec<Line>, 
         args.payload,
         args.runs
     ));
-    std::fs::create_dir_all(root).map_err(|e| CliError::io(format_args!("make {}", root.display()), &e))?;
+    std::fs::create_dir_all(root).map_err(|e| failed_at("make", root, &e))?;
     let place = root.join("data");
     let store = open(place.clone()).await?;
     let mut lines = vec![ingest(&store, args).await?];
@@ -124,17 +113,17 @@ async fn measure(app: &App, args: &BenchArgs, root: &Path) -> Result<Vec<Line>, 
     let store = open(place).await?;
     store.letters(Query::default()).await?;
     lines.push(line("open, first page of letters", 1, began.elapsed(), &new_histogram()));
-    app.out.note("groups and pages");
+    printer.note("groups and pages");
     lines.push(groups(store.as_ref(), args).await?);
     lines.extend(pages(store.as_ref(), args).await?);
     lines.push(count(store.as_ref(), args).await?);
-    app.out.note("text index");
+    printer.note("text index");
     lines.push(search(store.as_ref(), args, "search, nothing indexed", "order 4711*a").await?);
     lines.push(index(store.as_ref()).await?);
     for (what, filter) in SEARCHES {
         lines.push(search(store.as_ref(), args, what, filter).await?);
     }
-    app.out.note("redrive");
+    printer.note("redrive");
     lines.extend(redrive(&store, args).await?);
     Ok(lines)
 }
@@ -148,12 +137,12 @@ const SEARCHES: [(&str, &str); 5] = [
     ("search, text and filter", "\"order 471\" queue:triage-3 status:pending"),
 ];
 
-fn queue(n: u64) -> Result<QueueName, CliError> {
+fn queue(n: u64) -> Measured<QueueName> {
     let name = format!("triage-{}", n % QUEUES);
-    name.parse().map_err(|e| CliError::new(ExitCode::Error, format!("the bench's queue: {e}")))
+    name.parse().map_err(|e| BenchError::from(format!("the bench's queue: {e}")))
 }
 
-fn message(args: &BenchArgs, n: u64) -> Result<NewMessage, CliError> {
+fn message(args: &BenchArgs, n: u64) -> Measured<NewMessage> {
     let mut bytes = format!("{{\"order\":{{\"id\":{n}}},\"fill\":\"").into_bytes();
     bytes.resize(args.payload.saturating_sub(2).max(bytes.len()), b'x');
     bytes.extend(b"\"}");
@@ -176,7 +165,7 @@ fn failed(args: &BenchArgs, token: LeaseToken, n: u64) -> Settlement {
 }
 
 /// From failure to durable dead letter; enqueue and lease are not counted.
-async fn ingest(store: &Arc<dyn Store>, args: &BenchArgs) -> Result<Line, CliError> {
+async fn ingest(store: &Arc<dyn Store>, args: &BenchArgs) -> Measured<Line> {
     let policy = QueuePolicy { lease: Span::from_hours(1), ..QueuePolicy::default() };
     let mut queues = Vec::new();
     for n in 0..QUEUES {
@@ -218,15 +207,15 @@ async fn ingest(store: &Arc<dyn Store>, args: &BenchArgs) -> Result<Line, CliErr
 /// A filter for the nth question.
 type Asked<'a> = Box<dyn Fn(u64) -> String + 'a>;
 
-fn died(error: &tokio::task::JoinError) -> CliError {
-    CliError::new(ExitCode::Error, format!("a bench task died: {error}"))
+fn died(error: &tokio::task::JoinError) -> BenchError {
+    BenchError::from(format!("a bench task died: {error}"))
 }
 
 async fn fail_all(
     store: Arc<dyn Store>,
     args: BenchArgs,
     mine: Vec<(u64, LeaseToken)>,
-) -> Result<Histogram<u64>, CliError> {
+) -> Measured<Histogram<u64>> {
     let mut watch = Stopwatch::new();
     for chunk in mine.chunks(BATCH) {
         let began = Instant::now();
@@ -241,7 +230,7 @@ fn rounds(args: &BenchArgs) -> u64 {
     u64::from(args.runs.max(1)) * 10
 }
 
-async fn groups(store: &dyn Store, args: &BenchArgs) -> Result<Line, CliError> {
+async fn groups(store: &dyn Store, args: &BenchArgs) -> Measured<Line> {
     let (mut watch, began) = (Stopwatch::new(), Instant::now());
     for _ in 0..rounds(args) {
         let asked = Instant::now();
@@ -252,7 +241,7 @@ async fn groups(store: &dyn Store, args: &BenchArgs) -> Result<Line, CliError> {
 }
 
 /// A page of 50, at the latest death and in the depth; the filter is another one each time.
-async fn pages(store: &dyn Store, args: &BenchArgs) -> Result<Vec<Line>, CliError> {
+async fn pages(store: &dyn Store, args: &BenchArgs) -> Measured<Vec<Line>> {
     let ids: Vec<String> = store
         .groups(PageRequest::first(1_000).into())
         .await?
@@ -290,12 +279,12 @@ async fn pages(store: &dyn Store, args: &BenchArgs) -> Result<Vec<Line>, CliErro
     Ok(lines)
 }
 
-fn parse(text: &str) -> Result<Filter, CliError> {
-    Filter::parse(text).map_err(|e| CliError::new(ExitCode::Error, format!("the bench's filter: {e}")))
+fn parse(text: &str) -> Measured<Filter> {
+    Filter::parse(text).map_err(|e| BenchError::from(format!("the bench's filter: {e}")))
 }
 
 /// The exact count before an operation, over a whole queue.
-async fn count(store: &dyn Store, args: &BenchArgs) -> Result<Line, CliError> {
+async fn count(store: &dyn Store, args: &BenchArgs) -> Measured<Line> {
     let (mut watch, began) = (Stopwatch::new(), Instant::now());
     for n in 0..u64::from(args.runs.max(1)) {
         let asked = Instant::now();
@@ -306,7 +295,7 @@ async fn count(store: &dyn Store, args: &BenchArgs) -> Result<Line, CliError> {
     Ok(line("preview of a whole queue", u64::from(args.runs.max(1)), began.elapsed(), &watch.into_calls()))
 }
 
-async fn index(store: &dyn Store) -> Result<Line, CliError> {
+async fn index(store: &dyn Store) -> Measured<Line> {
     let (mut watch, began, mut made) = (Stopwatch::new(), Instant::now(), 0);
     loop {
         let asked = Instant::now();
@@ -319,7 +308,7 @@ async fn index(store: &dyn Store) -> Result<Line, CliError> {
     }
 }
 
-async fn search(store: &dyn Store, args: &BenchArgs, what: &str, filter: &str) -> Result<Line, CliError> {
+async fn search(store: &dyn Store, args: &BenchArgs, what: &str, filter: &str) -> Measured<Line> {
     let (mut watch, began) = (Stopwatch::new(), Instant::now());
     let mut found = 0;
     for _ in 0..rounds(args) {
@@ -337,9 +326,9 @@ async fn search(store: &dyn Store, args: &BenchArgs, what: &str, filter: &str) -
 }
 
 /// Enqueues at a steady pace until it is told to stop.
-async fn live(store: Arc<dyn Store>, args: BenchArgs, stop: Arc<AtomicBool>) -> Result<Stopwatch, CliError> {
+async fn live(store: Arc<dyn Store>, args: BenchArgs, stop: Arc<AtomicBool>) -> Measured<Stopwatch> {
     let mut watch = Stopwatch::new();
-    let live: QueueName = "live".parse().map_err(|e| CliError::new(ExitCode::Error, format!("{e}")))?;
+    let live: QueueName = "live".parse().map_err(|e| BenchError::from(format!("{e}")))?;
     let mut tick = tokio::time::interval(EVERY);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     while !stop.load(Ordering::Relaxed) {
@@ -357,8 +346,8 @@ async fn beside(
     store: &Arc<dyn Store>,
     args: &BenchArgs,
     what: &str,
-    work: impl Future<Output = Result<(), CliError>>,
-) -> Result<Line, CliError> {
+    work: impl Future<Output = Measured<()>>,
+) -> Measured<Line> {
     let stop = Arc::new(AtomicBool::new(false));
     let mut set = JoinSet::new();
     for _ in 0..PRODUCERS {
@@ -376,7 +365,7 @@ async fn beside(
     Ok(line(what, items, began.elapsed(), &calls))
 }
 
-async fn redrive(store: &Arc<dyn Store>, args: &BenchArgs) -> Result<Vec<Line>, CliError> {
+async fn redrive(store: &Arc<dyn Store>, args: &BenchArgs) -> Measured<Vec<Line>> {
     let alone = beside(store, args, "live enqueue, alone", async {
         tokio::time::sleep(ALONE).await;
         Ok(())
@@ -394,7 +383,7 @@ async fn redrive(store: &Arc<dyn Store>, args: &BenchArgs) -> Result<Vec<Line>, 
 }
 
 /// Sends every letter back as one operation, as fast as it goes.
-async fn redrive_all(store: &dyn Store) -> Result<Line, CliError> {
+async fn redrive_all(store: &dyn Store) -> Measured<Line> {
     let id = OperationId::new(redrive::new_id());
     let spec = OperationSpec::new(id, Act::retry(), parse("status:pending")?, bench_actor());
     let (mut watch, began) = (Stopwatch::new(), Instant::now());

@@ -1,10 +1,8 @@
 //! The queue suite: the priority queue in memory beside one bare bounded ring of as many places, on the same
 //! threads, in the same run. One operation is one enqueue or one dequeue. It touches no disk.
 
-use super::BenchArgs;
-use crate::connect::App;
-use crate::exit_code::{CliError, Done, ExitCode};
-use crate::output::{Column, Look, Show};
+use super::printer::{Printer, Row};
+use super::{BenchArgs, BenchError, Measured};
 use crossbeam_queue::ArrayQueue;
 use hdrhistogram::Histogram;
 use redrive::core::limits;
@@ -127,10 +125,10 @@ impl Subject for Levels {
 }
 
 /// Runs it.
-pub(crate) fn run(app: &App, args: &BenchArgs) -> Done {
+pub(super) fn run(printer: &Printer, args: &BenchArgs) -> Measured<()> {
     let messages = args.messages.unwrap_or(4_000_000);
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    app.out.note(&format!(
+    printer.note(&format!(
         "queue suite in memory: {} runs of {messages} messages, {} places per level, {cores} cores; latencies \
          are of one operation in {SAMPLE} and include reading the clock, about {} ns",
         args.runs,
@@ -139,7 +137,7 @@ pub(crate) fn run(app: &App, args: &BenchArgs) -> Done {
     ));
     let mut figures = Vec::new();
     for side in SIDES {
-        app.out.note(&format!("{side} producers, {side} consumers"));
+        printer.note(&format!("{side} producers, {side} consumers"));
         let mut bare = Vec::new();
         let mut mixes = Mix::ALL.map(|mix| (mix, Vec::new()));
         for number in 0..args.runs.max(1) {
@@ -157,8 +155,8 @@ pub(crate) fn run(app: &App, args: &BenchArgs) -> Done {
         figures.push(Figure::of("bare ring", side, cores, &bare));
         figures.extend(mixes.iter().map(|(mix, runs)| Figure::of(mix.name(), side, cores, runs)));
     }
-    app.out.all(&figures)?;
-    Ok(ExitCode::Ok)
+    printer.figures(&figures)?;
+    Ok(())
 }
 
 /// The median of what two readings of the clock are apart.
@@ -189,11 +187,11 @@ fn lap(times: &mut Histogram<u64>, began: Instant) {
 }
 
 /// Lets `side` producers and as many consumers move the messages from end to end.
-fn drive(subject: &impl Subject, side: usize, messages: u64, first: u64) -> Result<Run, CliError> {
+fn drive(subject: &impl Subject, side: usize, messages: u64, first: u64) -> Measured<Run> {
     let share = messages / side as u64;
     let begin = Barrier::new(side * 2 + 1);
     let producing = AtomicUsize::new(side);
-    let died = |_| CliError::new(ExitCode::Error, "a bench thread panicked".to_owned());
+    let died = |_| BenchError::from("a bench thread panicked");
     std::thread::scope(|scope| {
         let producers: Vec<_> = (0..side as u64)
             .map(|number| {
@@ -228,7 +226,7 @@ fn drive(subject: &impl Subject, side: usize, messages: u64, first: u64) -> Resu
         let took = began.elapsed().as_secs_f64().max(1e-9);
         if moved != share * side as u64 {
             let text = format!("{} messages went in and {moved} came out", share * side as u64);
-            return Err(CliError::new(ExitCode::Error, text));
+            return Err(BenchError::from(text));
         }
         #[expect(clippy::cast_precision_loss, reason = "a rate is not exact")]
         let rate = (moved * 2) as f64 / took;
@@ -356,18 +354,18 @@ impl Figure {
     }
 }
 
-impl Show for Figure {
-    const COLUMNS: &'static [Column] = &[
-        Column::whole("what"),
-        Column::number("threads"),
-        Column::number("ops/s"),
-        Column::number("min..max"),
-        Column::number("of bare"),
-        Column::number("enqueue p50/p95/p99 ns"),
-        Column::number("dequeue p50/p95/p99 ns"),
+impl Row for Figure {
+    const HEADINGS: &'static [&'static str] = &[
+        "what",
+        "threads",
+        "ops/s",
+        "min..max",
+        "of bare",
+        "enqueue p50/p95/p99 ns",
+        "dequeue p50/p95/p99 ns",
     ];
 
-    fn cells(&self, _: &Look) -> Vec<String> {
+    fn cells(&self) -> Vec<String> {
         vec![
             self.what.into(),
             format!("{}x{}", self.producers, self.consumers),

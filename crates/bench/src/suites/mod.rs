@@ -1,22 +1,25 @@
-//! `bench`: measures this machine with the shipped binary. It never touches the data directory.
+//! The suites of `redrive-bench`: how fast this machine is with the library that the binary ships. Every suite works
+//! in a throw-away directory and never touches anybody's data.
 
 mod bare;
 mod measure;
+mod printer;
 mod queue;
+
 mod signature;
 mod size;
 mod store;
 mod triage;
 mod worker;
 
-use crate::connect::App;
-use crate::exit_code::Done;
-use clap::{Args, ValueEnum};
-use std::path::PathBuf;
+use clap::{Parser, ValueEnum};
+use printer::Printer;
+use std::io;
+use std::path::{Path, PathBuf};
 
 /// What can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Suite {
+pub enum Suite {
     /// The priority queue in memory, beside one bare ring: operations per second and latencies
     Queue,
     /// The embedded store: enqueue, lease, settle, dead letters
@@ -29,9 +32,10 @@ pub(crate) enum Suite {
     Signature,
 }
 
-/// The flags of `bench`.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct BenchArgs {
+/// Measures this machine with the library that `redrive` is made of. It never touches a data directory.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "redrive-bench")]
+pub struct BenchArgs {
     /// What to measure
     #[arg(long, value_enum, default_value = "store")]
     pub suite: Suite,
@@ -59,15 +63,39 @@ pub(crate) struct BenchArgs {
     /// The seed of everything that looks random
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// Print one JSON document instead of a table
+    #[arg(long)]
+    pub json: bool,
 }
 
-/// Runs it.
-pub(crate) async fn run(app: &App, args: BenchArgs) -> Done {
+/// Why a suite could not be measured.
+pub type BenchError = Box<dyn std::error::Error + Send + Sync>;
+
+/// What a suite gives back.
+pub(crate) type Measured<T> = Result<T, BenchError>;
+
+/// Runs the suite that was asked for and prints its figures.
+///
+/// # Errors
+/// When a step of the suite fails; what was measured until then is not printed.
+pub async fn run(args: BenchArgs) -> Result<(), BenchError> {
+    let printer = Printer { json: args.json };
     match args.suite {
-        Suite::Queue => queue::run(app, &args),
-        Suite::Signature => signature::run(app, &args),
-        Suite::Triage => triage::run(app, args).await,
-        Suite::Store => store::run(app, args).await,
-        Suite::Size => size::run(app, args).await,
+        Suite::Queue => queue::run(&printer, &args),
+        Suite::Signature => signature::run(&printer, &args),
+        Suite::Triage => triage::run(&printer, args).await,
+        Suite::Store => store::run(&printer, args).await,
+        Suite::Size => size::run(&printer, args).await,
     }
+}
+
+/// The directory of this run, below the one that was asked for.
+fn throw_away(args: &BenchArgs) -> PathBuf {
+    let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
+    parent.join(format!("redrive-bench-{}", std::process::id()))
+}
+
+/// Says which path an operation failed on.
+fn failed_at(what: &str, path: &Path, error: &io::Error) -> BenchError {
+    format!("cannot {what} {}: {error}", path.display()).into()
 }
