@@ -111,6 +111,7 @@ pub(crate) fn of_refusal(refusal: &Refusal) -> (ExitCode, Option<&'static str>) 
         | Refusal::KvConflict { .. } => (ExitCode::Conflict, None),
         Refusal::QueueFull { .. } | Refusal::IsDrawer { .. } => (ExitCode::Refused, None),
         Refusal::Invalid { .. } => (ExitCode::Usage, None),
+        Refusal::Damaged { .. } => (ExitCode::Error, None),
     }
 }
 
@@ -119,6 +120,7 @@ pub(crate) const fn of_store_error(kind: StoreErrorKind) -> ExitCode {
     match kind {
         StoreErrorKind::Full
         | StoreErrorKind::Stopped
+        | StoreErrorKind::Undone
         | StoreErrorKind::Damaged
         | StoreErrorKind::Newer
         | StoreErrorKind::NotAStore

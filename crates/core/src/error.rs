@@ -209,6 +209,12 @@ pub enum Refusal {
         /// What is wrong with it and what would be right.
         why: String,
     },
+    /// A record that is needed for this is damaged; it was left as it is.
+    #[error("{what}")]
+    Damaged {
+        /// Which record, and what to do.
+        what: String,
+    },
     /// The operation is in a stage that does not allow this.
     #[error("cannot {command} operation {id} while it is {stage}")]
     WrongStage {
@@ -245,6 +251,8 @@ pub enum StoreErrorKind {
     Full,
     /// A write or fsync failed; this process acknowledges nothing more (I6).
     Stopped,
+    /// The commit was taken back because of a fault in Redrive itself; nothing of it happened.
+    Undone,
     /// Bytes are not what was written (I46).
     Damaged,
     /// The data was written by a newer version.

@@ -38,14 +38,14 @@ impl Counts {
     /// Conservation: whatever came in is somewhere, or in a final count (I11).
     #[must_use]
     pub const fn conserved(&self) -> bool {
-        self.enqueued
-            == self.waiting
-                + self.leased
-                + self.dead
-                + self.done
-                + self.cancelled
-                + self.expired
-                + self.purged
+        self.missing() == 0
+    }
+
+    /// How many came in that are nowhere.
+    #[must_use]
+    pub const fn missing(&self) -> i64 {
+        let live = self.waiting + self.leased + self.dead;
+        self.enqueued - live - self.done - self.cancelled - self.expired - self.purged
     }
 
     /// Takes one message from here: the first half of every move.
@@ -98,7 +98,7 @@ pub struct Finding {
     pub invariant: String,
     /// What was found, with ids.
     pub what: String,
-    /// Whether `doctor --repair` can mend it: only counters can be.
+    /// Whether `doctor --repair` can mend it: counters are set right, damaged records set aside.
     pub repairable: bool,
 }
 
@@ -190,6 +190,11 @@ impl Census {
             let what = format!("message {id} has more attempts than deliveries");
             self.verification.find("I24", what, false);
         }
+    }
+
+    /// Notes a record that cannot be counted because it is damaged. `doctor --repair` sets it aside.
+    pub fn damaged(&mut self, what: String) {
+        self.verification.find("I46", what, true);
     }
 
     /// Counts one dead letter.

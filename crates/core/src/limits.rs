@@ -198,7 +198,9 @@ pub const PAGE_SCAN_MAX: usize = 100_000;
 pub const PAGE_TIME_MAX: Duration = Duration::from_millis(200);
 /// Candidates that did not match before time counts: a page of what was asked for is not cut short because the machine
 /// is slow, and a list of a few letters is always whole.
-pub const PAGE_MISSES_MIN: usize = 2_000;
+pub const PAGE_MISSES_MIN: usize = 500;
+/// Pages in a row that a command looks at without finding anything before it stops and says where: about two seconds.
+pub const PAGES_IN_VAIN_MAX: usize = 10;
 /// Bytes of a payload that a search for text looks at.
 pub const SEARCH_PAYLOAD_BYTES_MAX: usize = 64 * 1024;
 /// Bytes of the largest payload that is put into a text index; letters with a larger one are looked at themselves.
@@ -238,6 +240,10 @@ pub const REDRIVES_MAX: u32 = 1_000;
 pub const PURGE_UNDO: Span = Span::from_hours(24);
 /// Messages looked at by one maintenance pass (I23).
 pub const REAP_MAX: usize = 10_000;
+/// How long after one call to purge a queue the next still goes on where that one ended: callers ask again at once.
+pub const PURGE_PAUSE_MAX: Span = Span::from_secs(10);
+/// Connections that read beside the writer. Each may have a cache of 16 MiB.
+pub const READERS_MAX: usize = 8;
 /// Commands one group commit takes before it answers.
 pub const GROUP_COMMANDS_MAX: usize = 1_024;
 /// Commands waiting for the writer before callers wait themselves.

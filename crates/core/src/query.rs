@@ -111,13 +111,17 @@ pub struct Page<T> {
     /// Where the rest begins; nothing when this was the end. A page may have fewer items than asked for and
     /// still a next one, when a filter looked at as much as one page may.
     pub next: Option<Cursor>,
+    /// Records that belong into this part of the list and are damaged: what is wrong with each. They are set aside,
+    /// never shown as if they were whole; whether a filter would have matched them cannot be known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub damaged: Vec<String>,
 }
 
 impl<T> Page<T> {
     /// The end of a list.
     #[must_use]
     pub fn last(items: Vec<T>) -> Self {
-        Self { items, next: None }
+        Self { items, next: None, damaged: Vec::new() }
     }
 }
 

@@ -28,6 +28,7 @@ pub(crate) fn is_final(error: &Error) -> bool {
             | StoreErrorKind::Unsupported
             | StoreErrorKind::Protocol => true,
             StoreErrorKind::Full
+            | StoreErrorKind::Undone
             | StoreErrorKind::Damaged
             | StoreErrorKind::Locked
             | StoreErrorKind::Io

@@ -263,7 +263,7 @@ impl<A: Access> Letters for EngineStore<A> {
                 let leased = engine.lease_letters(&request, now)?;
                 let mut deliveries = Vec::with_capacity(leased.len());
                 for (letter, token) in leased {
-                    if let Some(letter) = unless_damaged(reads::assemble(&engine.tables, &letter, now))? {
+                    if let Some(letter) = unless_damaged(engine.assemble(&letter, now))? {
                         deliveries.push(LetterDelivery { letter, token });
                     }
                 }

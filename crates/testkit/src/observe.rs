@@ -56,7 +56,8 @@ where
     let mut all = Vec::new();
     let mut cursor: Option<Cursor> = None;
     loop {
-        let Page { items, next } = page(PageRequest { limit: Some(limits::PAGE_ITEMS_MAX), cursor }).await?;
+        let Page { items, next, .. } =
+            page(PageRequest { limit: Some(limits::PAGE_ITEMS_MAX), cursor }).await?;
         all.extend(items);
         match next {
             Some(next) => cursor = Some(next),

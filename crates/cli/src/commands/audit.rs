@@ -97,7 +97,7 @@ impl Which {
                 && until.is_none_or(|until| entry.at < until)
         };
         let next = page.next.filter(|_| !over);
-        Page { items: page.items.into_iter().filter(wanted).collect(), next }
+        Page { next, ..Page::last(page.items.into_iter().filter(wanted).collect()) }
     }
 }
 

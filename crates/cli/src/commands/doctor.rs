@@ -1,4 +1,5 @@
-//! `doctor`: recounts everything and compares. It repairs counters when asked to, and nothing else ever.
+//! `doctor`: recounts everything and compares. When asked to it repairs counters and sets damaged records aside, and
+//! nothing else ever.
 
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::{CliError, Done, ExitCode};
@@ -12,7 +13,7 @@ const EXAMPLES: &str = "\
 Examples:
   redrive doctor                   recount messages, dead letters, groups and the audit trail
   redrive doctor --deep            also read every payload and check the file itself
-  redrive doctor --repair          set wrong counters right
+  redrive doctor --repair          set wrong counters right and damaged records aside
   redrive doctor -o json | jq '.findings[].what'
 
 Exits with 10 when anything is found.";
@@ -24,7 +25,7 @@ pub(crate) struct DoctorArgs {
     /// Also read every payload and check the file itself
     #[arg(long)]
     deep: bool,
-    /// Set counters right that are wrong; nothing else is ever repaired
+    /// Set counters right that are wrong and set damaged records aside; nothing else is ever repaired
     #[arg(long)]
     repair: bool,
 }
@@ -76,7 +77,11 @@ impl Show for Diagnosis {
 }
 
 fn finding(finding: &Finding) -> String {
-    let remedy = if finding.repairable { " (a counter: --repair sets it right)" } else { "" };
+    let remedy = match (finding.repairable, finding.invariant.as_str()) {
+        (true, "I46") => " (`redrive doctor --repair` sets it aside)",
+        (true, _) => " (`redrive doctor --repair` sets it right)",
+        (false, _) => "",
+    };
     format!("{}: {}{remedy}", finding.invariant, finding.what)
 }
 

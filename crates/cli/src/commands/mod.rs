@@ -112,18 +112,57 @@ async fn pages<T: Show>(
     let mut list = app.out.list();
     let mut wanted = if args.all { usize::MAX } else { args.limit };
     let mut cursor = args.cursor.clone();
+    let mut walk = Walk::new(args.all);
     let next = loop {
         let request = PageRequest { limit: Some(wanted.min(limits::PAGE_ITEMS_MAX)), cursor };
         let page = store.ask(async |store| fetch(store, request.clone()).await).await?;
         list.add(&page.items)?;
         wanted = wanted.saturating_sub(page.items.len());
+        let goes_on = walk.saw(&page, &mut store).await? && wanted > 0;
         match page.next {
-            Some(next) if wanted > 0 => cursor = Some(next),
+            Some(next) if goes_on => cursor = Some(next),
             next => break next,
         }
     };
     let count = list.end(next.as_ref())?;
+    walk.tell(app, next.is_some());
     Ok(if count == 0 && args.fail_empty { ExitCode::NothingMatched } else { ExitCode::Ok })
+}
+
+/// A look through a list, page by page: how long it goes on where it finds nothing, and what it has to say at the end.
+struct Walk {
+    all: bool,
+    in_vain: usize,
+    damaged: Vec<String>,
+}
+
+impl Walk {
+    fn new(all: bool) -> Self {
+        Self { all, in_vain: 0, damaged: Vec::new() }
+    }
+
+    /// Takes note of a page; says whether to go on. Where a filter was cut short, some of what it had to look at goes
+    /// into the text index, so that the next search finds it there.
+    async fn saw<T>(&mut self, page: &Page<T>, store: &mut Link<'_>) -> Result<bool, CliError> {
+        self.damaged.extend(page.damaged.iter().cloned());
+        if !page.items.is_empty() || page.next.is_none() {
+            self.in_vain = 0;
+            return Ok(true);
+        }
+        self.in_vain += 1;
+        store.ask(async |store| store.index_text(limits::INDEX_TEXT_MAX).await).await?;
+        Ok(self.all || self.in_vain < limits::PAGES_IN_VAIN_MAX)
+    }
+
+    /// What a reader of the list must know.
+    fn tell(&self, app: &App, more: bool) {
+        if more && self.in_vain >= limits::PAGES_IN_VAIN_MAX {
+            app.out.note("nothing was found in the part that was looked at; the rest was not looked at");
+        }
+        for what in &self.damaged {
+            app.out.note(&format!("not shown, because it is damaged: {what}"));
+        }
+    }
 }
 
 /// Items that are put in order at once when all of them are asked for.
@@ -143,9 +182,11 @@ async fn listed<T: Show>(
     // Everything is looked at, and no more is kept than is wanted.
     let wanted = if args.page.all { SORTED_MAX } else { args.page.limit };
     let (mut kept, mut cursor, mut left_out) = (Vec::new(), None, 0usize);
+    let mut walk = Walk::new(true);
     loop {
         let request = PageRequest { limit: Some(limits::PAGE_ITEMS_MAX), cursor };
         let page = store.ask(async |store| fetch(store, request.clone()).await).await?;
+        walk.saw(&page, &mut store).await?;
         for item in page.items {
             // An order tells of what is ordered: only by what is shown.
             let shown = value(item.masked(rules()).as_ref().unwrap_or(&item))?;
@@ -170,6 +211,7 @@ async fn listed<T: Show>(
     let mut list = app.out.list();
     list.add(&items)?;
     let count = list.end(None)?;
+    walk.tell(app, false);
     if left_out > 0 {
         app.out.note(&format!("{left_out} more come after these"));
     }

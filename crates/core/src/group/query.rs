@@ -111,7 +111,8 @@ impl GroupQuery {
         });
         let end = start.saturating_add(self.page.limit());
         let next = (end < all.len()).then(|| Cursor::after("g", end as u64));
-        Ok(Page { items: all.into_iter().skip(start).take(self.page.limit()).collect(), next })
+        let items = all.into_iter().skip(start).take(self.page.limit()).collect();
+        Ok(Page { next, ..Page::last(items) })
     }
 }
 

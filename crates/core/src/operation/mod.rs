@@ -308,6 +308,7 @@ impl MemberOutcome {
             | Refusal::NoChange { .. }
             | Refusal::IsDrawer { .. }
             | Refusal::Invalid { .. }
+            | Refusal::Damaged { .. }
             | Refusal::WrongStage { .. }
             | Refusal::WrongGroupStatus { .. }
             | Refusal::KvConflict { .. } => Some(Self::Skipped),

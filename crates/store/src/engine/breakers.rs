@@ -83,6 +83,7 @@ impl<T: Tables> Engine<T> {
         let after = breaker.stance(policy, now);
         // A new one is kept even if nothing has changed yet: permits of its first epoch are out.
         if is_new || old != *breaker {
+            self.touched += 1;
             self.breakers.changed.insert(at.clone());
         }
         if let Some(until) = ends(after).filter(|_| before != after) {

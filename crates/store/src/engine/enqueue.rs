@@ -6,7 +6,7 @@ use super::tables::{Incoming, Kept, KeyRow, Live, QueueRow, Tables, unless_damag
 use redrive_core::audit::AuditEntry;
 use redrive_core::breaker::{BreakerKey, BreakerPolicy};
 use redrive_core::dead_letter::Actor;
-use redrive_core::error::{Error, Outcome, Refusal};
+use redrive_core::error::{Outcome, Refusal};
 use redrive_core::ids::{MessageId, QueueName};
 use redrive_core::lifecycle::{Command, Phase, State};
 use redrive_core::limits;
@@ -15,7 +15,7 @@ use redrive_core::metrics::Event;
 use redrive_core::policy::QueuePolicy;
 use redrive_core::store::{Each, Enqueued, Purged};
 use redrive_core::time::Time;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Refuses a batch that one commit should not carry.
@@ -38,19 +38,7 @@ impl<T: Tables> Engine<T> {
         batch: Vec<Result<Incoming<T::Body>, Refusal>>,
         now: Time,
     ) -> Outcome<Each<Enqueued>> {
-        let mut results = Vec::with_capacity(batch.len());
-        for entry in batch {
-            let result = match entry {
-                Ok(incoming) => self.enqueue_one(incoming, now),
-                Err(refusal) => Err(refusal.into()),
-            };
-            results.push(match result {
-                Ok(enqueued) => Ok(enqueued),
-                Err(Error::Refused(refusal)) => Err(refusal),
-                Err(Error::Store(error)) => return Err(error.into()),
-            });
-        }
-        Ok(results)
+        self.each(batch, |engine, entry| engine.enqueue_one(entry?, now))
     }
 
     fn enqueue_one(&mut self, incoming: Incoming<T::Body>, now: Time) -> Outcome<Enqueued> {
@@ -61,6 +49,7 @@ impl<T: Tables> Engine<T> {
         }
         if let Some(reply_to) = &new.reply_to {
             self.check_reply_to(&new.queue, reply_to)?;
+            self.check_room_for_both(&new.queue, reply_to)?;
         }
         if let Some(row) = self.queues()?.get(&new.queue) {
             check_room(&new.queue, row, incoming.size)?;
@@ -145,6 +134,7 @@ impl<T: Tables> Engine<T> {
         self.check_queue(name, policy)?;
         self.queues()?
             .insert(name.clone(), QueueRow { policy: Arc::new(policy.clone()), ..QueueRow::default() });
+        self.touched += 1;
         self.queue_whole(name)?;
         Ok(())
     }
@@ -193,8 +183,7 @@ impl<T: Tables> Engine<T> {
         }
         check_drawers(queues, name, policy)?;
         if queues.len() >= limits::QUEUES_MAX {
-            let why = format!("there are {} already; a name per message is a mistake", limits::QUEUES_MAX);
-            return Err(Refusal::invalid("queue", why).into());
+            return Err(too_many_queues().into());
         }
         Ok(())
     }
@@ -213,6 +202,18 @@ impl<T: Tables> Engine<T> {
         if plain.drawers(reply_to).contains(queue) && !self.queues()?.contains_key(reply_to) {
             let why = format!("{queue} is its drawer; name another queue for replies");
             return Err(Refusal::invalid("reply_to", why).into());
+        }
+        Ok(())
+    }
+
+    /// Refuses a message whose queue and place for replies are both new where there is room for one more: it would be
+    /// refused after the first was made.
+    fn check_room_for_both(&mut self, queue: &QueueName, reply_to: &QueueName) -> Outcome<()> {
+        let queues = self.queues()?;
+        let new = [queue, reply_to].into_iter().collect::<BTreeSet<_>>();
+        let missing = new.into_iter().filter(|name| !queues.contains_key(*name)).count();
+        if queues.len() + missing > limits::QUEUES_MAX {
+            return Err(too_many_queues().into());
         }
         Ok(())
     }
@@ -265,15 +266,7 @@ impl<T: Tables> Engine<T> {
     pub(crate) fn cancel(&mut self, ids: &[MessageId], actor: &Actor, now: Time) -> Outcome<Each<MessageId>> {
         actor.check()?;
         check_batch(ids.len(), 0)?;
-        let mut results = Vec::with_capacity(ids.len());
-        for id in ids {
-            results.push(match self.cancel_one(*id, actor, now) {
-                Ok(()) => Ok(*id),
-                Err(Error::Refused(refusal)) => Err(refusal),
-                Err(Error::Store(error)) => return Err(error.into()),
-            });
-        }
-        Ok(results)
+        self.each(ids.to_vec(), |engine, id| engine.cancel_one(id, actor, now).map(|()| id))
     }
 
     fn cancel_one(&mut self, id: MessageId, actor: &Actor, now: Time) -> Outcome<()> {
@@ -294,28 +287,37 @@ impl<T: Tables> Engine<T> {
     pub(crate) fn purge(&mut self, name: &QueueName, actor: &Actor, now: Time) -> Outcome<Purged> {
         actor.check()?;
         let policy = self.queue(name)?.policy.clone();
+        // Others wait for this commit: it looks at one page of messages, whichever queue they are of, and the next
+        // call goes on behind it.
+        let begun = self.purging.take().filter(|begun| begun.goes_on(name, now));
+        let after = begun.map(|begun| begun.to);
+        let page = self.tables.live_after(after, limits::REAP_MAX)?;
+        let last = page.last().map(|(id, _)| *id).filter(|_| page.len() >= limits::REAP_MAX);
         let mut purged = 0;
-        let mut after = None;
-        let mut more = false;
-        loop {
-            let page = self.tables.live_after(after, limits::REAP_MAX)?;
-            let Some(last) = page.last() else { break };
-            after = Some(last.slip.id);
-            let of_queue = page.into_iter().filter(|live| live.slip.queue == *name);
-            for live in of_queue.filter(|l| l.life.lease().is_none() && l.life.generation == 1) {
-                if purged >= limits::REAP_MAX as u64 {
-                    more = true;
-                    break;
-                }
-                self.change(live, &Command::Purge, Along::NONE, &policy, now)?;
-                purged += 1;
-            }
-            if more {
-                break;
-            }
+        let of_queue = page.into_iter().filter_map(|(_, live)| live.ok()).filter(|l| l.slip.queue == *name);
+        for live in of_queue.filter(|l| l.life.lease().is_none() && l.life.generation == 1) {
+            self.change(live, &Command::Purge, Along::NONE, &policy, now)?;
+            purged += 1;
         }
-        self.record(AuditEntry::new(now, actor, "purge", name, purged))?;
-        Ok(Purged { purged, more })
+        self.purging = last.map(|to| Purging { queue: name.clone(), to, at: now });
+        if purged > 0 || after.is_none() {
+            self.record(AuditEntry::new(now, actor, "purge", name, purged))?;
+        }
+        Ok(Purged { purged, more: last.is_some() })
+    }
+}
+
+/// How far a purge has come that its caller has not finished.
+pub(super) struct Purging {
+    queue: QueueName,
+    to: MessageId,
+    at: Time,
+}
+
+impl Purging {
+    /// Whether a call goes on with it. One that came late, or for another queue, begins anew.
+    fn goes_on(&self, queue: &QueueName, now: Time) -> bool {
+        self.queue == *queue && now.since(self.at) <= limits::PURGE_PAUSE_MAX
     }
 }
 
@@ -328,6 +330,11 @@ fn breaker_value<T: Tables>(policy: &QueuePolicy, new: &NewMessage, body: &T::Bo
         }
         Some(BreakerKey::Queue | BreakerKey::Kind) | None => Ok(None),
     }
+}
+
+fn too_many_queues() -> Refusal {
+    let why = format!("there may be {} and no more; a name per message is a mistake", limits::QUEUES_MAX);
+    Refusal::invalid("queue", why)
 }
 
 /// Refuses a policy whose letters would lie among work.
@@ -366,5 +373,37 @@ fn check_room(queue: &QueueName, row: &QueueRow, size: u64) -> Result<(), Refusa
         (Some(allowed), _) if held >= allowed => Err(full("max_messages", allowed, held)),
         (_, Some(allowed)) if bytes.saturating_add(size) > allowed => Err(full("max_bytes", allowed, bytes)),
         (_, _) => Ok(()),
+    }
+}
+
+#[cfg(all(test, feature = "memory"))]
+mod tests {
+    use super::*;
+    use crate::memory::MemoryStore;
+    use crate::verbs::{Access as _, Load};
+    use redrive_core::message::Payload;
+
+    fn incoming<T: Tables>(_: &Engine<T>, mut new: NewMessage) -> Incoming<T::Body> {
+        let body = T::pack(&mut new);
+        Incoming { new, body_hash: None, size: 0, body }
+    }
+
+    #[tokio::test]
+    async fn a_refused_entry_at_the_limit_of_queues_leaves_no_queue_behind() {
+        let store = MemoryStore::new();
+        let answer = store.0.write(Load::GROWS, |engine, now| {
+            for n in 1..limits::QUEUES_MAX {
+                engine.queues()?.insert(format!("q{n}").parse().unwrap(), QueueRow::default());
+            }
+            let id = MessageId::new(1, [0; 10]);
+            let new = NewMessage::new(id, "questions".parse().unwrap(), Payload::default());
+            let asking = NewMessage { reply_to: Some("answers".parse().unwrap()), ..new };
+            let batch = vec![Ok(incoming(engine, asking))];
+            let refused = engine.enqueue(batch, now)?.remove(0);
+            Ok((refused, engine.queues()?.len()))
+        });
+        let (refused, queues) = answer.await.unwrap();
+        assert!(matches!(refused, Err(Refusal::Invalid { .. })), "{refused:?}");
+        assert_eq!(queues, limits::QUEUES_MAX - 1, "none was made");
     }
 }

@@ -66,18 +66,24 @@ fn latest(tables: &dyn Reads, leaves: &[LeafId]) -> Kept<Vec<GroupSample>> {
     deaths.truncate(limits::GROUP_LETTERS_READ);
     let mut samples = Vec::with_capacity(deaths.len());
     for death in deaths {
-        let Some(letter) = tables.letters_after(death - 1, death, 1)?.pop() else { continue };
+        let Some((_, letter)) = tables.letters_at(&[death])?.pop() else { continue };
+        let Some(letter) = unless_damaged(letter)? else { continue };
         if letter.file.status == Status::Purged {
             continue;
         }
-        let failures = unless_damaged(tables.failures(&letter.slip))?.unwrap_or_default();
+        let said = match unless_damaged(tables.failures(&letter.slip))? {
+            Some(failures) => {
+                failures.last().map(|failure| failure.error.message.clone()).unwrap_or_default()
+            }
+            None => "its failures are damaged and cannot be shown".to_owned(),
+        };
         samples.push(GroupSample {
             id: letter.slip.id,
             queue: letter.slip.queue,
             kind: letter.slip.kind,
             status: letter.file.status,
             dead_at: letter.file.dead_at,
-            message: failures.last().map(|failure| failure.error.message.clone()).unwrap_or_default(),
+            message: said,
         });
     }
     Ok(samples)
@@ -90,7 +96,7 @@ pub(crate) fn markers(tables: &dyn Reads, page: &PageRequest) -> Outcome<Page<Ma
     let more = items.len() > page.limit();
     items.truncate(page.limit());
     let next = items.last().filter(|_| more).map(|marker| Cursor::after("k", marker.n));
-    Ok(Page { items, next })
+    Ok(Page { next, ..Page::last(items) })
 }
 
 /// Compares the rows of groups with the sums of their leaves (I15).

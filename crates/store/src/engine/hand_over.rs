@@ -1,7 +1,6 @@
 //! Letters that leave for another store. Only removes: whoever asks has put them there first.
 
 use super::Engine;
-use super::letters::each;
 use super::tables::Tables;
 use redrive_core::audit::AuditEntry;
 use redrive_core::dead_letter::Actor;
@@ -20,12 +19,12 @@ impl<T: Tables> Engine<T> {
     ) -> Outcome<Each<MessageId>> {
         super::enqueue::check_batch(batch.len(), 0)?;
         actor.check()?;
-        each(batch, |HandOver { id, version }| {
-            let letter = self.letter_of(id)?;
+        self.each(batch, |engine, HandOver { id, version }| {
+            let letter = engine.letter_of(id)?;
             letter.file.may_leave(id, version, now)?;
             // The message is not over: its key goes on saying that it is dead.
-            self.take_out_letter(&letter, "hand_over", now)?;
-            self.record(AuditEntry::new(now, actor, "hand over", id, 1))?;
+            engine.take_out_letter(&letter, "hand_over", now)?;
+            engine.record(AuditEntry::new(now, actor, "hand over", id, 1))?;
             Ok(id)
         })
     }

@@ -92,8 +92,9 @@ struct HotQueue {
     levels: [Level; 5],
     /// Suspects that could be leased.
     suspects: [BTreeMap<Place, MessageId>; 5],
-    /// Waiting messages with a deadline that could be leased: by deadline, then level, then sequence.
-    deadlines: BTreeMap<(Time, usize, u64), Urgent>,
+    /// Messages with a deadline that could be leased, and among them the suspects.
+    dated: Dated,
+    dated_suspects: Dated,
     keys: HashMap<String, Key>,
     /// What the queue's breakers go by, if it has any.
     breaker: Option<BreakerKey>,
@@ -102,11 +103,36 @@ struct HotQueue {
     behind: HashMap<String, u64>,
 }
 
-#[derive(Debug)]
-struct Urgent {
-    id: MessageId,
-    ready_at: Time,
-    suspect: bool,
+/// What a message with a deadline goes by: deadline, then level, then sequence.
+type Urgency = (Time, usize, u64);
+
+/// Messages with a deadline. Those that wait out a backoff stand apart, so that a look for the most urgent one never
+/// passes them by.
+#[derive(Debug, Default)]
+struct Dated {
+    ready: BTreeMap<Urgency, MessageId>,
+    /// By when they are ready, then sequence.
+    coming: BTreeMap<Place, (Urgency, MessageId)>,
+}
+
+impl Dated {
+    fn put(&mut self, place: Place, urgency: Urgency, id: MessageId) {
+        self.coming.insert(place, (urgency, id));
+    }
+
+    fn take(&mut self, place: Place, urgency: Urgency) {
+        self.coming.remove(&place);
+        self.ready.remove(&urgency);
+    }
+
+    /// The most urgent of those that are ready by now.
+    fn first(&mut self, now: Time) -> Option<(Urgency, MessageId)> {
+        while let Some(entry) = self.coming.first_entry().filter(|entry| entry.key().0 <= now) {
+            let (urgency, id) = entry.remove();
+            self.ready.insert(urgency, id);
+        }
+        self.ready.first_key_value().map(|(urgency, id)| (*urgency, *id))
+    }
 }
 
 /// What is next in a level, or by its deadline.
@@ -153,18 +179,21 @@ impl HotQueue {
         &mut self.level(m.priority).waiting
     }
 
+    fn dated(&mut self, m: &Parked) -> &mut Dated {
+        if m.suspect { &mut self.dated_suspects } else { &mut self.dated }
+    }
+
     /// The last layer: where leasing looks.
     fn put(&mut self, seq: u64, m: &Parked) {
         self.places(m).insert((m.ready_at, seq), m.id);
         if let Some(deadline) = m.deadline {
-            let urgent = Urgent { id: m.id, ready_at: m.ready_at, suspect: m.suspect };
-            self.deadlines.insert((deadline, m.priority.level(), seq), urgent);
+            self.dated(m).put((m.ready_at, seq), (deadline, m.priority.level(), seq), m.id);
         }
     }
 
     fn take(&mut self, seq: u64, m: &Parked) -> bool {
         if let Some(deadline) = m.deadline {
-            self.deadlines.remove(&(deadline, m.priority.level(), seq));
+            self.dated(m).take((m.ready_at, seq), (deadline, m.priority.level(), seq));
         }
         self.places(m).remove(&(m.ready_at, seq)).is_some()
     }
@@ -420,14 +449,16 @@ impl Hot {
 
     /// The ready message with the earliest deadline: its deadline, level and sequence.
     pub(crate) fn urgent(
-        &self,
+        &mut self,
         queue: &QueueName,
         suspects: bool,
         now: Time,
     ) -> Option<((Time, usize, u64), Next)> {
-        let queue = self.queues.get(queue)?;
-        let mut ready = queue.deadlines.iter().filter(|(_, u)| u.ready_at <= now && (suspects || !u.suspect));
-        ready.next().map(|(place, u)| (*place, Next { id: u.id, suspect: u.suspect }))
+        let queue = self.queues.get_mut(queue)?;
+        let ordinary = queue.dated.first(now).map(|(urgency, id)| (urgency, Next { id, suspect: false }));
+        let suspect = queue.dated_suspects.first(now).filter(|_| suspects);
+        let suspect = suspect.map(|(urgency, id)| (urgency, Next { id, suspect: true }));
+        ordinary.into_iter().chain(suspect).min_by_key(|(urgency, _)| *urgency)
     }
 
     /// The ready suspect that has waited longest.
@@ -494,5 +525,27 @@ impl Hot {
         }
         queue.show(slip.seq, &m);
         self.entries += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_for_the_most_urgent_passes_by_nobody_who_waits_out_a_backoff() {
+        let mut dated = Dated::default();
+        let at = Time::from_millis;
+        let id = |n: u64| MessageId::new(n, [0; 10]);
+        for n in 1..=1_000 {
+            dated.put((at(500), n), (at(600), 2, n), id(n));
+        }
+        dated.put((at(10), 2_000), (at(900), 2, 2_000), id(2_000));
+        assert_eq!(dated.first(at(5)), None);
+        assert_eq!(dated.first(at(20)), Some(((at(900), 2, 2_000), id(2_000))), "the only one that is ready");
+        assert_eq!((dated.ready.len(), dated.coming.len()), (1, 1_000), "the others were not touched");
+        assert_eq!(dated.first(at(500)).map(|(urgency, _)| urgency), Some((at(600), 2, 1)));
+        dated.take((at(500), 1), (at(600), 2, 1));
+        assert_eq!(dated.first(at(500)).map(|(urgency, _)| urgency), Some((at(600), 2, 2)));
     }
 }

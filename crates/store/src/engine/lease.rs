@@ -4,7 +4,7 @@
 use super::Engine;
 use super::hot::{Hot, Next, Refill};
 use super::settle::Along;
-use super::tables::{Kept, Live, Tables};
+use super::tables::{Kept, Live, Tables, unless_damaged};
 use redrive_core::error::{Outcome, Refusal};
 use redrive_core::failure::Analysed;
 use redrive_core::ids::{LeaseToken, MessageId, QueueName};
@@ -72,8 +72,9 @@ impl<T: Tables> Engine<T> {
                 }
             };
             let Some(Next { id, suspect }) = next else { break };
-            let Some(live) = self.tables.live(id)? else {
-                // The index is ahead of the tables: build it again rather than hand out what is not there.
+            let Some(live) = unless_damaged(self.tables.live(id))?.flatten() else {
+                // The index is ahead of the tables, or the row was damaged since: build it again rather than hand out
+                // what is not there.
                 self.hot = None;
                 continue;
             };
@@ -127,7 +128,7 @@ impl<T: Tables> Engine<T> {
     pub(super) fn reap_messages(&mut self, limit: usize, now: Time) -> Outcome<(u64, u64)> {
         let mut lost = 0;
         for id in self.hot()?.run_out(now, limit) {
-            let Some(live) = self.tables.live(id)? else { continue };
+            let Some(live) = self.indexed(id)? else { continue };
             let policy = self.queue(&live.slip.queue)?.policy.clone();
             let Some(lease) = live.life.lease() else { continue };
             let failure = Analysed::lease_lost(now.since(lease.granted_at));
@@ -138,11 +139,20 @@ impl<T: Tables> Engine<T> {
         }
         let mut timed_out = 0;
         for id in self.hot()?.overdue(now, limit) {
-            let Some(live) = self.tables.live(id)? else { continue };
+            let Some(live) = self.indexed(id)? else { continue };
             self.time_out(live, now)?;
             timed_out += 1;
         }
         Ok((lost, timed_out))
+    }
+
+    /// A message that the index knows. One whose row is damaged is not touched: the index is built again without it.
+    fn indexed(&mut self, id: MessageId) -> Kept<Option<Live>> {
+        let live = unless_damaged(self.tables.live(id))?;
+        if live.is_none() {
+            self.hot = None;
+        }
+        Ok(live.flatten())
     }
 
     fn time_out(&mut self, live: Live, now: Time) -> Outcome<()> {
@@ -167,9 +177,10 @@ impl<T: Tables> Engine<T> {
         let mut after = None;
         loop {
             let page = self.tables.live_after(after, REFILL_ROWS)?;
-            let Some(last) = page.last() else { break };
-            after = Some(last.slip.id);
-            for live in &page {
+            let Some((last, _)) = page.last() else { break };
+            after = Some(*last);
+            // A message whose row is damaged is handed to nobody; `doctor` names it.
+            for live in page.iter().filter_map(|(_, live)| live.as_ref().ok()) {
                 hot.add(&live.slip, &live.life);
             }
         }
@@ -191,7 +202,7 @@ impl<T: Tables> Engine<T> {
 
     fn refill_level(&mut self, refill: &Refill) -> Kept<()> {
         let page = self.tables.live_from(refill.from, REFILL_ROWS)?;
-        let rest = if page.len() < REFILL_ROWS { None } else { page.last().map(|l| next_id(l.slip.id)) };
+        let rest = if page.len() < REFILL_ROWS { None } else { page.last().map(|(id, _)| next_id(*id)) };
         // The boundary moves first, so that what is added now is not turned away as spilled.
         self.hot()?.refilled(refill, rest);
         let of_level = |l: &&Live| {
@@ -200,7 +211,8 @@ impl<T: Tables> Engine<T> {
                 && l.slip.ordering_key.is_none()
                 && !l.life.indicators.is_suspect()
         };
-        for live in page.iter().filter(of_level).filter(|l| l.life.phase == Phase::Waiting) {
+        let whole = page.iter().filter_map(|(_, live)| live.as_ref().ok());
+        for live in whole.filter(of_level).filter(|l| l.life.phase == Phase::Waiting) {
             self.hot()?.add_refilled(&live.slip, &live.life);
         }
         Ok(())
@@ -239,7 +251,7 @@ fn next_id(id: MessageId) -> MessageId {
 /// Asks the scheduler for a level and the index for the message.
 fn pick(
     scheduler: &mut Scheduler,
-    hot: &Hot,
+    hot: &mut Hot,
     queues: &[QueueName],
     suspects: bool,
     now: Time,

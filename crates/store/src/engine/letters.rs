@@ -10,6 +10,7 @@ use redrive_core::dead_letter::{
 };
 use redrive_core::error::{Error, Outcome, Refusal};
 use redrive_core::failure::Failure;
+use redrive_core::filter::Needs;
 use redrive_core::ids::{LeaseToken, MessageId, OperationId};
 use redrive_core::lifecycle::{Command, Final, Life, Phase, State, transition};
 use redrive_core::limits;
@@ -25,27 +26,14 @@ use redrive_core::store::{
 use redrive_core::time::Time;
 use redrive_core::transfer::{self, death_of_import};
 
-/// Turns per-entry outcomes into results; an error of the store ends the batch.
-pub(super) fn each<I, R>(batch: Vec<I>, mut one: impl FnMut(I) -> Outcome<R>) -> Outcome<Each<R>> {
-    let mut results = Vec::with_capacity(batch.len());
-    for entry in batch {
-        results.push(match one(entry) {
-            Ok(result) => Ok(result),
-            Err(Error::Refused(refusal)) => Err(refusal),
-            Err(Error::Store(error)) => return Err(error.into()),
-        });
-    }
-    Ok(results)
-}
-
 impl<T: Tables> Engine<T> {
     /// Acts on single letters, each with its audit row.
     pub(crate) fn act(&mut self, batch: Vec<ActRequest>, now: Time) -> Outcome<Each<LetterState>> {
         super::enqueue::check_batch(batch.len(), 0)?;
-        each(batch, |request| {
-            let letter = self.letter_of(request.id)?;
-            let state = self.act_on(&letter, &request, now)?;
-            self.record_act(&letter.file, &request, now)?;
+        self.each(batch, |engine, request| {
+            let letter = engine.letter_of(request.id)?;
+            let state = engine.act_on(&letter, &request, now)?;
+            engine.record_act(&letter.file, &request, now)?;
             Ok(state)
         })
     }
@@ -251,6 +239,13 @@ impl<T: Tables> Engine<T> {
         Ok(leased)
     }
 
+    /// A letter with everything that belongs to it; the policy of its queue is at hand.
+    pub(crate) fn assemble(&mut self, letter: &Letter, now: Time) -> Kept<DeadLetter> {
+        let policy = self.queues()?.get(&letter.slip.queue).map(|row| row.policy.clone()).unwrap_or_default();
+        let whole = Needs { body: true, failures: true };
+        super::reads::assemble_with(&self.tables, &policy, letter, whole, now)
+    }
+
     /// Takes a consumer's word.
     pub(crate) fn settle_letters(
         &mut self,
@@ -258,7 +253,7 @@ impl<T: Tables> Engine<T> {
         now: Time,
     ) -> Outcome<Each<LetterState>> {
         super::enqueue::check_batch(batch.len(), 0)?;
-        each(batch, |settlement| self.settle_letter(settlement, now))
+        self.each(batch, |engine, settlement| engine.settle_letter(settlement, now))
     }
 
     fn settle_letter(&mut self, settlement: LetterSettlement, now: Time) -> Outcome<LetterState> {
@@ -333,10 +328,10 @@ impl<T: Tables> Engine<T> {
     ) -> Outcome<Each<MessageId>> {
         super::enqueue::check_batch(batch.len(), 0)?;
         actor.check()?;
-        each(batch, |(letter, body)| {
+        self.each(batch, |engine, (letter, body)| {
             let id = letter.id();
-            self.import_one(letter, body, now)?;
-            self.record(AuditEntry::new(now, actor, "import", id, 1))?;
+            engine.import_one(letter, body, now)?;
+            engine.record(AuditEntry::new(now, actor, "import", id, 1))?;
             Ok(id)
         })
     }

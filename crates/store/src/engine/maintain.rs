@@ -2,9 +2,11 @@
 
 use super::Engine;
 use super::tables::{Letter, Tables};
-use redrive_core::dead_letter::{Act, ActRequest, Status};
-use redrive_core::error::{Error, Outcome};
+use redrive_core::audit::AuditEntry;
+use redrive_core::dead_letter::{Act, ActRequest, Actor, Status};
+use redrive_core::error::Outcome;
 use redrive_core::group::LeafKey;
+use redrive_core::group::life::SYSTEM;
 use redrive_core::ids::QueueName;
 use redrive_core::invariants::{Counts, Verification};
 use redrive_core::limits;
@@ -49,11 +51,7 @@ impl<T: Tables> Engine<T> {
             let request = ActRequest::release_to_queue(letter.slip.id);
             let sent_back = match letter.file.released_to(&policy) {
                 // A queue that is full, or other work with its key: then a person has to look.
-                Release::Queue => match self.act_on(&letter, &request, now) {
-                    Ok(_) => true,
-                    Err(Error::Refused(_)) => false,
-                    Err(error @ Error::Store(_)) => return Err(error),
-                },
+                Release::Queue => self.entry(|engine| engine.act_on(&letter, &request, now))?.is_ok(),
                 Release::Review => false,
             };
             if !sent_back {
@@ -66,9 +64,11 @@ impl<T: Tables> Engine<T> {
         Ok(released)
     }
 
-    /// Recounts everything and sets counters right that are wrong; nothing else is ever repaired.
+    /// Sets damaged records aside, recounts everything and sets counters right that are wrong; nothing else is ever
+    /// repaired.
     pub(crate) fn repair(&mut self, deep: bool, now: Time) -> Outcome<Verification> {
         self.flush()?;
+        let aside = self.tables.set_aside(now)?;
         let census = super::reads::verify(&self.tables, &self.audit_key, deep)?;
         self.forget();
         let names: Vec<QueueName> = self.queues()?.keys().cloned().collect();
@@ -76,13 +76,17 @@ impl<T: Tables> Engine<T> {
         for name in names {
             let counted = census.counted(&name);
             let row = self.queue_mut(&name)?;
-            let right = Counts {
+            let mut right = Counts {
                 waiting: counted.waiting,
                 leased: counted.leased,
                 dead: counted.dead,
                 bytes: counted.bytes,
                 ..row.counts
             };
+            if !aside.is_empty() {
+                // What was set aside is in no queue any more: it counts as removed.
+                right.purged += right.missing().max(0);
+            }
             repaired += u64::from(row.counts != right);
             row.counts = right;
         }
@@ -107,8 +111,11 @@ impl<T: Tables> Engine<T> {
             repaired += 1;
         }
         repaired += self.repair_groups()?;
+        for what in &aside {
+            self.record(AuditEntry::new(now, &Actor::new(SYSTEM, SYSTEM), "set aside", what, 1))?;
+        }
         let mut verification = census.verification;
-        verification.repaired = repaired;
+        verification.repaired = repaired + aside.len() as u64;
         Ok(verification)
     }
 }

@@ -172,7 +172,7 @@ impl<T: Tables> Engine<T> {
                 return Ok(Came::Held(text));
             }
         }
-        let refusal = match self.act_for(letter, request, Some(id), now) {
+        let refusal = match self.entry(|engine| engine.act_for(letter, request, Some(id), now))? {
             Ok(state) => {
                 self.group_operated(letter, id, now)?;
                 let (outcome, why) = match (&request.act, state.status) {
@@ -182,8 +182,7 @@ impl<T: Tables> Engine<T> {
                 };
                 return Ok(Came::Of(Fate { outcome, version: Some(state.version), why }));
             }
-            Err(Error::Refused(refusal)) => refusal,
-            Err(Error::Store(error)) => return Err(error.into()),
+            Err(refusal) => refusal,
         };
         Ok(match MemberOutcome::of_refusal(&refusal) {
             Some(outcome) => Came::Of(Fate { outcome, version: None, why: Some(reason(&refusal)) }),
@@ -260,8 +259,8 @@ impl<T: Tables> Engine<T> {
                 ActRequest { id: frozen.member.id, act: act.clone(), actor: actor.clone(), expected_version };
             let ours = |letter: &&Letter| !operation.is_redrive() || letter.file.operation == Some(id);
             let taken = match frozen.letter.as_ref().filter(ours) {
-                Some(letter) => engine.act_for(letter, &request, None, now),
-                None => Err(Refusal::NoSuchLetter { id: frozen.member.id }.into()),
+                Some(letter) => engine.entry(|engine| engine.act_for(letter, &request, None, now))?,
+                None => Err(Refusal::NoSuchLetter { id: frozen.member.id }),
             };
             match taken {
                 Ok(_) => {
@@ -273,8 +272,7 @@ impl<T: Tables> Engine<T> {
                         engine.change_operation(id, |o| o.outcomes.shift(outcome, undone))?;
                     }
                 }
-                Err(Error::Refused(_)) => stays += 1,
-                Err(Error::Store(error)) => return Err(error.into()),
+                Err(_) => stays += 1,
             }
             Ok(ControlFlow::Continue(()))
         })?;

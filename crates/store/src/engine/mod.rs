@@ -34,7 +34,7 @@ use breakers::Breakers;
 use hot::Hot;
 use redrive_core::audit::{self, AuditEntry, AuditKey, AuditRow};
 use redrive_core::dead_letter::Status;
-use redrive_core::error::{Error, Outcome, Refusal, StoreError};
+use redrive_core::error::{Error, Outcome, Refusal, StoreError, StoreErrorKind};
 use redrive_core::group::{LeafCount, LeafKey};
 use redrive_core::ids::{GroupId, OperationId, QueueName};
 use redrive_core::limits;
@@ -43,6 +43,7 @@ use redrive_core::operation::Operation;
 use redrive_core::poison::{Isolation, Standing};
 use redrive_core::scheduler::Scheduler;
 use redrive_core::signature::Tree;
+use redrive_core::store::Each;
 use redrive_core::time::Time;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -69,6 +70,10 @@ pub(crate) struct Engine<T> {
     pub(crate) crowd: Arc<AtomicUsize>,
     /// When an operation last saw somebody wait.
     waited_at: Option<Instant>,
+    /// How often something was changed that is written with the commit; see [`Engine::written`].
+    touched: u64,
+    /// A purge that its caller has not finished.
+    purging: Option<enqueue::Purging>,
     /// Whether this commit may have made work leasable.
     pub(crate) woke: bool,
     /// Audit rows that a deliberate bug keeps out of the commit they belong to; empty otherwise.
@@ -119,9 +124,55 @@ impl<T: Tables> Engine<T> {
             isolation: Isolation::default(),
             crowd: Arc::default(),
             waited_at: None,
+            touched: 0,
+            purging: None,
             woke: false,
             late_audit: Vec::new(),
         }
+    }
+
+    /// How often something was written by this commit, or will be with it. A number to compare, nothing else.
+    pub(crate) fn written(&self) -> u64 {
+        self.touched.wrapping_add(self.tables.writes())
+    }
+
+    /// Runs one entry of a verb. A refusal says that nothing was changed, and here that is held to: what refuses after
+    /// its first write takes the whole commit back, instead of leaving half of itself in it. A record that turns out
+    /// to be damaged before anything was written is refused alone (I46).
+    fn entry<R>(&mut self, one: impl FnOnce(&mut Self) -> Outcome<R>) -> Outcome<Result<R, Refusal>> {
+        let before = self.written();
+        let result = one(self);
+        match self.only_clean_refusals(before, result) {
+            Ok(done) => Ok(Ok(done)),
+            Err(Error::Refused(refusal)) => Ok(Err(refusal)),
+            Err(Error::Store(error)) if error.kind == StoreErrorKind::Damaged && self.written() == before => {
+                Ok(Err(Refusal::Damaged { what: error.text }))
+            }
+            Err(error @ Error::Store(_)) => Err(error),
+        }
+    }
+
+    /// The result, unless it is a refusal of something that has written since: then the commit must not happen.
+    pub(crate) fn only_clean_refusals<R>(&self, before: u64, result: Outcome<R>) -> Outcome<R> {
+        match result {
+            Err(Error::Refused(refusal)) if self.written() != before => {
+                let why = format!(
+                    "the commit was taken back, none of it happened: something was refused after a part of it was \
+                     written ({refusal}); this is a fault in Redrive: report it, and ask again"
+                );
+                Err(StoreError::new(StoreErrorKind::Undone, why).into())
+            }
+            result => result,
+        }
+    }
+
+    /// Runs every entry of a batch; an error of the store ends it.
+    fn each<I, R>(
+        &mut self,
+        batch: Vec<I>,
+        mut one: impl FnMut(&mut Self, I) -> Outcome<R>,
+    ) -> Outcome<Each<R>> {
+        batch.into_iter().map(|entry| self.entry(|engine| one(engine, entry))).collect()
     }
 
     /// Sets how many entries the hot index holds before it spills; tests make it small.
@@ -201,6 +252,7 @@ impl<T: Tables> Engine<T> {
         self.cache = Cache::default();
         self.breakers = Breakers::default();
         self.tree = None;
+        self.purging = None;
         self.tables.forget();
         self.woke = false;
     }
@@ -213,7 +265,7 @@ impl<T: Tables> Engine<T> {
         match &mut self.hot {
             Some(hot) => Ok(hot),
             None => Err(StoreError::new(
-                redrive_core::error::StoreErrorKind::Stopped,
+                StoreErrorKind::Stopped,
                 "the index of ready messages could not be built",
             )),
         }
@@ -242,7 +294,10 @@ impl<T: Tables> Engine<T> {
 
     /// A queue's row for counting; its counts are written with this commit.
     fn queue_mut(&mut self, name: &QueueName) -> Outcome<&mut QueueRow> {
-        self.cache.queues_changed.insert(name.clone());
+        if self.queues()?.contains_key(name) {
+            self.cache.queues_changed.insert(name.clone());
+            self.touched += 1;
+        }
         let row = self.queues()?.get_mut(name);
         row.ok_or_else(|| Error::Refused(Refusal::NoSuchQueue { queue: name.clone() }))
     }
@@ -266,6 +321,7 @@ impl<T: Tables> Engine<T> {
 
     fn count_drawer(&mut self, dlq: &QueueName, status: Status, by: i64) -> Kept<()> {
         self.know_drawers()?;
+        self.touched += 1;
         if status == Status::Quarantined {
             self.cache.quarantined += by;
         }
@@ -278,6 +334,7 @@ impl<T: Tables> Engine<T> {
     }
 
     fn count_leaf(&mut self, key: LeafKey, change: impl FnOnce(&mut LeafCount)) -> Kept<()> {
+        self.touched += 1;
         if !self.cache.leaves.contains_key(&key) {
             let count = self.tables.leaf_count(&key)?;
             self.cache.leaves.insert(key.clone(), count);
@@ -301,6 +358,7 @@ impl<T: Tables> Engine<T> {
         amount: u64,
         now: Time,
     ) -> Kept<()> {
+        self.touched += 1;
         if self.cache.tallies.is_none() {
             self.cache.tallies = Some(Tallies::new(self.tables.tallies()?));
         }
@@ -324,6 +382,7 @@ impl<T: Tables> Engine<T> {
     /// Changes what is known of a group, in this commit.
     fn teach(&mut self, group: GroupId, change: impl FnOnce(&mut Standing)) -> Kept<()> {
         self.standing(group)?;
+        self.touched += 1;
         change(self.cache.standings.entry(group).or_default());
         self.cache.standings_changed.insert(group);
         Ok(())
@@ -345,5 +404,5 @@ impl<T: Tables> Engine<T> {
 }
 
 fn unreachable_cache(what: &str) -> StoreError {
-    StoreError::new(redrive_core::error::StoreErrorKind::Stopped, format!("the cache of {what} is gone"))
+    StoreError::new(StoreErrorKind::Stopped, format!("the cache of {what} is gone"))
 }

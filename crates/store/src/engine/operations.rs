@@ -73,6 +73,7 @@ impl<T: Tables> Engine<T> {
         let result = change(operation);
         if before != *operation {
             self.cache.operations_changed.insert(id);
+            self.touched += 1;
         }
         Ok(result)
     }

@@ -2,10 +2,10 @@
 //! connection that can read; changes nothing.
 
 use super::survey;
-use super::tables::{Kept, KeyRow, Letter, Live, Reads};
+use super::tables::{Kept, KeyRow, Letter, Live, Reads, unless_damaged};
 use redrive_core::audit::{AuditCheck, AuditKey, AuditReport, AuditRow, ORIGIN};
 use redrive_core::dead_letter::{DeadLetter, Status};
-use redrive_core::error::{Outcome, Refusal};
+use redrive_core::error::{Outcome, Refusal, StoreErrorKind};
 use redrive_core::filter::{Filter, Needs};
 use redrive_core::ids::{GroupId, MessageId, OperationId, QueueName};
 use redrive_core::invariants::Census;
@@ -45,36 +45,51 @@ pub(crate) fn messages(tables: &dyn Reads, query: &Query, now: Time) -> Outcome<
     let with_failures = query.filter.needs_failures();
     let mut after = query.page.id("m")?;
     let until = Some(Instant::now() + limits::PAGE_TIME_MAX);
-    let mut items = Vec::new();
+    let (mut items, mut damaged) = (Vec::new(), Vec::new());
     let (mut looked_at, mut bytes) = (0, 0);
+    let open = |live: Live| -> Kept<Message> {
+        let policy = policies.get(&live.slip.queue).cloned().unwrap_or_default();
+        let failures = if with_failures { tables.failures(&live.slip)? } else { Vec::new() };
+        Ok(Message { failures, ..view(tables, &policy, live, now)? })
+    };
     loop {
         let chunk = tables.live_after(after, CHUNK)?;
         let ended = chunk.len() < CHUNK;
         let mut left = chunk.len();
-        for live in chunk {
+        for (id, live) in chunk {
             left -= 1;
             looked_at += 1;
-            let id = live.slip.id;
             after = Some(id);
-            let policy = policies.get(&live.slip.queue).cloned().unwrap_or_default();
-            let failures = if with_failures { tables.failures(&live.slip)? } else { Vec::new() };
-            let mut message = Message { failures, ..view(tables, &policy, live, now)? };
-            if query.filter.matches_message(&message, now) {
+            if let Some(mut message) = or_damaged(live.and_then(open), &mut damaged)?
+                && query.filter.matches_message(&message, now)
+            {
                 message.failures.clear();
                 bytes += message.envelope.size();
                 items.push(message);
             }
+            let shown = items.len() + damaged.len();
             let looked_enough =
-                looked_at >= limits::PAGE_SCAN_MAX || survey::in_vain(looked_at, items.len(), until);
-            let full = items.len() >= limit || bytes >= limits::PAGE_BYTES_MAX || looked_enough;
+                looked_at >= limits::PAGE_SCAN_MAX || survey::in_vain(looked_at, shown, until);
+            let full = shown >= limit || bytes >= limits::PAGE_BYTES_MAX || looked_enough;
             if full {
                 let more = left > 0 || (!ended && !tables.live_after(after, 1)?.is_empty());
-                return Ok(Page { items, next: more.then(|| Cursor::after_id("m", id)) });
+                return Ok(Page { items, next: more.then(|| Cursor::after_id("m", id)), damaged });
             }
         }
         if ended {
-            return Ok(Page::last(items));
+            return Ok(Page { damaged, ..Page::last(items) });
         }
+    }
+}
+
+/// What was read, or nothing where it is damaged; then the page says so.
+pub(super) fn or_damaged<T>(read: Kept<T>, damaged: &mut Vec<String>) -> Kept<Option<T>> {
+    match read {
+        Err(error) if error.kind == StoreErrorKind::Damaged => {
+            damaged.push(error.text);
+            Ok(None)
+        }
+        read => read.map(Some),
     }
 }
 
@@ -134,13 +149,8 @@ pub(crate) fn queue(tables: &dyn Reads, name: &QueueName, now: Time) -> Outcome<
     found.ok_or_else(|| Refusal::NoSuchQueue { queue: name.clone() }.into())
 }
 
-/// A letter with everything that belongs to it. While it is retried, the message part is the live message's.
-pub(crate) fn assemble(tables: &dyn Reads, letter: &Letter, now: Time) -> Kept<DeadLetter> {
-    let policy = tables.queues()?.remove(&letter.slip.queue).unwrap_or_default().policy;
-    assemble_with(tables, &policy, letter, Needs { body: true, failures: true }, now)
-}
-
-/// A letter with no more of its body and failures than is needed; what is not stays empty.
+/// A letter with no more of its body and failures than is needed; what is not stays empty. While it is retried, the
+/// message part is the live message's.
 pub(super) fn assemble_with(
     tables: &dyn Reads,
     policy: &QueuePolicy,
@@ -199,7 +209,8 @@ pub(super) fn with_present_groups(tables: &dyn Reads, filter: &Filter) -> Kept<F
 /// One letter.
 pub(crate) fn letter(tables: &dyn Reads, id: MessageId, now: Time) -> Outcome<DeadLetter> {
     let letter = tables.letter(id)?.ok_or(Refusal::NoSuchLetter { id })?;
-    Ok(assemble(tables, &letter, now)?)
+    let policy = policies(tables)?.remove(&letter.slip.queue).unwrap_or_default();
+    Ok(assemble_with(tables, &policy, &letter, Needs { body: true, failures: true }, now)?)
 }
 
 /// Every content a letter had.
@@ -261,7 +272,7 @@ fn page_of<R>(mut rows: Vec<(u64, R)>, list: &str, limit: usize) -> Page<R> {
     let more = rows.len() > limit;
     rows.truncate(limit);
     let next = rows.last().filter(|_| more).map(|(position, _)| Cursor::after(list, *position));
-    Page { items: rows.into_iter().map(|(_, row)| row).collect(), next }
+    Page { next, ..Page::last(rows.into_iter().map(|(_, row)| row).collect()) }
 }
 
 /// Operations, latest first.
@@ -316,18 +327,26 @@ pub(crate) fn verify(tables: &dyn Reads, key: &AuditKey, deep: bool) -> Outcome<
     let mut after = None;
     loop {
         let page = tables.live_after(after, CHUNK)?;
-        let Some(last) = page.last() else { break };
-        after = Some(last.slip.id);
-        for live in page {
-            census.message(&live.slip, &live.life);
+        let Some((last, _)) = page.last() else { break };
+        after = Some(*last);
+        for (id, live) in page {
+            match unless_damaged(live)? {
+                Some(live) => census.message(&live.slip, &live.life),
+                None => census.damaged(format!("the record of message {id} is not what was written")),
+            }
         }
     }
     let mut after = 0;
     loop {
         let page = tables.letters_after(after, u64::MAX, CHUNK)?;
-        let Some(last) = page.last() else { break };
-        after = last.death;
-        for letter in page {
+        let Some((last, _)) = page.last() else { break };
+        after = *last;
+        for (death, letter) in page {
+            let Some(letter) = unless_damaged(letter)? else {
+                let what = format!("the record of the dead letter of death {death} is not what was written");
+                census.damaged(what);
+                continue;
+            };
             census.letter(&letter.slip, &letter.file);
             if letter.file.body_hash.is_some() {
                 census.lineage(letter.slip.id, &letter.file, &tables.revision_numbers(&letter.slip)?);

@@ -3,11 +3,11 @@
 
 use super::Engine;
 use super::replies::Answer;
-use super::tables::{Kept, Letter, Live, Tables};
+use super::tables::{Kept, Letter, Live, Tables, unless_damaged};
 use crate::faults::{self, Fault};
 use redrive_core::breaker::Signal;
 use redrive_core::dead_letter::{File, Status};
-use redrive_core::error::{Error, Outcome, Refusal};
+use redrive_core::error::{Outcome, Refusal};
 use redrive_core::failure::{Analysed, Reason, displaced_by};
 use redrive_core::group::LeafKey;
 use redrive_core::ids::{MessageId, Secret};
@@ -72,15 +72,7 @@ pub(super) struct Changed {
 impl<T: Tables> Engine<T> {
     /// Takes the outcome of deliveries, entry by entry.
     pub(crate) fn settle(&mut self, batch: Vec<Said<T::Payload>>, now: Time) -> Outcome<Each<Settled>> {
-        let mut results = Vec::with_capacity(batch.len());
-        for said in batch {
-            results.push(match self.settle_one(said, now) {
-                Ok(settled) => Ok(settled),
-                Err(Error::Refused(refusal)) => Err(refusal),
-                Err(Error::Store(error)) => return Err(error.into()),
-            });
-        }
-        Ok(results)
+        self.each(batch, |engine, said| engine.settle_one(said, now))
     }
 
     fn settle_one(&mut self, said: Said<T::Payload>, now: Time) -> Outcome<Settled> {
@@ -300,7 +292,7 @@ impl<T: Tables> Engine<T> {
         now: Time,
     ) -> Outcome<()> {
         self.tables.drop_live(slip)?;
-        let previous = if life.generation > 1 { self.tables.letter(slip.id)? } else { None };
+        let previous = if life.generation > 1 { self.previous_letter(slip.id, now)? } else { None };
         let file = File::of_death(
             slip.clone(),
             life,
@@ -339,6 +331,15 @@ impl<T: Tables> Engine<T> {
         self.woke = true;
         self.tables.add_letter(&letter)?;
         Ok(())
+    }
+
+    /// The letter of a message that dies again. One that is damaged makes way for the new one: what is left of it is
+    /// kept aside, and `doctor` sets the counters right that it was in.
+    fn previous_letter(&mut self, id: MessageId, now: Time) -> Kept<Option<Letter>> {
+        match unless_damaged(self.tables.letter(id))? {
+            Some(letter) => Ok(letter),
+            None => self.tables.set_letter_aside(id, now).map(|()| None),
+        }
     }
 
     /// A message is over: its rows go, its key remembers how.
@@ -388,7 +389,8 @@ impl<T: Tables> Engine<T> {
         by: &str,
         now: Time,
     ) -> Outcome<()> {
-        let Some(old) = self.tables.letter(slip.id)? else {
+        // A damaged letter stays as it is, for `doctor` to name: the work is done.
+        let Some(old) = unless_damaged(self.tables.letter(slip.id))?.flatten() else {
             return self.move_count(slip, Some(was), &life.phase);
         };
         let policy = self.queue(&old.slip.queue)?.policy.clone();

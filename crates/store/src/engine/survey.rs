@@ -3,7 +3,7 @@
 //! decides unless the tables know the answer exactly. Every look at a list is bounded in rows and in time.
 
 use super::Engine;
-use super::reads::{Policies, assemble_with, policies, with_present_groups};
+use super::reads::{Policies, assemble_with, or_damaged, policies, with_present_groups};
 use super::tables::{Ask, Candidates, Frozen, Kept, Letter, Reads, Tables, unless_damaged};
 use redrive_core::dead_letter::{DeadLetter, Status};
 use redrive_core::error::Outcome;
@@ -47,18 +47,32 @@ impl<'a> Desk<'a> {
     fn matches(&self, filter: &Filter, letter: &Letter) -> Kept<bool> {
         Ok(filter.matches_letter(&self.open(letter, self.needs)?, self.now))
     }
+
+    /// The whole letter, if the filter matches; `exact` says that it is known to.
+    fn open_match(&self, filter: &Filter, letter: &Letter, exact: bool) -> Kept<Option<DeadLetter>> {
+        let wanted = exact || self.matches(filter, letter)?;
+        if wanted { self.open(letter, WHOLE).map(Some) } else { Ok(None) }
+    }
 }
 
 /// Letters that match, latest death first. The page ends early, with a cursor, when as much was looked at as one
 /// page may.
 pub(crate) fn letters(tables: &dyn Reads, query: &Query, now: Time) -> Outcome<Page<DeadLetter>> {
-    let until = Some(Instant::now() + limits::PAGE_TIME_MAX);
+    letters_until(tables, query, Instant::now() + limits::PAGE_TIME_MAX, now)
+}
+
+/// The same with the instant at which a look in vain ends.
+fn letters_until(tables: &dyn Reads, query: &Query, until: Instant, now: Time) -> Outcome<Page<DeadLetter>> {
+    let until = Some(until);
     let filter = with_present_groups(tables, &query.filter)?;
     let desk = Desk::new(tables, &filter, now)?;
     let limit = query.page.limit();
     let mut before = query.page.position("l")?.unwrap_or(u64::MAX);
-    let (mut items, mut bytes, mut looked_at) = (Vec::new(), 0, 0);
-    let page = |items, next: Option<u64>| Page { items, next: next.map(|death| Cursor::after("l", death)) };
+    let (mut items, mut damaged, mut bytes, mut looked_at) = (Vec::new(), Vec::new(), 0, 0);
+    let page = |items, damaged, next: Option<u64>| {
+        let next = next.map(|death| Cursor::after("l", death));
+        Page { items, next, damaged }
+    };
     loop {
         let ask = Ask {
             filter: &filter,
@@ -66,33 +80,33 @@ pub(crate) fn letters(tables: &dyn Reads, query: &Query, now: Time) -> Outcome<P
             after: 0,
             up_to: before.saturating_sub(1),
             latest_first: true,
-            hits: (limit - items.len() + 1).min(CHUNK),
+            hits: (limit.saturating_sub(items.len() + damaged.len()) + 1).min(CHUNK),
             rows: limits::PAGE_SCAN_MAX.saturating_sub(looked_at).max(1),
             until,
             now,
         };
         let found = tables.candidates(&ask)?;
         looked_at += found.looked_at;
-        for letter in tables.letters_at(&found.deaths)? {
-            if items.len() >= limit || bytes >= limits::PAGE_BYTES_MAX {
-                return Ok(page(items, Some(before)));
+        for (death, letter) in tables.letters_at(&found.deaths)? {
+            if items.len() + damaged.len() >= limit || bytes >= limits::PAGE_BYTES_MAX {
+                return Ok(page(items, damaged, Some(before)));
             }
-            before = letter.death;
-            if found.exact || desk.matches(&filter, &letter)? {
-                let letter = desk.open(&letter, WHOLE)?;
+            before = death;
+            let opened = letter.and_then(|letter| desk.open_match(&filter, &letter, found.exact));
+            if let Some(letter) = or_damaged(opened, &mut damaged)?.flatten() {
                 bytes += letter.message.envelope.size();
                 items.push(letter);
             }
-            if in_vain(looked_at, items.len(), until) && !found.exact {
-                return Ok(page(items, Some(before)));
+            if in_vain(looked_at, items.len() + damaged.len(), until) && !found.exact {
+                return Ok(page(items, damaged, Some(before)));
             }
         }
         if found.ended {
-            return Ok(Page::last(items));
+            return Ok(page(items, damaged, None));
         }
         before = found.reached;
-        if looked_at >= limits::PAGE_SCAN_MAX || in_vain(looked_at, items.len(), until) {
-            return Ok(page(items, Some(before)));
+        if looked_at >= limits::PAGE_SCAN_MAX || in_vain(looked_at, items.len() + damaged.len(), until) {
+            return Ok(page(items, damaged, Some(before)));
         }
     }
 }
@@ -153,8 +167,10 @@ fn each_of(tables: &dyn Reads, mut ask: Ask<'_>, mut show: impl FnMut(&Letter) -
     let desk = Desk::new(tables, ask.filter, ask.now)?;
     loop {
         let found = tables.candidates(&ask)?;
-        for letter in tables.letters_at(&found.deaths)? {
-            if found.exact || desk.matches(ask.filter, &letter)? {
+        for (_, letter) in tables.letters_at(&found.deaths)? {
+            // No operation touches a letter that cannot be read, so it does not count here either; lists name it.
+            let Some(letter) = unless_damaged(letter)? else { continue };
+            if found.exact || unless_damaged(desk.matches(ask.filter, &letter))? == Some(true) {
                 show(&letter)?;
             }
         }
@@ -204,9 +220,10 @@ pub(crate) fn sample(
             now,
         };
         let found = tables.candidates(&ask)?;
-        for letter in tables.letters_at(&found.deaths)? {
-            if shown.len() < count && (found.exact || desk.matches(&filter, &letter)?) {
-                shown.push(desk.open(&letter, WHOLE)?);
+        for (_, letter) in tables.letters_at(&found.deaths)? {
+            if shown.len() < count {
+                let opened = letter.and_then(|letter| desk.open_match(&filter, &letter, found.exact));
+                shown.extend(unless_damaged(opened)?.flatten());
             }
         }
         if found.ended {
@@ -248,8 +265,9 @@ impl<T: Tables> Engine<T> {
         let Candidates { deaths, reached, ended, .. } = self.tables.candidates(&ask)?;
         let mut members = Vec::new();
         let desk = Desk::new(&self.tables, &filter, now)?;
-        for letter in self.tables.letters_at(&deaths)? {
+        for (_, letter) in self.tables.letters_at(&deaths)? {
             // A letter that cannot be read cannot be judged by a filter: it is left for `doctor` to name.
+            let Some(letter) = unless_damaged(letter)? else { continue };
             if unless_damaged(desk.matches(&filter, &letter))? == Some(true) {
                 members.push((letter.death, Member::frozen(letter.slip.id, letter.file.version)));
             }
@@ -258,5 +276,48 @@ impl<T: Tables> Engine<T> {
             self.tables.add_member(id, *death, member)?;
         }
         Ok(Frozen { members: members.len() as u64, frozen_to: reached, exhausted: ended })
+    }
+}
+
+#[cfg(all(test, feature = "memory"))]
+mod tests {
+    use super::*;
+    use crate::memory::MemoryStore;
+    use crate::verbs::Access as _;
+    use redrive_core::failure::Report;
+    use redrive_core::ids::MessageId;
+    use redrive_core::message::{NewMessage, Payload};
+    use redrive_core::store::{LeaseRequest, Settle, Settlement, Work as _};
+
+    const LETTERS: u64 = 700;
+
+    /// No text index, and the time is over before it begins: the look ends after the few letters it always takes.
+    #[tokio::test]
+    async fn a_search_for_what_is_nowhere_stops_when_time_is_up_and_says_where() {
+        let store = MemoryStore::new();
+        let new = |n| NewMessage::new(MessageId::new(n, [0; 10]), "q".parse().unwrap(), Payload::default());
+        store.enqueue((1..=LETTERS).map(new).collect()).await.unwrap();
+        let queues = vec!["q".parse().unwrap()];
+        let lease =
+            LeaseRequest { queues, max: limits::LEASE_BATCH_MAX, lease_for: None, worker: "w".into() };
+        loop {
+            let taken = store.lease(lease.clone()).await.unwrap();
+            if taken.is_empty() {
+                break;
+            }
+            let failed = taken.into_iter().map(|delivery| {
+                let failure = Report { permanent: true, ..Report::default() }.analyse();
+                let what = Settle::Fail { failure: Box::new(failure), said: None };
+                Settlement { token: delivery.token, what }
+            });
+            store.settle(failed.collect()).await.unwrap();
+        }
+        let query = Query { filter: "error:nowhere".parse().unwrap(), ..Query::default() };
+        let over = Instant::now();
+        let page = store.0.read(move |tables, now| letters_until(tables, &query, over, now)).await.unwrap();
+        assert!(page.items.is_empty());
+        let left = page.next.unwrap().position("l").unwrap();
+        let looked_at = LETTERS + 1 - left;
+        assert!((400..=limits::PAGE_MISSES_MIN as u64 + 60).contains(&looked_at), "{looked_at}");
     }
 }

@@ -37,6 +37,9 @@ pub(crate) fn unless_damaged<T>(read: Kept<T>) -> Kept<Option<T>> {
     }
 }
 
+/// Rows by where they lie, each whole or with word of its damage: one bad row is set aside, the others are not.
+pub(crate) type Rows<K, T> = Vec<(K, Kept<T>)>;
+
 /// A live message as it lies in its table.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Live {
@@ -213,9 +216,9 @@ pub(crate) trait Reads {
     fn is_known(&self, id: MessageId) -> Kept<bool>;
     fn live(&self, id: MessageId) -> Kept<Option<Live>>;
     /// Live messages in the order of ids, after this one.
-    fn live_after(&self, after: Option<MessageId>, limit: usize) -> Kept<Vec<Live>>;
+    fn live_after(&self, after: Option<MessageId>, limit: usize) -> Kept<Rows<MessageId, Live>>;
     /// Live messages in the order of ids, from this one on.
-    fn live_from(&self, from: MessageId, limit: usize) -> Kept<Vec<Live>>;
+    fn live_from(&self, from: MessageId, limit: usize) -> Kept<Rows<MessageId, Live>>;
     /// The letters that hold their ordering key.
     fn holding_keys(&self) -> Kept<Vec<Slip>>;
     /// The body of a message as it lies in its table; opening it is the caller's work, not the commit's.
@@ -238,17 +241,18 @@ pub(crate) trait Reads {
     /// may find nothing and still not be at the end.
     fn candidates(&self, ask: &Ask<'_>) -> Kept<Candidates>;
     /// The letters of these deaths, in their order; one that is gone is left out.
-    fn letters_at(&self, deaths: &[u64]) -> Kept<Vec<Letter>>;
+    fn letters_at(&self, deaths: &[u64]) -> Kept<Rows<u64, Letter>>;
     /// Counts the letters that are asked for, if the tables can tell them exactly without opening any; the bounds
     /// on how much is looked at do not hold here. Nothing when every letter must be looked at.
     fn survey(&self, ask: &Ask<'_>) -> Kept<Option<Survey>>;
     /// Letters with a death after this one and up to the bound, oldest first.
-    fn letters_after(&self, death: u64, bound: u64, limit: usize) -> Kept<Vec<Letter>>;
+    fn letters_after(&self, death: u64, bound: u64, limit: usize) -> Kept<Rows<u64, Letter>>;
     /// How far the text index is; nothing where there is none. Lists up to so many letters whose text changed.
     fn text_state(&self, limit: usize) -> Kept<Option<TextState>> {
         let _ = limit;
         Ok(None)
     }
+    /// Letters that a consumer may have. Of these and the two lists below, damaged ones are left out.
     fn leasable_letters(&self, dlq: &QueueName, limit: usize, now: Time) -> Kept<Vec<Letter>>;
     fn quarantine_ended(&self, limit: usize, now: Time) -> Kept<Vec<Letter>>;
     fn retention_ended(&self, limit: usize, now: Time) -> Kept<Vec<Letter>>;
@@ -332,6 +336,21 @@ pub(crate) trait Tables: Reads {
     /// The message as handlers see it, with the body that was taken out; only asked for when its id is known
     /// already or its breaker goes by what is in it.
     fn whole(new: &NewMessage, body: &Self::Body) -> Kept<NewMessage>;
+
+    /// Takes damaged records out of the way, with all that is left of them kept; says what was done, one line each.
+    fn set_aside(&mut self, now: Time) -> Kept<Vec<String>> {
+        let _ = now;
+        Ok(Vec::new())
+    }
+    /// Takes the damaged letter of a message out of the way, if there is one.
+    fn set_letter_aside(&mut self, id: MessageId, now: Time) -> Kept<()> {
+        let _ = (id, now);
+        Ok(())
+    }
+    /// How often something was written, or tried to be; only ever grows.
+    fn writes(&self) -> u64 {
+        0
+    }
 
     /// Forgets what is only in memory: the commit that wrote it did not happen.
     fn forget(&mut self) {}

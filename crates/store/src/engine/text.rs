@@ -16,23 +16,23 @@ pub(crate) fn batch(tables: &dyn Reads, limit: usize) -> Kept<Option<TextBatch>>
     let mut changed = Vec::with_capacity(state.stale.len());
     for (death, n) in &state.stale {
         let letter = tables.letters_at(&[*death])?.pop();
-        let text = letter.map(|letter| text_of(tables, &letter, &policies)).transpose()?;
+        let text = letter.map(|(_, letter)| text_of(tables, letter, &policies)).transpose()?;
         changed.push(((*death, *n), text));
     }
     let fresh = tables.letters_after(state.indexed_to, u64::MAX, limit.saturating_sub(changed.len()))?;
-    let up_to = fresh.last().map_or(state.indexed_to, |letter| letter.death);
-    let text = |letter: &Letter| Ok((letter.death, text_of(tables, letter, &policies)?));
-    let fresh = fresh.iter().map(text).collect::<Kept<_>>()?;
+    let up_to = fresh.last().map_or(state.indexed_to, |(death, _)| *death);
+    let text = |(death, letter): (u64, Kept<Letter>)| Ok((death, text_of(tables, letter, &policies)?));
+    let fresh = fresh.into_iter().map(text).collect::<Kept<_>>()?;
     Ok(Some(TextBatch { state, up_to, fresh, changed }))
 }
 
-fn text_of(tables: &dyn Reads, letter: &Letter, policies: &Policies) -> Kept<String> {
-    let searched = policies.get(&letter.slip.queue).is_some_and(|policy| policy.search_payload);
-    let read = || {
+fn text_of(tables: &dyn Reads, letter: Kept<Letter>, policies: &Policies) -> Kept<String> {
+    let read = |letter: Letter| {
+        let searched = policies.get(&letter.slip.queue).is_some_and(|policy| policy.search_payload);
         let error = tables.failures(&letter.slip)?.pop().map_or_else(ErrorInfo::default, |last| last.error);
         let fits = letter.slip.size <= limits::INDEX_PAYLOAD_BYTES_MAX as u64;
         let body = if searched && fits { Some(tables.envelope(&letter.slip)?) } else { None };
         Ok(document(&error, body.as_ref().map(|envelope| envelope.payload.bytes.as_slice())))
     };
-    Ok(unless_damaged(read())?.unwrap_or_else(unreadable))
+    Ok(unless_damaged(letter.and_then(read))?.unwrap_or_else(unreadable))
 }

@@ -79,7 +79,9 @@ impl Access for Memory {
         F: FnOnce(&mut Engine<Maps>, Time) -> Outcome<R> + Send + 'static,
     {
         let mut engine = self.engine();
+        let before = engine.written();
         let result = verb(&mut engine, self.clock.now());
+        let result = engine.only_clean_refusals(before, result);
         engine.flush()?;
         if std::mem::take(&mut engine.woke) {
             self.bell.notify_waiters();

@@ -2,7 +2,7 @@
 
 use crate::engine::tables::{
     Ask, BreakerAt, Candidates, DrawerCounts, Fate, Frozen, FrozenMember, Heads, Kept, KeyRow, Letter, Live,
-    QueueRow, Reads, Stored, Tables,
+    QueueRow, Reads, Rows, Stored, Tables,
 };
 use redrive_core::audit::{AuditRow, ORIGIN};
 use redrive_core::breaker::Breaker;
@@ -60,6 +60,11 @@ pub(crate) struct Maps {
     kv: BTreeMap<(String, String), KvEntry>,
 }
 
+/// Rows of a map: none of them is ever damaged.
+fn whole<'a, K: Copy + 'a, T: Clone + 'a>(rows: impl Iterator<Item = (&'a K, &'a T)>) -> Rows<K, T> {
+    rows.map(|(at, row)| (*at, Ok(row.clone()))).collect()
+}
+
 fn gone(what: &str) -> StoreError {
     StoreError::new(StoreErrorKind::Damaged, format!("{what} is missing"))
 }
@@ -88,13 +93,13 @@ impl Reads for Maps {
         Ok(self.live.get(&id).cloned())
     }
 
-    fn live_after(&self, after: Option<MessageId>, limit: usize) -> Kept<Vec<Live>> {
+    fn live_after(&self, after: Option<MessageId>, limit: usize) -> Kept<Rows<MessageId, Live>> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        Ok(self.live.range((from, Bound::Unbounded)).take(limit).map(|(_, live)| live.clone()).collect())
+        Ok(whole(self.live.range((from, Bound::Unbounded)).take(limit)))
     }
 
-    fn live_from(&self, from: MessageId, limit: usize) -> Kept<Vec<Live>> {
-        Ok(self.live.range(from..).take(limit).map(|(_, live)| live.clone()).collect())
+    fn live_from(&self, from: MessageId, limit: usize) -> Kept<Rows<MessageId, Live>> {
+        Ok(whole(self.live.range(from..).take(limit)))
     }
 
     fn holding_keys(&self) -> Kept<Vec<Slip>> {
@@ -174,20 +179,20 @@ impl Reads for Maps {
         Ok(found)
     }
 
-    fn letters_at(&self, deaths: &[u64]) -> Kept<Vec<Letter>> {
-        Ok(deaths.iter().filter_map(|death| self.letters.get(death)).cloned().collect())
+    fn letters_at(&self, deaths: &[u64]) -> Kept<Rows<u64, Letter>> {
+        Ok(whole(deaths.iter().filter_map(|death| self.letters.get_key_value(death))))
     }
 
     fn survey(&self, _: &Ask<'_>) -> Kept<Option<Survey>> {
         Ok(None)
     }
 
-    fn letters_after(&self, death: u64, bound: u64, limit: usize) -> Kept<Vec<Letter>> {
+    fn letters_after(&self, death: u64, bound: u64, limit: usize) -> Kept<Rows<u64, Letter>> {
         let range = (Bound::Excluded(death), Bound::Included(bound.max(death)));
         if bound <= death {
             return Ok(Vec::new());
         }
-        Ok(self.letters.range(range).take(limit).map(|(_, l)| l.clone()).collect())
+        Ok(whole(self.letters.range(range).take(limit)))
     }
 
     fn leasable_letters(&self, dlq: &QueueName, limit: usize, now: Time) -> Kept<Vec<Letter>> {

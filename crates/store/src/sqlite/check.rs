@@ -3,7 +3,7 @@
 use super::body::Packed;
 use super::errors::{damaged, kept};
 use super::reads::SqlTables;
-use super::rows::Cell;
+use super::rows::{self, Cell, FAILURE};
 use crate::engine::tables::Kept;
 use redrive_core::breaker::Breaker;
 use redrive_core::group::Facts;
@@ -15,7 +15,8 @@ use redrive_core::time::{Span, Time};
 const ORPHANS: [(&str, &str); 6] = [
     (
         "a payload belongs to nobody: number",
-        "SELECT seq FROM bodies WHERE seq NOT IN (SELECT seq FROM messages UNION ALL SELECT seq FROM letters)",
+        "SELECT seq FROM bodies WHERE seq NOT IN (SELECT seq FROM messages UNION ALL SELECT seq FROM letters \
+         UNION ALL SELECT seq FROM damaged WHERE seq IS NOT NULL)",
     ),
     (
         "a message has no payload: number",
@@ -27,15 +28,30 @@ const ORPHANS: [(&str, &str); 6] = [
     ),
     (
         "a failure belongs to nobody: number",
-        "SELECT DISTINCT seq FROM failures WHERE seq NOT IN (SELECT seq FROM messages UNION ALL SELECT seq FROM letters)",
+        "SELECT DISTINCT seq FROM failures WHERE seq NOT IN (SELECT seq FROM messages UNION ALL SELECT seq FROM letters \
+         UNION ALL SELECT seq FROM damaged WHERE seq IS NOT NULL)",
     ),
     (
         "a revision belongs to nobody: number",
-        "SELECT DISTINCT seq FROM revisions WHERE seq NOT IN (SELECT seq FROM letters)",
+        "SELECT DISTINCT seq FROM revisions WHERE seq NOT IN (SELECT seq FROM letters \
+         UNION ALL SELECT seq FROM damaged WHERE seq IS NOT NULL)",
     ),
     (
         "a failure's stack is missing: number",
         "SELECT seq FROM failures WHERE stack IS NOT NULL AND stack NOT IN (SELECT hash FROM stacks)",
+    ),
+];
+
+/// Columns that decisions go by and no checksum covers, compared with what they follow from.
+const DERIVED: [(&str, &str); 3] = [
+    (
+        "the mark for delayed messages is wrong on message number",
+        "SELECT seq FROM messages WHERE delayed IS NOT (phase = 0 AND ready_at > updated_at)",
+    ),
+    ("the id is damaged of message number", "SELECT seq FROM messages WHERE length(id) IS NOT 16"),
+    (
+        "a stack is counted wrong that is used by message number",
+        "SELECT f.seq FROM failures f JOIN stacks s ON s.hash = f.stack GROUP BY s.hash HAVING count(*) <> s.uses",
     ),
 ];
 
@@ -58,14 +74,20 @@ pub(super) fn check(tables: &SqlTables, deep: bool, verification: &mut Verificat
         ))
     })?;
     for finding in findings {
-        verification.find("I15", finding, false);
+        verification.find("I15", finding, true);
     }
     advice(tables, verification)?;
     if deep {
+        for (what, sql) in DERIVED {
+            for seq in tables.all(sql, &[], |row| row.get::<_, i64>(0))? {
+                verification.find("I46", format!("{what} {seq}"), false);
+            }
+        }
         text(tables, verification)?;
         pages(tables, verification)?;
     }
     let latest: i64 = if deep { -1 } else { 1_000 };
+    failures(tables, latest, verification)?;
     payloads(tables, BODIES, latest, "the payload", verification)?;
     payloads(tables, REVISIONS, latest, "an earlier content", verification)
 }
@@ -93,6 +115,21 @@ fn advice(tables: &SqlTables, verification: &mut Verification) -> Kept<()> {
     for body in tables.all("SELECT id, body FROM group_facts", &[], text)? {
         if serde_json::from_str::<Facts>(&body).is_err() {
             verification.find("I46", "what was counted of a group cannot be read; it starts afresh", false);
+        }
+    }
+    Ok(())
+}
+
+/// Failures and their stacks that are not what was written: all of them when asked to look deep, else the latest.
+fn failures(tables: &SqlTables, limit: i64, verification: &mut Verification) -> Kept<()> {
+    let sql = format!("SELECT {FAILURE} ORDER BY f.seq DESC, f.n DESC LIMIT ?1");
+    let mut statement = kept(tables.connection.prepare(&sql))?;
+    let mut rows = kept(statement.query([limit]))?;
+    while let Some(row) = kept(rows.next())? {
+        if rows::failure(row).is_none() {
+            let (seq, n) = (row.get(0).unwrap_or(-1_i64), row.get(1).unwrap_or(-1_i64));
+            let what = format!("failure {n} of message number {seq} is not what was written");
+            verification.find("I46", what, true);
         }
     }
     Ok(())

@@ -27,6 +27,7 @@ pub(super) fn of(error: &Error) -> StoreError {
             "the operating system refused access: check permissions and that the disk is writable"
         }
         StoreErrorKind::Stopped
+        | StoreErrorKind::Undone
         | StoreErrorKind::Newer
         | StoreErrorKind::Locked
         | StoreErrorKind::Unsupported
@@ -40,6 +41,9 @@ pub(super) fn of(error: &Error) -> StoreError {
 
 /// Something in the file that cannot be as it should.
 pub(super) fn damaged(what: impl std::fmt::Display) -> StoreError {
-    let text = format!("{what}; run `redrive doctor --deep` and restore the last backup if need be");
+    let text = format!(
+        "{what}; `redrive doctor --deep` names all that is damaged, then restore the last backup, or set damaged \
+         records aside with `redrive doctor --repair`"
+    );
     StoreError::new(StoreErrorKind::Damaged, text)
 }

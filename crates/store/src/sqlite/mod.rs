@@ -1,6 +1,7 @@
 //! The embedded store: SQLite with group commit and an in-memory index of what is ready. One writer thread
 //! owns the file; readers have connections of their own. Success means fsynced.
 
+mod aside;
 pub(crate) mod body;
 mod check;
 mod checkpoint;
@@ -14,6 +15,7 @@ mod reserve;
 mod rows;
 mod schema;
 mod search;
+mod sums;
 mod tables;
 mod text;
 mod writer;
@@ -34,20 +36,19 @@ use redrive_core::time::{Clock, Time};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 use writer::{Answer, Job, Place, Shared};
 
 /// The embedded store.
 pub type SqliteStore = EngineStore<Sqlite>;
-
-/// Idle readers kept open.
-const READERS_MAX: usize = 4;
 
 /// What is needed to reach the writer and to read beside it.
 pub struct Sqlite {
     jobs: Option<mpsc::Sender<Job>>,
     thread: Option<std::thread::JoinHandle<()>>,
     readers: Arc<Mutex<Vec<SqlTables>>>,
+    /// A place for every reader there may be: each has a cache of 16 MiB.
+    places: Arc<Semaphore>,
     shared: Arc<Shared>,
     directory: PathBuf,
     clock: Arc<dyn Clock>,
@@ -120,8 +121,13 @@ impl Access for Sqlite {
     {
         let (reply, answered) = oneshot::channel();
         let apply = Box::new(move |engine: &mut Engine<SqlTables>, now: Time| {
+            let before = engine.written();
             let result = verb(engine, now);
+            let result = engine.only_clean_refusals(before, result);
+            let untouched = engine.written() == before;
             let spoils = match &result {
+                // A record that cannot be read is the trouble of whoever asked for it, and of nobody else (I46).
+                Err(Error::Store(error)) if error.kind == StoreErrorKind::Damaged && untouched => None,
                 Err(Error::Store(error)) => Some(error.clone()),
                 Ok(_) | Err(Error::Refused(_)) => None,
             };
@@ -147,17 +153,17 @@ impl Access for Sqlite {
         R: Send + 'static,
         F: FnOnce(&dyn Reads, Time) -> Outcome<R> + Send + 'static,
     {
+        // Who finds no place waits for one; it is given back with the reader, also when nobody waits for the answer.
+        let place = Arc::clone(&self.places).acquire_owned().await.map_err(|_| self.unanswered())?;
         let (readers, directory, now) = (Arc::clone(&self.readers), self.directory.clone(), self.clock.now());
         let work = move || {
+            let _place = place;
             let idle = readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let reader = idle.map_or_else(|| open::reader(&directory), Ok)?;
             kept(reader.connection.execute_batch("BEGIN"))?;
             let result = verb(&reader, now);
             kept(reader.connection.execute_batch("COMMIT"))?;
-            let mut readers = readers.lock().unwrap_or_else(PoisonError::into_inner);
-            if readers.len() < READERS_MAX {
-                readers.push(reader);
-            }
+            readers.lock().unwrap_or_else(PoisonError::into_inner).push(reader);
             result
         };
         let lost =
@@ -200,5 +206,90 @@ impl Access for Sqlite {
         let work = move || open::backup(&directory, Path::new(&target), &key);
         let lost = |_| StoreError::new(StoreErrorKind::Stopped, "the backup panicked");
         Ok(tokio::task::spawn_blocking(work).await.map_err(lost)??)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use redrive_core::dead_letter::Actor;
+    use redrive_core::error::Refusal;
+    use redrive_core::limits;
+    use redrive_core::policy::QueuePolicy;
+    use redrive_core::store::{Store as _, VerifyRequest, Work as _};
+    use std::sync::Condvar;
+
+    fn block<T>(work: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        runtime.unwrap().block_on(work)
+    }
+
+    #[test]
+    fn a_refusal_after_a_write_takes_the_commit_back_and_the_store_goes_on() {
+        let home = tempfile::TempDir::new().unwrap();
+        let (queue, actor) = ("q".parse().unwrap(), Actor::new("ada", "test"));
+        block(async {
+            let store = SqliteStore::open(home.path(), Options::default()).unwrap();
+            let by = actor.clone();
+            let refused = store.0.write(Load::GROWS, move |engine, now| {
+                engine.configure(&"half".parse().unwrap(), QueuePolicy::default(), &by, now)?;
+                Err::<(), Error>(Refusal::invalid("test", "refused too late").into())
+            });
+            let error = refused.await.unwrap_err();
+            let undone =
+                |e: &StoreError| e.kind == StoreErrorKind::Undone && e.text.contains("refused too late");
+            assert!(matches!(&error, Error::Store(e) if undone(e)), "{error}");
+            assert!(store.queues().await.unwrap().is_empty(), "nothing is left of it");
+            store.configure(queue, QueuePolicy::default(), actor).await.unwrap();
+            let v = store.verify(VerifyRequest { deep: true, repair: false }).await.unwrap();
+            assert!(v.is_clean(), "{:?}", v.findings);
+        });
+    }
+
+    #[derive(Default)]
+    struct Gate {
+        running: usize,
+        most: usize,
+        open: bool,
+    }
+
+    #[test]
+    fn there_are_never_more_readers_than_places() {
+        let home = tempfile::TempDir::new().unwrap();
+        let gate = Arc::new((Mutex::new(Gate::default()), Condvar::new()));
+        block(async {
+            let store = Arc::new(SqliteStore::open(home.path(), Options::default()).unwrap());
+            let mut reads = Vec::new();
+            for _ in 0..3 * limits::READERS_MAX {
+                let (store, gate) = (Arc::clone(&store), Arc::clone(&gate));
+                reads.push(tokio::spawn(async move {
+                    let read = store.0.read(move |_, _| {
+                        let mut state = gate.0.lock().unwrap();
+                        state.running += 1;
+                        state.most = state.most.max(state.running);
+                        gate.1.notify_all();
+                        let mut state = gate.1.wait_while(state, |state| !state.open).unwrap();
+                        state.running -= 1;
+                        drop(state);
+                        Ok(())
+                    });
+                    read.await.unwrap();
+                }));
+            }
+            let full = Arc::clone(&gate);
+            let filled = move || {
+                let state = full.0.lock().unwrap();
+                drop(full.1.wait_while(state, |state| state.running < limits::READERS_MAX).unwrap());
+            };
+            tokio::task::spawn_blocking(filled).await.unwrap();
+            assert_eq!(store.0.places.available_permits(), 0);
+            gate.0.lock().unwrap().open = true;
+            gate.1.notify_all();
+            for read in reads {
+                read.await.unwrap();
+            }
+            assert_eq!(gate.0.lock().unwrap().most, limits::READERS_MAX);
+            assert!(store.0.readers.lock().unwrap().len() <= limits::READERS_MAX);
+        });
     }
 }

@@ -10,13 +10,14 @@ use super::writer::{CHECKPOINT_ALWAYS, Shared, Writer};
 use super::{Sqlite, schema};
 use crate::clock::Slewing;
 use crate::engine::Engine;
-use crate::engine::tables::Kept;
+use crate::engine::tables::{Kept, Tables as _};
 use crate::entropy::{Entropy, System};
 use crate::faults::{self, Fault};
 use redrive_core::audit::AuditKey;
 use redrive_core::error::{StoreError, StoreErrorKind};
+use redrive_core::lifecycle::Phase;
 use redrive_core::limits;
-use redrive_core::time::{Clock, Time};
+use redrive_core::time::{Clock, Span, Time};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
@@ -25,7 +26,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 /// The database in a data directory.
 const DATABASE: &str = "redrive.db";
@@ -42,7 +43,7 @@ const SQLITE_FLOOR: i32 = 3_051_003;
 /// Free room beyond the length of the log below which the log is left as it is.
 const ROOM_TO_SETTLE: u64 = 16 * 1024 * 1024;
 /// A lease that lives when its holder is opened again gets at least this long, or its own length.
-const GRACE_MS: i64 = 30_000;
+const GRACE: Span = Span::from_secs(30);
 
 /// How to open a directory.
 #[derive(Clone)]
@@ -128,11 +129,12 @@ pub(super) fn open(directory: &Path, options: Options) -> Kept<Sqlite> {
         (None, Some(slewing)) => Arc::clone(slewing) as Arc<dyn Clock>,
         (None, None) => Arc::new(Slewing::starting_at(persisted)),
     };
+    let mut tables = SqlTables::new(connection);
     if options.grace {
-        give_grace(&connection, clock.now())?;
+        give_grace(&mut tables, clock.now())?;
         lay_out_log(directory)?;
     }
-    start(directory, connection, lock, Started { options, commits, mark, audit_key, clock, slewing })
+    start(directory, tables, lock, Started { options, commits, mark, audit_key, clock, slewing })
 }
 
 /// What has been found out before the writer starts.
@@ -145,15 +147,14 @@ struct Started {
     slewing: Option<Arc<Slewing>>,
 }
 
-fn start(directory: &Path, mut connection: Connection, lock: File, found: Started) -> Kept<Sqlite> {
+fn start(directory: &Path, mut tables: SqlTables, lock: File, found: Started) -> Kept<Sqlite> {
     let log_pages = Arc::new(AtomicI32::new(0));
     let seen = Arc::clone(&log_pages);
-    kept(connection.wal_hook(Some(move |_: &mut rusqlite::hooks::Wal, pages| {
+    kept(tables.connection.wal_hook(Some(move |_: &mut rusqlite::hooks::Wal, pages| {
         seen.store(pages, Ordering::Relaxed);
         Ok(())
     })))?;
-    let mut engine =
-        Engine::new(SqlTables::new(connection), Arc::clone(&found.options.entropy), found.audit_key.clone());
+    let mut engine = Engine::new(tables, Arc::clone(&found.options.entropy), found.audit_key.clone());
     engine.hold_at_most(found.options.hot_entries);
     let reserve = Reserve::at(directory.join(RESERVE));
     let shared = Arc::new(Shared::default());
@@ -182,6 +183,7 @@ fn start(directory: &Path, mut connection: Connection, lock: File, found: Starte
         jobs: Some(jobs),
         thread: Some(thread),
         readers: Arc::new(Mutex::new(Vec::new())),
+        places: Arc::new(Semaphore::new(limits::READERS_MAX)),
         shared,
         directory: directory.to_owned(),
         clock: found.clock,
@@ -312,12 +314,19 @@ fn head(connection: &Connection) -> Kept<(u64, Time)> {
 
 /// Gives every live lease at least thirty seconds, or its own length if that was shorter: its worker could
 /// not reach anybody while the directory was not held.
-fn give_grace(connection: &Connection, now: Time) -> Kept<()> {
-    // The grant moves with its end: the length of a lease stays what it was, however often this is done.
-    let sql = "UPDATE messages SET lease_expires_at = ?1 + min(lease_expires_at - granted_at, ?2), \
-               granted_at = ?1 + min(lease_expires_at - granted_at, ?2) - (lease_expires_at - granted_at) \
-               WHERE phase = 1 AND lease_expires_at < ?1 + min(lease_expires_at - granted_at, ?2)";
-    kept(connection.execute(sql, [now.as_millis(), GRACE_MS])).map(|_| ())
+fn give_grace(tables: &mut SqlTables, now: Time) -> Kept<()> {
+    kept(tables.connection.execute_batch("BEGIN IMMEDIATE"))?;
+    for mut live in tables.leased()? {
+        let Phase::Leased(lease) = &mut live.life.phase else { continue };
+        let length = lease.expires_at.since(lease.granted_at);
+        let until = now.plus(length.min(GRACE));
+        if lease.expires_at < until {
+            // The grant moves with its end: the length of a lease stays what it was, however often this is done.
+            (lease.granted_at, lease.expires_at) = (until.minus(length), until);
+            tables.put_life(&live.slip, &live.life)?;
+        }
+    }
+    kept(tables.connection.execute_batch("COMMIT"))
 }
 
 /// A full disk can keep SQLite from opening its log: what was kept back for that makes room.

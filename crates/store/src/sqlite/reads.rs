@@ -2,10 +2,11 @@
 
 use super::body;
 use super::errors::{damaged, kept};
-use super::rows::{self, Cell, LIFE, SLIP, int, json};
+use super::letter_rows::LETTER;
+use super::rows::{self, Cell, SLIP, int, json};
 use crate::engine::tables::{
     Ask, BreakerAt, Candidates, DrawerCounts, FrozenMember, Heads, Kept, KeyRow, Letter, Live, QueueRow,
-    Reads, Stored, TextState,
+    Reads, Stored, TextState, unless_damaged,
 };
 use redrive_core::audit::AuditRow;
 use redrive_core::breaker::Breaker;
@@ -35,6 +36,8 @@ pub(crate) struct SqlTables {
     /// nobody else writes, so they cannot be stale; a rolled-back commit drops them all. Boxed: the map grows by
     /// moving all it has, and a commit waits for that.
     pub(super) recent: HashMap<MessageId, Box<Live>>,
+    /// Statements that were run to change something.
+    pub(super) writes: std::cell::Cell<u64>,
 }
 
 /// Statements kept ready per connection: all there are.
@@ -43,7 +46,7 @@ const STATEMENTS: usize = 128;
 impl SqlTables {
     pub(super) fn new(connection: Connection) -> Self {
         connection.set_prepared_statement_cache_capacity(STATEMENTS);
-        Self { connection, recent: HashMap::new() }
+        Self { connection, recent: HashMap::new(), writes: std::cell::Cell::new(0) }
     }
 
     pub(super) fn one<T>(
@@ -67,9 +70,37 @@ impl SqlTables {
         kept(rows.collect())
     }
 
-    pub(super) fn all_letters(&self, rest: &str, params: &[&dyn ToSql]) -> Kept<Vec<Letter>> {
-        let sql = format!("SELECT {SLIP}, {LIFE}, death, file, secret FROM letters {rest}");
-        self.all(&sql, params, rows::letter)?.into_iter().map(rows::SealedLetter::open).collect()
+    /// Letters by their death, each whole or with word of its damage.
+    pub(super) fn all_letters(&self, rest: &str, params: &[&dyn ToSql]) -> Kept<Vec<(u64, Kept<Letter>)>> {
+        let sql = format!("SELECT {} FROM letters {rest}", LETTER.as_str());
+        self.all(&sql, params, rows::letter)
+    }
+
+    /// The first letters that are whole: damaged ones never stand in the way of the others. The last parameter of the
+    /// statement is the limit.
+    fn whole_letters(&self, rest: &str, params: &[&dyn ToSql], limit: usize) -> Kept<Vec<Letter>> {
+        let mut wanted = limit;
+        loop {
+            let most = int(wanted as u64);
+            let params: Vec<&dyn ToSql> = params.iter().copied().chain([&most as &dyn ToSql]).collect();
+            let found = self.all_letters(rest, &params)?;
+            let all = found.len() < wanted;
+            let mut letters = Vec::with_capacity(found.len());
+            for (_, letter) in found {
+                letters.extend(unless_damaged(letter)?);
+            }
+            if all || letters.len() >= limit {
+                letters.truncate(limit);
+                return Ok(letters);
+            }
+            wanted = wanted.saturating_mul(2);
+        }
+    }
+
+    /// The leased messages whose rows are whole.
+    pub(super) fn leased(&self) -> Kept<Vec<Live>> {
+        let found = self.all(const_sql::LIVE_LEASED, &[], rows::live)?;
+        Ok(found.into_iter().filter_map(|(_, live)| live.ok()).collect())
     }
 
     fn all_members(&self, rest: &str, params: &[&dyn ToSql]) -> Kept<Vec<(u64, Member)>> {
@@ -154,22 +185,28 @@ impl Reads for SqlTables {
     fn live(&self, id: MessageId) -> Kept<Option<Live>> {
         match self.recent.get(&id) {
             Some(live) => Ok(Some(live.as_ref().clone())),
-            None => self.one(const_sql::LIVE_BY_ID, &[&id.to_bytes()], rows::live),
+            None => {
+                let found = self.one(const_sql::LIVE_BY_ID, &[&id.to_bytes()], rows::live)?;
+                found.map(|(_, live)| live).transpose()
+            }
         }
     }
 
-    fn live_after(&self, after: Option<MessageId>, limit: usize) -> Kept<Vec<Live>> {
-        let after = after.map_or([0; 16], MessageId::to_bytes);
+    fn live_after(&self, after: Option<MessageId>, limit: usize) -> Kept<Vec<(MessageId, Kept<Live>)>> {
+        let after = after.map(MessageId::to_bytes);
+        let after: &[u8] = after.as_ref().map_or(&[], AsRef::as_ref);
         self.all(const_sql::LIVE_AFTER, &[&after, &int(limit as u64)], rows::live)
     }
 
-    fn live_from(&self, from: MessageId, limit: usize) -> Kept<Vec<Live>> {
+    fn live_from(&self, from: MessageId, limit: usize) -> Kept<Vec<(MessageId, Kept<Live>)>> {
         self.all(const_sql::LIVE_FROM, &[&from.to_bytes(), &int(limit as u64)], rows::live)
     }
 
     fn holding_keys(&self) -> Kept<Vec<Slip>> {
+        // Also a damaged one holds its key as long as that can be read: order is kept until somebody has looked.
         let sql = format!("SELECT {SLIP} FROM letters WHERE holds_key = 1");
-        self.all(&sql, &[], |row| rows::slip(row, 0))
+        let slips = self.all(&sql, &[], |row| Ok(rows::slip(row, 0).ok()))?;
+        Ok(slips.into_iter().flatten().collect())
     }
 
     fn body(&self, slip: &Slip) -> Kept<Stored> {
@@ -217,18 +254,9 @@ impl Reads for SqlTables {
     }
 
     fn failures(&self, slip: &Slip) -> Kept<Vec<Failure>> {
-        let sql = "SELECT f.body, s.body FROM failures f LEFT JOIN stacks s ON s.hash = f.stack WHERE seq = ?1 \
-                   ORDER BY n";
-        let raw = self.all(sql, &[&int(slip.seq)], |row| {
-            Ok((row.get::<_, String>(0)?, row.get::<_, Option<String>>(1)?))
-        })?;
-        raw.into_iter()
-            .map(|(body, stack)| {
-                let mut failure: Failure = json(&body, &format!("a failure of message {}", slip.id))?;
-                failure.error.stack = stack;
-                Ok(failure)
-            })
-            .collect()
+        let found = self.all(&const_sql::FAILURES, &[&int(slip.seq)], |row| Ok(rows::failure(row)))?;
+        let broken = || damaged(format!("a failure of message {} is not what was written", slip.id));
+        found.into_iter().collect::<Option<Vec<_>>>().ok_or_else(broken)
     }
 
     fn key(&self, queue: &QueueName, key: &str) -> Kept<Option<KeyRow>> {
@@ -246,14 +274,15 @@ impl Reads for SqlTables {
     }
 
     fn letter(&self, id: MessageId) -> Kept<Option<Letter>> {
-        Ok(self.all_letters("WHERE id = ?1", &[&id.to_bytes()])?.pop())
+        let found = self.all_letters("WHERE id = ?1", &[&id.to_bytes()])?.pop();
+        found.map(|(_, letter)| letter).transpose()
     }
 
     fn candidates(&self, ask: &Ask<'_>) -> Kept<Candidates> {
         self.find(ask)
     }
 
-    fn letters_at(&self, deaths: &[u64]) -> Kept<Vec<Letter>> {
+    fn letters_at(&self, deaths: &[u64]) -> Kept<Vec<(u64, Kept<Letter>)>> {
         self.letters_of(deaths)
     }
 
@@ -265,7 +294,7 @@ impl Reads for SqlTables {
         self.count(ask)
     }
 
-    fn letters_after(&self, death: u64, bound: u64, limit: usize) -> Kept<Vec<Letter>> {
+    fn letters_after(&self, death: u64, bound: u64, limit: usize) -> Kept<Vec<(u64, Kept<Letter>)>> {
         let rest = "WHERE death > ?1 AND death <= ?2 ORDER BY death LIMIT ?3";
         self.all_letters(rest, &[&int(death), &int(bound), &int(limit as u64)])
     }
@@ -273,17 +302,17 @@ impl Reads for SqlTables {
     fn leasable_letters(&self, dlq: &QueueName, limit: usize, now: Time) -> Kept<Vec<Letter>> {
         let rest = "WHERE status = 'pending' AND dlq = ?1 AND available_at <= ?2 \
                     AND (snoozed_until IS NULL OR snoozed_until <= ?2) AND (consumer_until IS NULL OR consumer_until <= ?2) ORDER BY death LIMIT ?3";
-        self.all_letters(rest, &[&dlq.as_str(), &now.as_millis(), &int(limit as u64)])
+        self.whole_letters(rest, &[&dlq.as_str(), &now.as_millis()], limit)
     }
 
     fn quarantine_ended(&self, limit: usize, now: Time) -> Kept<Vec<Letter>> {
         let rest = "WHERE status = 'quarantined' AND quarantined_until <= ?1 ORDER BY quarantined_until, id LIMIT ?2";
-        self.all_letters(rest, &[&now.as_millis(), &int(limit as u64)])
+        self.whole_letters(rest, &[&now.as_millis()], limit)
     }
 
     fn retention_ended(&self, limit: usize, now: Time) -> Kept<Vec<Letter>> {
         let rest = "WHERE expires_at <= ?1 AND status <> 'retrying' ORDER BY expires_at, id LIMIT ?2";
-        self.all_letters(rest, &[&now.as_millis(), &int(limit as u64)])
+        self.whole_letters(rest, &[&now.as_millis()], limit)
     }
 
     fn drawers(&self) -> Kept<DrawerCounts> {
@@ -456,7 +485,7 @@ impl Reads for SqlTables {
                 why: row.get(at + 3)?,
             };
             // A letter that cannot be read is as good as gone: its member is left alone, and `doctor` names it.
-            let letter = rows::letter(row).ok().and_then(|sealed| sealed.open().ok());
+            let letter = rows::letter(row).ok().and_then(|(_, letter)| letter.ok());
             let letter = letter.filter(|letter| letter.slip.id == member.id);
             Ok(FrozenMember { position: row.get(at)?, member, letter })
         })?;
@@ -530,37 +559,46 @@ fn leaf_count(row: &Row<'_>, at: usize) -> rusqlite::Result<LeafCount> {
 
 /// The statements that are asked most, spelled out once so that they are not put together on every call.
 mod const_sql {
-    use super::rows::{LIFE, SLIP};
+    use super::LETTER;
+    use super::rows::FAILURE;
     use std::sync::LazyLock;
+
+    pub(super) static FAILURES: LazyLock<String> =
+        LazyLock::new(|| format!("SELECT {FAILURE} WHERE f.seq = ?1 ORDER BY f.n"));
 
     pub(super) static MEMBERS_WITH_LETTERS: LazyLock<String> = LazyLock::new(|| {
         format!(
-            "SELECT {SLIP}, {LIFE}, death, file, secret, position, member, frozen, why FROM \
+            "SELECT {}, position, member, frozen, why FROM \
              (SELECT position, id AS member, version AS frozen, why FROM members \
              WHERE operation = ?1 AND outcome = ?2 AND position > ?3 AND position <= ?5 ORDER BY position LIMIT ?4) \
-             LEFT JOIN letters ON letters.death = position"
+             LEFT JOIN letters ON letters.death = position",
+            LETTER.as_str()
         )
     });
     macro_rules! live_columns {
         () => {
             "SELECT id, seq, queue, kind, priority, size, key, ordering_key, max_attempts, ttl_ends_at, deadline, \
              breaker, reply_to, origin, ready_at, attempts, deliveries, generation, given_back, failed, failing_since, last_delay, \
-             first_received_at, updated_at, indicators, progress, phase, secret, worker, granted_at, lease_expires_at, permit \
+             first_received_at, updated_at, indicators, progress, phase, secret, worker, granted_at, lease_expires_at, permit, checksum \
              FROM messages "
         };
     }
     pub(super) const LIVE_BY_ID: &str = concat!(live_columns!(), "WHERE id = ?1");
-    pub(super) const LIVE_AFTER: &str = concat!(live_columns!(), "WHERE id > ?1 ORDER BY id LIMIT ?2");
-    pub(super) const LIVE_FROM: &str = concat!(live_columns!(), "WHERE id >= ?1 ORDER BY id LIMIT ?2");
+    // A damaged id may be of any length; `doctor` looks for those.
+    pub(super) const LIVE_AFTER: &str =
+        concat!(live_columns!(), "WHERE id > ?1 AND length(id) = 16 ORDER BY id LIMIT ?2");
+    pub(super) const LIVE_FROM: &str =
+        concat!(live_columns!(), "WHERE id >= ?1 AND length(id) = 16 ORDER BY id LIMIT ?2");
+    pub(super) const LIVE_LEASED: &str = concat!(live_columns!(), "WHERE phase = 1 AND length(id) = 16");
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rows::LIFE;
 
     #[test]
     fn the_spelled_out_columns_are_those_that_rows_are_read_by() {
-        let lease = "phase, secret, worker, granted_at, lease_expires_at, permit";
-        assert!(const_sql::LIVE_BY_ID.contains(&format!("{SLIP}, {LIFE}, {lease}")));
+        assert!(const_sql::LIVE_BY_ID.contains(&format!("{SLIP}, {LIFE}, {}, checksum", rows::LEASE)));
     }
 }

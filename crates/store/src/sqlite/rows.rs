@@ -2,7 +2,9 @@
 //! damage, never a default (I46).
 
 use super::errors::damaged;
+use super::sums;
 use crate::engine::tables::{Kept, Letter, Live};
+use redrive_core::failure::Failure;
 use redrive_core::ids::{LeafId, MessageId, QueueName, Secret};
 use redrive_core::lifecycle::{Lease, Life, Phase};
 use redrive_core::message::{Priority, Slip, Terms};
@@ -23,8 +25,21 @@ const SLIP_COLUMNS: usize = 14;
 /// How many columns a life has.
 const LIFE_COLUMNS: usize = 12;
 
+/// Columns of a lease, in the order [`live`] reads them.
+pub(super) const LEASE: &str = "phase, secret, worker, granted_at, lease_expires_at, permit";
+/// Columns of a letter that repeat what is in its file, for SQL to search by.
+pub(super) const BESIDE: &str = "dlq, status, reason, route, category, severity, leaf, redrives, dead_at, last_failed_at, \
+     expires_at, quarantined_until, holds_key, available_at, consumer_until, version, snoozed_until, owner, held";
+/// Columns that [`failure`] reads of a failure and its stack.
+pub(super) const FAILURE: &str = "f.seq, f.n, f.body, f.stack, f.checksum, s.body, s.checksum \
+     FROM failures f LEFT JOIN stacks s ON s.hash = f.stack";
+
+/// How many columns of a live message its checksum covers; the checksum comes after them.
+pub(super) const LIVE_SUMMED: usize = SLIP_COLUMNS + LIFE_COLUMNS + 6;
+/// How many columns of a letter its checksum covers; the checksum comes after them.
+pub(super) const LETTER_SUMMED: usize = SLIP_COLUMNS + LIFE_COLUMNS + 3 + 19;
 /// How many columns [`letter`] reads.
-pub(super) const LETTER_COLUMNS: usize = SLIP_COLUMNS + LIFE_COLUMNS + 3;
+pub(super) const LETTER_COLUMNS: usize = LETTER_SUMMED + 1;
 
 /// A value of the core as SQLite keeps it.
 pub(super) struct Cell<T>(pub(super) T);
@@ -161,8 +176,24 @@ fn life(row: &Row<'_>, at: usize, phase: Phase) -> Sql<Life> {
     })
 }
 
-/// Reads a live message: slip, life, lease.
-pub(super) fn live(row: &Row<'_>) -> Sql<Live> {
+/// A row whose bytes are what was written: the checksum after so many columns says so, and all can be read.
+fn whole<T>(row: &Row<'_>, summed: usize, read: impl FnOnce() -> Sql<T>) -> Result<T, &'static str> {
+    let matches =
+        |sum: Sql<i64>| sum.is_ok_and(|sum| row.get::<_, i64>(summed).is_ok_and(|kept| kept == sum));
+    if !matches(sums::of_row(row, summed)) {
+        return Err("is not what was written");
+    }
+    read().map_err(|_| "cannot be read")
+}
+
+/// Reads a live message (slip, life, lease, checksum), or says that its row is damaged.
+pub(super) fn live(row: &Row<'_>) -> Sql<(MessageId, Kept<Live>)> {
+    let id = row.get::<_, Cell<MessageId>>(0)?.0;
+    let live = whole(row, LIVE_SUMMED, || read_live(row));
+    Ok((id, live.map_err(|why| damaged(format!("the record of message {id} {why}")))))
+}
+
+fn read_live(row: &Row<'_>) -> Sql<Live> {
     let lease_at = SLIP_COLUMNS + LIFE_COLUMNS;
     let phase = if row.get::<_, i64>(lease_at)? == 0 {
         Phase::Waiting
@@ -178,33 +209,47 @@ pub(super) fn live(row: &Row<'_>) -> Sql<Live> {
     Ok(Live { slip: slip(row, 0)?, life: life(row, SLIP_COLUMNS, phase)? })
 }
 
-/// A letter whose file is still text.
-pub(super) struct SealedLetter {
-    death: u64,
-    slip: Slip,
-    life: Life,
-    file: String,
-    secret: Option<Secret>,
-}
-
-/// Reads a letter: slip, life, death, file, secret.
-pub(super) fn letter(row: &Row<'_>) -> Sql<SealedLetter> {
+/// Reads a letter (slip, life, death, file, secret, what repeats its file, checksum), or says that its row is damaged.
+pub(super) fn letter(row: &Row<'_>) -> Sql<(u64, Kept<Letter>)> {
     let at = SLIP_COLUMNS + LIFE_COLUMNS;
-    Ok(SealedLetter {
-        death: row.get(at)?,
-        slip: slip(row, 0)?,
-        life: life(row, SLIP_COLUMNS, Phase::Dead)?,
-        file: row.get(at + 1)?,
-        secret: row.get::<_, Option<Cell<Secret>>>(at + 2)?.map(|cell| cell.0),
-    })
+    let death = row.get(at)?;
+    let named = || match row.get::<_, Cell<MessageId>>(0) {
+        Ok(id) => format!("the record of dead letter {}", id.0),
+        Err(_) => format!("the record of the dead letter of death {death}"),
+    };
+    let read = || {
+        let secret = row.get::<_, Option<Cell<Secret>>>(at + 2)?.map(|cell| cell.0);
+        Ok((slip(row, 0)?, life(row, SLIP_COLUMNS, Phase::Dead)?, row.get::<_, String>(at + 1)?, secret))
+    };
+    let letter = match whole(row, LETTER_SUMMED, read) {
+        Ok((slip, life, file, secret)) => {
+            json(&file, &named()).map(|file| Letter { death, slip, life, file, secret })
+        }
+        Err(why) => Err(damaged(format!("{} {why}", named()))),
+    };
+    Ok((death, letter))
 }
 
-impl SealedLetter {
-    /// The letter, with its file read.
-    pub(super) fn open(self) -> Kept<Letter> {
-        let file = json(&self.file, &format!("the file of dead letter {}", self.slip.id))?;
-        Ok(Letter { death: self.death, slip: self.slip, life: self.life, file, secret: self.secret })
+/// Whether a failure is what was written, whatever its stack is.
+pub(super) fn failure_is_whole(row: &Row<'_>) -> Sql<bool> {
+    let (body, hash) = (row.get_ref(2)?.as_str()?, row.get_ref(3)?.as_blob_or_null()?);
+    Ok(sums::of_failure(row.get(0)?, row.get(1)?, body, hash) == row.get::<_, i64>(4)?)
+}
+
+/// Reads a failure with its stack by the columns of [`FAILURE`]; nothing where either is damaged or the stack is gone.
+pub(super) fn failure(row: &Row<'_>) -> Option<Failure> {
+    if !failure_is_whole(row).unwrap_or(false) {
+        return None;
     }
+    let mut failure: Failure = serde_json::from_str(row.get_ref(2).ok()?.as_str().ok()?).ok()?;
+    if let Some(hash) = row.get_ref(3).ok()?.as_blob_or_null().ok()? {
+        let stack = row.get_ref(5).ok()?.as_str().ok()?;
+        if sums::of_stack(hash, stack) != row.get::<_, i64>(6).ok()? {
+            return None;
+        }
+        failure.error.stack = Some(stack.to_owned());
+    }
+    Some(failure)
 }
 
 /// Parses JSON that we wrote.

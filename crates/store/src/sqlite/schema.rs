@@ -4,10 +4,13 @@
 
 use super::errors::kept;
 use super::reads::SqlTables;
+use super::rows::{self, BESIDE, LEASE, LIFE, SLIP};
+use super::sums;
 use crate::engine::tables::{Kept, Reads as _, Tables as _};
 use redrive_core::error::{StoreError, StoreErrorKind};
 use redrive_core::group::{self, GroupRow};
 use rusqlite::Connection;
+use rusqlite::types::{ToSql, Value};
 
 /// "RDRV": says that a SQLite file is ours.
 pub(super) const APPLICATION_ID: i32 = 0x5244_5256;
@@ -156,12 +159,13 @@ INSERT INTO text_head VALUES(1, 0);
 ";
 
 /// Checksums of what a person reads about a failure and of what decisions go by, so that damage is reported
-/// instead of served.
+/// instead of served; and a place for what is left of damaged records.
 const VERSION_5: &str = "
 ALTER TABLE messages ADD COLUMN checksum INTEGER;
 ALTER TABLE letters ADD COLUMN checksum INTEGER;
 ALTER TABLE failures ADD COLUMN checksum INTEGER;
 ALTER TABLE stacks ADD COLUMN checksum INTEGER;
+CREATE TABLE damaged(n INTEGER PRIMARY KEY, place TEXT NOT NULL, seq INTEGER, at INTEGER NOT NULL, cells TEXT NOT NULL);
 ";
 
 /// The version this program writes.
@@ -208,10 +212,14 @@ pub(super) fn migrate(connection: Connection, from: usize) -> Kept<Connection> {
 /// The version from which on the sums of a group lie in a row of its own.
 const GROUPS_HAVE_ROWS: usize = 4;
 
+/// The version from which on messages, letters, failures and stacks have checksums.
+const ROWS_HAVE_CHECKSUMS: usize = 5;
+
 /// What a step does that SQL cannot, inside the transaction of the step.
 fn complete(tables: &mut SqlTables, version: usize) -> Kept<()> {
     match version {
         GROUPS_HAVE_ROWS => add_group_rows(tables),
+        ROWS_HAVE_CHECKSUMS => add_checksums(tables),
         _ => Ok(()),
     }
 }
@@ -220,6 +228,46 @@ fn complete(tables: &mut SqlTables, version: usize) -> Kept<()> {
 fn add_group_rows(tables: &mut SqlTables) -> Kept<()> {
     for (id, sums) in group::sum(&tables.leaves()?, &tables.leaf_counts()?) {
         tables.put_group_row(id, Some(&GroupRow { sums, ..GroupRow::default() }))?;
+    }
+    Ok(())
+}
+
+/// Rows that get their checksum at once; more would only take memory.
+const CHUNK: usize = 1_000;
+
+/// Gives every row that is there a checksum: from here on damage is noticed, what happened before cannot be.
+fn add_checksums(tables: &mut SqlTables) -> Kept<()> {
+    let live = format!("{SLIP}, {LIFE}, {LEASE}");
+    let letter = format!("{SLIP}, {LIFE}, death, file, secret, {BESIDE}");
+    let of_columns = [
+        ("messages", "id", live, rows::LIVE_SUMMED),
+        ("letters", "death", letter, rows::LETTER_SUMMED),
+        ("failures", "seq, n", "seq, n, body, stack".to_owned(), 4),
+        ("stacks", "hash", "hash, body".to_owned(), 2),
+    ];
+    for (table, key, columns, summed) in of_columns {
+        let keys = key.split(", ").count();
+        let place = (1..=keys).map(|n| format!("?{n}")).collect::<Vec<_>>().join(", ");
+        let update = format!("UPDATE {table} SET checksum = ?{} WHERE ({key}) = ({place})", keys + 1);
+        let rest = format!("ORDER BY {key} LIMIT {CHUNK}");
+        let first = format!("SELECT {columns}, {key} FROM {table} {rest}");
+        let next = format!("SELECT {columns}, {key} FROM {table} WHERE ({key}) > ({place}) {rest}");
+        let mut after: Vec<Value> = Vec::new();
+        loop {
+            let params: Vec<&dyn ToSql> = after.iter().map(|part| part as &dyn ToSql).collect();
+            let found = tables.all(if after.is_empty() { &first } else { &next }, &params, |row| {
+                let key =
+                    (0..keys).map(|n| row.get::<_, Value>(summed + n)).collect::<Result<Vec<_>, _>>()?;
+                Ok((key, sums::of_row(row, summed)?))
+            })?;
+            for (key, sum) in &found {
+                let key = key.iter().map(|part| part as &dyn ToSql);
+                let params: Vec<&dyn ToSql> = key.chain([sum as &dyn ToSql]).collect();
+                tables.run_one("a checksum", &update, &params)?;
+            }
+            let Some((last, _)) = found.into_iter().next_back() else { break };
+            after = last;
+        }
     }
     Ok(())
 }

@@ -18,6 +18,9 @@ use std::time::Instant;
 /// Rows of one source read at once; fewer where there are many sources.
 const BATCH: usize = 512;
 
+/// Rows read at once at least, however few candidates are wanted: not all of them meet the condition.
+const BATCH_MIN: usize = 64;
+
 /// A window of the text index takes about as long as so many rows, whether anything is found in it or not.
 const WINDOW_COST: usize = 1_000;
 
@@ -135,6 +138,8 @@ impl SqlTables {
         let mut streams: Vec<Stream<'_>> =
             stretch.sources.iter().map(|source| Stream::new(source, stretch, plan, ask)).collect();
         let batch = (2 * BATCH / streams.len().max(1)).clamp(8, BATCH).min(ask.rows.max(1));
+        // Nobody reads hundreds of rows to use a few of them; the rest would be read again by the next look.
+        let batch = batch.min(ask.hits.max(BATCH_MIN));
         loop {
             for stream in streams.iter_mut().filter(|stream| stream.ahead.is_empty()) {
                 found.looked_at += stream.fill(self, plan, ask, batch)?;
@@ -168,7 +173,7 @@ impl SqlTables {
     }
 
     /// The letters of these deaths, in their order.
-    pub(super) fn letters_of(&self, deaths: &[u64]) -> Kept<Vec<Letter>> {
+    pub(super) fn letters_of(&self, deaths: &[u64]) -> Kept<Vec<(u64, Kept<Letter>)>> {
         let mut letters = Vec::with_capacity(deaths.len());
         for death in deaths {
             letters.extend(self.all_letters("WHERE death = ?1", &[&int(*death)])?);

@@ -4,6 +4,7 @@ use super::body::{self, Packed};
 use super::errors::{damaged, kept};
 use super::reads::SqlTables;
 use super::rows::{self, int, ms, text};
+use super::sums;
 use crate::engine::tables::{
     Ask, BreakerAt, Fate, Frozen, Heads, Kept, KeyRow, Letter, Live, QueueRow, Tables, TextBatch,
 };
@@ -27,6 +28,7 @@ use sha2::{Digest as _, Sha256};
 
 impl SqlTables {
     pub(super) fn run(&self, sql: &str, params: &[&dyn ToSql]) -> Kept<usize> {
+        self.writes.set(self.writes.get() + 1);
         let mut statement = kept(self.connection.prepare_cached(sql))?;
         kept(statement.execute(params))
     }
@@ -42,17 +44,26 @@ impl SqlTables {
     /// Stacks are stored once: hundreds of failures share one.
     fn keep_stack(&self, stack: &str) -> Kept<[u8; 32]> {
         let hash: [u8; 32] = Sha256::digest(stack).into();
-        let sql = "INSERT INTO stacks(hash, body, uses) VALUES(?1, ?2, 1) \
+        let sql = "INSERT INTO stacks(hash, body, uses, checksum) VALUES(?1, ?2, 1, ?3) \
                    ON CONFLICT(hash) DO UPDATE SET uses = uses + 1";
-        self.run(sql, &[&hash, &stack])?;
+        self.run(sql, &[&hash, &stack, &sums::of_stack(&hash, stack)])?;
         Ok(hash)
+    }
+
+    pub(super) fn insert_failure(&self, seq: i64, n: i64, failure: &Failure) -> Kept<()> {
+        let mut bare = failure.clone();
+        let stack = bare.error.stack.take().map(|stack| self.keep_stack(&stack)).transpose()?;
+        let body = text(&bare)?;
+        let checksum = sums::of_failure(seq, n, &body, stack.as_ref().map(AsRef::as_ref));
+        let sql = "INSERT INTO failures(seq, n, body, stack, checksum) VALUES(?1, ?2, ?3, ?4, ?5)";
+        self.run_one("a failure", sql, &[&seq, &n, &body, &stack, &checksum])
     }
 
     fn drop_row(&self, letter: &Letter) -> Kept<()> {
         self.run_one("a dead letter", "DELETE FROM letters WHERE death = ?1", &[&int(letter.death)])
     }
 
-    fn release_stacks(&self, condition: &str, params: &[&dyn ToSql]) -> Kept<()> {
+    pub(super) fn release_stacks(&self, condition: &str, params: &[&dyn ToSql]) -> Kept<()> {
         let sql = format!("SELECT stack FROM failures WHERE stack IS NOT NULL AND {condition}");
         for hash in self.all(&sql, params, |row| row.get::<_, [u8; 32]>(0))? {
             self.run("UPDATE stacks SET uses = uses - 1 WHERE hash = ?1", &[&hash])?;
@@ -64,11 +75,11 @@ impl SqlTables {
 
 const ADD_LIVE: &str = "INSERT INTO messages(id, seq, queue, kind, priority, size, key, ordering_key, max_attempts, \
      ttl_ends_at, deadline, ready_at, attempts, deliveries, generation, given_back, failed, failing_since, last_delay, \
-     first_received_at, updated_at, delayed, breaker, indicators, reply_to, progress, origin, phase) \
-     VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,?25,?26,?27,0)";
+     first_received_at, updated_at, delayed, breaker, indicators, reply_to, progress, origin, checksum, phase) \
+     VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,?25,?26,?27,?28,0)";
 
 /// The same for a message that is new, due and plain, as most are: everything else is the column's default.
-const ADD_PLAIN: &str = "INSERT INTO messages(id, seq, queue, kind, priority, size, ready_at, updated_at) VALUES(?1,?2,?3,?4,?5,?6,?7,?7)";
+const ADD_PLAIN: &str = "INSERT INTO messages(id, seq, queue, kind, priority, size, ready_at, updated_at, checksum) VALUES(?1,?2,?3,?4,?5,?6,?7,?7,?8)";
 
 fn is_plain(live: &Live) -> bool {
     let Live { slip, life } = live;
@@ -80,7 +91,7 @@ fn is_plain(live: &Live) -> bool {
 
 const PUT_LIFE: &str = "UPDATE messages SET ready_at=?2, attempts=?3, deliveries=?4, generation=?5, given_back=?6, \
      failed=?7, failing_since=?8, last_delay=?9, first_received_at=?10, updated_at=?11, delayed=?12, phase=?13, \
-     secret=?14, worker=?15, granted_at=?16, lease_expires_at=?17, permit=?18, indicators=?19, progress=?20 WHERE id=?1";
+     secret=?14, worker=?15, granted_at=?16, lease_expires_at=?17, permit=?18, indicators=?19, progress=?20, checksum=?21 WHERE id=?1";
 
 /// Rows kept in memory as they were written: about 20 MB at most.
 const RECENT_MAX: usize = 65_536;
@@ -116,6 +127,18 @@ impl Tables for SqlTables {
 
     fn forget(&mut self) {
         self.recent.clear();
+    }
+
+    fn writes(&self) -> u64 {
+        self.writes.get()
+    }
+
+    fn set_aside(&mut self, now: Time) -> Kept<Vec<String>> {
+        self.set_damaged_aside(now)
+    }
+
+    fn set_letter_aside(&mut self, id: MessageId, now: Time) -> Kept<()> {
+        self.move_aside("letters", "id", &id.to_bytes(), now)
     }
 
     fn put_heads(&mut self, heads: &Heads) -> Kept<()> {
@@ -208,6 +231,7 @@ impl Tables for SqlTables {
             self.recent.insert(slip.id, Box::new(live.clone()));
         }
         if is_plain(live) {
+            let checksum = sums::of_live(slip, life, None, None);
             let params: &[&dyn ToSql] = &[
                 &slip.id.to_bytes(),
                 &int(slip.seq),
@@ -216,9 +240,12 @@ impl Tables for SqlTables {
                 &level(slip),
                 &int(slip.size),
                 &life.ready_at.as_millis(),
+                &checksum,
             ];
             return self.run_one("a message", ADD_PLAIN, params);
         }
+        let (indicators, progress) = (rows::indicators(life)?, rows::progress(life)?);
+        let checksum = sums::of_live(slip, life, indicators.as_deref(), progress.as_deref());
         let params: &[&dyn ToSql] = &[
             &slip.id.to_bytes(),
             &int(slip.seq),
@@ -243,16 +270,19 @@ impl Tables for SqlTables {
             &life.updated_at.as_millis(),
             &delayed(life),
             &slip.breaker,
-            &rows::indicators(life)?,
+            &indicators,
             &slip.reply_to.as_ref().map(QueueName::as_str),
-            &rows::progress(life)?,
+            &progress,
             &slip.origin.as_ref().map(QueueName::as_str),
+            &checksum,
         ];
         self.run_one("a message", ADD_LIVE, params)
     }
 
     fn put_life(&mut self, slip: &Slip, life: &Life) -> Kept<()> {
         let lease = life.lease();
+        let (indicators, progress) = (rows::indicators(life)?, rows::progress(life)?);
+        let checksum = sums::of_live(slip, life, indicators.as_deref(), progress.as_deref());
         let params: &[&dyn ToSql] = &[
             &slip.id.to_bytes(),
             &life.ready_at.as_millis(),
@@ -272,8 +302,9 @@ impl Tables for SqlTables {
             &ms(lease.map(|l| l.granted_at)),
             &ms(lease.map(|l| l.expires_at)),
             &lease.and_then(|l| l.permit).map(int),
-            &rows::indicators(life)?,
-            &rows::progress(life)?,
+            &indicators,
+            &progress,
+            &checksum,
         ];
         self.run_one("a message", PUT_LIFE, params)?;
         if let Some(live) = self.recent.get_mut(&slip.id) {
@@ -288,11 +319,7 @@ impl Tables for SqlTables {
     }
 
     fn add_failure(&mut self, slip: &Slip, ordinal: u32, failure: &Failure) -> Kept<()> {
-        let mut bare = failure.clone();
-        let stack = bare.error.stack.take().map(|stack| self.keep_stack(&stack)).transpose()?;
-        let body = text(&bare)?;
-        let sql = "INSERT INTO failures(seq, n, body, stack) VALUES(?1, ?2, ?3, ?4)";
-        self.run_one("a failure", sql, &[&int(slip.seq), &ordinal, &body, &stack])
+        self.insert_failure(int(slip.seq), ordinal.into(), failure)
     }
 
     fn drop_failure(&mut self, slip: &Slip, ordinal: u32) -> Kept<()> {

@@ -204,6 +204,8 @@ impl Writer {
                 self.reserve.release();
                 self.shared.full.store(true, Ordering::SeqCst);
             }
+            // Nothing is wrong with the disk: the commit was taken back, the next one is as good as any.
+            StoreErrorKind::Undone => {}
             StoreErrorKind::Stopped
             | StoreErrorKind::Damaged
             | StoreErrorKind::Newer

@@ -8,6 +8,8 @@
     reason = "tests fail by panicking and say what they were at"
 )]
 
+mod bounds;
+mod damage;
 mod embedded;
 mod filters;
 mod heir;

@@ -29,7 +29,7 @@ impl Books {
             let full = items.len() >= query.page.limit() || bytes >= limits::PAGE_BYTES_MAX;
             if full || n >= limits::PAGE_SCAN_MAX {
                 let next = (n < all.len()).then(|| Cursor::after("x", letter.death));
-                return Page { items, next };
+                return Page { next, ..Page::last(items) };
             }
         }
         Page::last(items)

@@ -55,7 +55,7 @@ fn page<T>(
         }
     }
     let next = rest.peek().map(|_| Cursor::after(list, last));
-    Ok(Page { items, next })
+    Ok(Page { next, ..Page::last(items) })
 }
 
 /// The position of an item in a list that shows the latest first.

@@ -116,6 +116,7 @@ fn plain(refusal: Refusal) -> Refusal {
         | Refusal::IdConflict { .. }
         | Refusal::QueueFull { .. }
         | Refusal::IsDrawer { .. }
+        | Refusal::Damaged { .. }
         | Refusal::WrongStage { .. }
         | Refusal::KvConflict { .. }) => other,
     }
@@ -529,7 +530,7 @@ where
     let mut met = Vec::new();
     let mut cursor: Option<Cursor> = None;
     loop {
-        let Page { items, next } =
+        let Page { items, next, .. } =
             page(PageRequest { limit: Some(limit), cursor }).await.map_err(|error| error.to_string())?;
         if items.len() > limit {
             return Err(format!("a page of {} where {limit} were asked for", items.len()));

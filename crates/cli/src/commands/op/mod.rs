@@ -199,7 +199,7 @@ async fn members(
         items.extend(page.items.into_iter().filter(of_it));
         match page.next {
             Some(next) if items.len() < wanted => request.cursor = Some(next),
-            next => return Ok(Page { items, next }),
+            next => return Ok(Page { next, ..Page::last(items) }),
         }
     }
 }

@@ -126,6 +126,9 @@ pub(crate) async fn export(app: &App, args: ExportArgs) -> Done {
     loop {
         let query = Query { filter: filter.clone(), page: PageRequest { limit: Some(PAGE), cursor } };
         let page = store.ask(async |store| store.export(query.clone()).await).await?;
+        for what in &page.damaged {
+            app.out.note(&format!("not exported, because it is damaged: {what}"));
+        }
         let letters: Vec<DeadLetter> = if args.full {
             page.items
         } else {
