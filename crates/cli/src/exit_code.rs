@@ -126,9 +126,11 @@ pub(crate) const fn of_store_error(kind: StoreErrorKind) -> ExitCode {
         | StoreErrorKind::NotAStore
         | StoreErrorKind::Io
         | StoreErrorKind::Unsupported => ExitCode::Error,
-        StoreErrorKind::Locked | StoreErrorKind::Unreachable | StoreErrorKind::Protocol => {
-            ExitCode::Unreachable
-        }
+        StoreErrorKind::Untrusted => ExitCode::Refused,
+        StoreErrorKind::Locked
+        | StoreErrorKind::Unreachable
+        | StoreErrorKind::Protocol
+        | StoreErrorKind::Busy => ExitCode::Unreachable,
     }
 }
 
@@ -223,6 +225,8 @@ mod tests {
             (StoreErrorKind::Unsupported, 1),
             (StoreErrorKind::Unreachable, 9),
             (StoreErrorKind::Protocol, 9),
+            (StoreErrorKind::Untrusted, 5),
+            (StoreErrorKind::Busy, 9),
         ] {
             assert_eq!(CliError::from(StoreError::new(kind, "x")).code as u8, code, "{kind:?}");
         }

@@ -269,6 +269,10 @@ pub enum StoreErrorKind {
     Unreachable,
     /// The other side does not speak our protocol.
     Protocol,
+    /// The directory, something in it or whoever answers on its socket is not this user's own.
+    Untrusted,
+    /// The process that holds the store has as many callers as it takes.
+    Busy,
 }
 
 /// The ground gave way; whether the request took effect depends on the kind.

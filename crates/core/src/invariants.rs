@@ -8,6 +8,7 @@ use crate::lifecycle::{Final, Life, Phase};
 use crate::limits;
 use crate::message::Slip;
 use crate::operation::{Operation, Outcomes};
+use crate::time::Span;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -98,9 +99,18 @@ pub struct Finding {
     pub invariant: String,
     /// What was found, with ids.
     pub what: String,
-    /// Whether `doctor --repair` can mend it: counters are set right, damaged records set aside.
+    /// Whether `doctor --repair` can mend it: what can be made again from the rest is, and damaged records are set aside.
     pub repairable: bool,
+    /// The command that mends it.
+    #[serde(default)]
+    pub mend: String,
 }
+
+/// The command that mends what can be made again from the rest.
+pub const REPAIR: &str = "`redrive doctor --repair`";
+/// What mends a store that has lost something.
+const RESTORE: &str = "`redrive --data NEW_DIR restore BACKUP_DIR`, with the last backup from before it; then go on \
+                       with `--data NEW_DIR`";
 
 /// What a check looked at and what it found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -126,9 +136,52 @@ pub struct Verification {
 impl Verification {
     /// Notes a finding.
     pub fn find(&mut self, invariant: &str, what: impl Into<String>, repairable: bool) {
+        let mend = if repairable { REPAIR } else { RESTORE };
+        self.note(Finding { invariant: invariant.into(), what: what.into(), repairable, mend: mend.into() });
+    }
+
+    /// Notes a finding that a command of its own mends.
+    pub fn find_mended_by(&mut self, invariant: &str, what: impl Into<String>, mend: impl Into<String>) {
+        let (invariant, what, mend) = (invariant.into(), what.into(), mend.into());
+        self.note(Finding { invariant, what, repairable: false, mend });
+    }
+
+    fn note(&mut self, finding: Finding) {
         self.findings_total += 1;
         if self.findings.len() < limits::FINDINGS_MAX {
-            self.findings.push(Finding { invariant: invariant.into(), what: what.into(), repairable });
+            self.findings.push(finding);
+        }
+    }
+
+    /// Notes how far the store's clock is ahead of the machine's, if that is far.
+    pub fn skew(&mut self, ahead_ms: i64) {
+        let skew = Span::from_millis(ahead_ms.unsigned_abs());
+        if skew <= limits::CLOCK_SKEW_MAX {
+            return;
+        }
+        let set = "`timedatectl` to see whether the machine's clock is right, and `sudo timedatectl set-ntp true` if it \
+                   is not";
+        if ahead_ms > 0 {
+            let met = Span::from_millis(skew.as_millis().saturating_mul(2));
+            let what = format!(
+                "the store's clock is {skew} ahead of the machine's: it runs at half speed, so that delays and leases \
+                 last up to twice as long, and deadlines come early"
+            );
+            self.find_mended_by(
+                "I21",
+                what,
+                format!("{set}; if it is, the clocks meet by themselves in {met}"),
+            );
+        } else {
+            let what = format!(
+                "the store's clock is {skew} behind the machine's: it runs at double speed, so that delays and leases \
+                 may last half as long"
+            );
+            let mend = format!(
+                "{set}; if it is, the clocks meet by themselves in {skew}, or at once in a copy: \
+                 `redrive backup COPY_DIR`, then `redrive --data NEW_DIR restore COPY_DIR`"
+            );
+            self.find_mended_by("I21", what, mend);
         }
     }
 
@@ -328,6 +381,27 @@ mod tests {
     use crate::time::Time;
 
     #[test]
+    fn i21_a_clock_that_is_far_off_is_a_finding_that_says_how_to_set_it_right() {
+        let minute = 60_000;
+        for (skew, says) in [
+            (0, None),
+            (minute, None),
+            (-minute, None),
+            (2 * minute, Some(("2m ahead", "by themselves in 4m"))),
+            (-2 * minute, Some(("2m behind", "by themselves in 2m"))),
+            (i64::MIN, Some(("behind", "timedatectl"))),
+        ] {
+            let mut verification = Verification::default();
+            verification.skew(skew);
+            assert_eq!(verification.is_clean(), says.is_none(), "{skew}");
+            if let (Some((what, mend)), [finding]) = (says, verification.findings.as_slice()) {
+                assert!(finding.what.contains(what) && finding.mend.contains(mend), "{finding:?}");
+                assert!(finding.mend.contains("timedatectl set-ntp true"));
+            }
+        }
+    }
+
+    #[test]
     fn i11_i15_a_census_sees_what_the_counters_hide() {
         let queue: QueueName = "q".parse().unwrap();
         let new = NewMessage::new(MessageId::new(1, [1; 10]), queue.clone(), Payload::default());
@@ -343,6 +417,10 @@ mod tests {
             census.message(&(&record).into(), &record.life);
             census.compare(&[(queue.clone(), shown)].into(), &[]);
             assert_eq!(census.verification.findings.len(), findings, "{shown:?}");
+            for finding in census.verification.findings {
+                assert!(finding.mend.contains("`redrive "), "{finding:?}");
+                assert_eq!(finding.mend.contains("--repair"), finding.repairable, "{finding:?}");
+            }
         }
     }
 }

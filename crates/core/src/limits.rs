@@ -257,12 +257,24 @@ pub const RING_DEFAULT: usize = 4_096;
 pub const RING_MAX: usize = 1 << 24;
 /// Distinct sets of queues whose scheduler state is remembered.
 pub const SCHEDULERS_MAX: usize = 1_024;
+/// What the store's clock may add by itself when a process opens it after a reboot, when only the wall can tell how
+/// much time passed. More may be right, for a machine that was off for weeks, or a wall that is wrong: the clock then
+/// catches up at double speed, and `doctor` says so. Behind is late; ahead ends delays, leases and retention early.
+pub const CLOCK_LEAP_MAX: Span = Span::from_days(7);
+/// How far the store's clock may be from the wall before `doctor` calls it a finding.
+pub const CLOCK_SKEW_MAX: Span = Span::from_secs(60);
 /// Findings `doctor` lists before it only counts.
 pub const FINDINGS_MAX: usize = 1_000;
 /// Bytes of one frame on the store's socket.
 pub const FRAME_BYTES_MAX: usize = 256 * 1024 * 1024;
-/// Connections the store's socket serves at once.
-pub const CONNECTIONS_MAX: usize = 256;
+/// Connections the store's socket serves at once: with the other files of a process they fit into the 1,024
+/// descriptors that most systems allow by default.
+pub const CONNECTIONS_MAX: usize = 512;
+/// Callers that wait for work through the store's socket at once. The other connections are left for calls, so that
+/// whoever brings the work can always get through.
+pub const WAITS_MAX: usize = 384;
+/// How long a caller of the store's socket may take to greet.
+pub const GREETING_MAX: Duration = Duration::from_secs(10);
 /// Captured operations a process keeps in memory while its store cannot be written: an outage of minutes at the
 /// rate of a busy service. Beyond it new ones are refused, counted and logged.
 pub const CAPTURED_MAX: usize = 10_000;

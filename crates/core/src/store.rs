@@ -483,7 +483,7 @@ pub struct KvEntry {
 pub struct VerifyRequest {
     /// Also read every payload and check the file itself.
     pub deep: bool,
-    /// Set counters right that are wrong and damaged records aside; nothing else is ever repaired.
+    /// Set right what can be made again from the rest, and damaged records aside; nothing else is ever repaired.
     pub repair: bool,
 }
 

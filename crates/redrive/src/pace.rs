@@ -26,13 +26,15 @@ pub(crate) fn is_final(error: &Error) -> bool {
             | StoreErrorKind::Newer
             | StoreErrorKind::NotAStore
             | StoreErrorKind::Unsupported
-            | StoreErrorKind::Protocol => true,
+            | StoreErrorKind::Protocol
+            | StoreErrorKind::Untrusted => true,
             StoreErrorKind::Full
             | StoreErrorKind::Undone
             | StoreErrorKind::Damaged
             | StoreErrorKind::Locked
             | StoreErrorKind::Io
-            | StoreErrorKind::Unreachable => false,
+            | StoreErrorKind::Unreachable
+            | StoreErrorKind::Busy => false,
         },
     }
 }

@@ -1,8 +1,9 @@
 //! One directory, many processes: whoever comes first holds it, whoever comes later talks to them.
 
 use crate::remote::server::{Server, serve};
-use crate::remote::{Heir, RemoteStore, SOCKET};
+use crate::remote::{Heir, RemoteStore};
 use crate::sqlite::{Options, SqliteStore};
+use crate::trust::SOCKET;
 use redrive_core::error::{StoreError, StoreErrorKind};
 use redrive_core::store::Store;
 use redrive_core::time::Span;
@@ -27,7 +28,7 @@ pub async fn open(
 ) -> Result<Arc<dyn Store>, StoreError> {
     let end = tokio::time::Instant::now() + patience.to_std();
     loop {
-        let held = match open_here(directory, create, serve).await {
+        let mut held = match open_here(directory, create, serve).await {
             Err(error) if error.kind == StoreErrorKind::Locked => error,
             opened => return opened,
         };
@@ -41,7 +42,10 @@ pub async fn open(
                 return Ok(Arc::new(remote.inherit(Heir::new(take_over, patience.to_std()))));
             }
             Ok(remote) => return Ok(Arc::new(remote)),
-            Err(error) if error.kind == StoreErrorKind::Protocol => return Err(error),
+            Err(error) if matches!(error.kind, StoreErrorKind::Protocol | StoreErrorKind::Untrusted) => {
+                return Err(error);
+            }
+            Err(error) if error.kind == StoreErrorKind::Busy => held = error,
             Err(_) => {}
         }
         if tokio::time::Instant::now() >= end {

@@ -14,6 +14,8 @@ pub mod memory;
 pub mod remote;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(any(feature = "sqlite", feature = "remote"))]
+mod trust;
 mod verbs;
 
 #[cfg(all(feature = "sqlite", feature = "remote"))]

@@ -82,6 +82,13 @@ pub(crate) trait Access: Send + Sync + 'static {
 /// How often a worker that may not have suspects asks again because of one.
 const SUSPECT_POLL: Span = Span::from_millis(250);
 
+/// The path of a backup as it reads from the root on: who copies may have another working directory than who asks.
+pub(crate) fn absolute(target: &str) -> Result<String, Refusal> {
+    let refused = |why: String| Refusal::invalid("target", format!("{why}; name a new directory"));
+    let path = std::path::absolute(target).map_err(|e| refused(format!("{target:?} is no path: {e}")))?;
+    path.into_os_string().into_string().map_err(|path| refused(format!("{} is not UTF-8", path.display())))
+}
+
 /// A store made of an engine and a way to reach it.
 #[derive(Debug)]
 pub struct EngineStore<A>(pub(crate) A);
@@ -429,14 +436,17 @@ impl<A: Access> Store for EngineStore<A> {
     async fn verify(&self, request: VerifyRequest) -> Outcome<Verification> {
         let key = self.0.audit_key();
         let deep = request.deep;
-        if request.repair {
-            return self.0.write(Load::FREES.long(), move |engine, now| engine.repair(deep, now)).await;
-        }
-        self.0.read(move |tables, _| Ok(reads::verify(tables, &key, deep)?.verification)).await
+        let mut verification = if request.repair {
+            self.0.write(Load::FREES.long(), move |engine, now| engine.repair(deep, now)).await?
+        } else {
+            self.0.read(move |tables, _| Ok(reads::verify(tables, &key, deep)?.verification)).await?
+        };
+        verification.skew(self.0.describe().skew_ms);
+        Ok(verification)
     }
 
     async fn backup(&self, target: String) -> Outcome<u64> {
-        self.0.copy_to(target).await
+        self.0.copy_to(absolute(&target)?).await
     }
 
     async fn kv_get(&self, namespace: String, key: String) -> Outcome<Option<KvEntry>> {

@@ -463,7 +463,7 @@ pub fn read_in(directory: &Path) -> io::Result<Image> {
 /// # Errors
 /// What the operating system says.
 pub fn write_out(image: &Image, directory: &Path) -> io::Result<()> {
-    fs::create_dir_all(directory)?;
+    super::make_private(directory)?;
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         let name = entry.file_name();

@@ -230,7 +230,7 @@ fn clear(data: &Path, files: &[&PathBuf]) -> Outcome<()> {
     if data.exists() {
         std::fs::remove_dir_all(data)?;
     }
-    std::fs::create_dir_all(data)?;
+    super::make_private(data)?;
     for file in files {
         if file.exists() {
             std::fs::remove_file(file)?;

@@ -28,6 +28,15 @@ pub mod work;
 /// What the drivers give back. An error is the driver's own; what it finds out about the store is a value.
 pub type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
+/// Makes a directory for its owner alone, as a store wants it.
+///
+/// # Errors
+/// What the operating system says.
+pub fn make_private(directory: &std::path::Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
+}
+
 /// A runtime on this thread, for whoever has one store and waits for each answer.
 ///
 /// # Errors

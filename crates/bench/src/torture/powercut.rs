@@ -159,7 +159,7 @@ impl<'a> Cutter<'a> {
         let path = plan.scratch.join("script.json");
         script.save(&path)?;
         let data = plan.scratch.join(format!("recorded-{n}"));
-        std::fs::create_dir_all(&data)?;
+        super::make_private(&data)?;
         let (events, log) = record(
             shim,
             plan,

@@ -1,5 +1,5 @@
-//! `doctor`: recounts everything and compares. When asked to it repairs counters and sets damaged records aside, and
-//! nothing else ever.
+//! `doctor`: recounts everything and compares. When asked to it sets right what can be made again from the rest and sets
+//! damaged records aside, and nothing else ever. Every finding comes with the command that mends it.
 
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::{CliError, Done, ExitCode};
@@ -25,7 +25,7 @@ pub(crate) struct DoctorArgs {
     /// Also read every payload and check the file itself
     #[arg(long)]
     deep: bool,
-    /// Set counters right that are wrong and set damaged records aside; nothing else is ever repaired
+    /// Set right what can be made again from the rest (counters, breakers, the text index), and damaged records aside
     #[arg(long)]
     repair: bool,
 }
@@ -77,12 +77,7 @@ impl Show for Diagnosis {
 }
 
 fn finding(finding: &Finding) -> String {
-    let remedy = match (finding.repairable, finding.invariant.as_str()) {
-        (true, "I46") => " (`redrive doctor --repair` sets it aside)",
-        (true, _) => " (`redrive doctor --repair` sets it right)",
-        (false, _) => "",
-    };
-    format!("{}: {}{remedy}", finding.invariant, finding.what)
+    format!("{}: {}\n     run: {}", finding.invariant, finding.what, finding.mend)
 }
 
 /// Runs it.

@@ -1,6 +1,6 @@
 //! Batch runs from the command line: killed and resumed, interrupted, refused, and the example jobs.
 
-use crate::support::{Office, Ran, text, until};
+use crate::support::{Office, Ran, close, text, until};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -186,6 +186,7 @@ fn without_a_data_directory_the_users_own_is_taken() {
     run(&["run", "job.yaml"]).ok();
     assert!(office.path("share/redrive").is_dir() && !office.path("redrive-data").exists());
     std::fs::create_dir(office.path("redrive-data")).unwrap();
+    close(&office.path("redrive-data"));
     run(&["run", "job.yaml"]).ok();
     assert!(std::fs::read_dir(office.path("redrive-data")).unwrap().next().is_some());
     let managed = office.path("cache/redrive/worktrees/data");

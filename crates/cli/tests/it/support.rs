@@ -187,6 +187,11 @@ pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// Lets nobody else into a directory, whatever the umask was when it was made.
+pub(crate) fn close(directory: &Path) {
+    std::fs::set_permissions(directory, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+}
+
 /// Whether a directory has an entry of this kind of name.
 pub(crate) fn has_entry(directory: &Path, ending: &str) -> bool {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();

@@ -1,6 +1,6 @@
 //! Several processes on one directory: whoever comes second talks to the first, and nothing is lost.
 
-use crate::support::{Office, Ran, has_entry, text, until};
+use crate::support::{Office, Ran, close, has_entry, text, until};
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 
@@ -78,4 +78,21 @@ fn a_reader_that_goes_away_is_no_error() {
     drop(reader.stdout.take());
     let ran = Ran::of(&list, reader.wait_with_output().unwrap()).ok();
     assert!(ran.stderr.is_empty(), "{}", ran.stderr);
+}
+
+#[test]
+fn a_directory_that_others_may_write_gets_no_payload() {
+    let office = Office::new();
+    let enqueue = ["enqueue", "q", "--payload", "secret"];
+    std::fs::create_dir(office.data()).unwrap();
+    std::fs::set_permissions(office.data(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    office.run(&enqueue).code(5).says("can be written by other users").says("chmod 700");
+    assert!(!has_entry(&office.data(), ""), "nothing was written");
+    close(&office.data());
+    office.run(&enqueue).ok();
+    let precious = office.file("precious", "precious");
+    std::fs::remove_file(office.data().join("reserve")).unwrap();
+    std::os::unix::fs::symlink(&precious, office.data().join("reserve")).unwrap();
+    office.run(&enqueue).code(5).says("symbolic link").says("rm ");
+    assert_eq!(std::fs::read_to_string(precious).unwrap(), "precious");
 }

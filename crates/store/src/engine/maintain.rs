@@ -64,8 +64,8 @@ impl<T: Tables> Engine<T> {
         Ok(released)
     }
 
-    /// Sets damaged records aside, recounts everything and sets counters right that are wrong; nothing else is ever
-    /// repaired.
+    /// Sets damaged records aside, recounts everything and sets right what can be made again from the rest; nothing else
+    /// is ever repaired.
     pub(crate) fn repair(&mut self, deep: bool, now: Time) -> Outcome<Verification> {
         self.flush()?;
         let aside = self.tables.set_aside(now)?;
@@ -114,6 +114,7 @@ impl<T: Tables> Engine<T> {
         for what in &aside {
             self.record(AuditEntry::new(now, &Actor::new(SYSTEM, SYSTEM), "set aside", what, 1))?;
         }
+        repaired += self.tables.repair(deep)?;
         let mut verification = census.verification;
         verification.repaired = repaired + aside.len() as u64;
         Ok(verification)

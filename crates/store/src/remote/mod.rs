@@ -5,6 +5,8 @@ mod protocol;
 pub(crate) mod server;
 
 use crate::engine::enqueue::check_batch;
+use crate::trust::{self, SOCKET};
+use crate::verbs::absolute;
 use async_trait::async_trait;
 use protocol::{Call, Hello, VERSION, receive, send};
 use redrive_core::audit::{AuditReport, AuditRow, AuditTrimmed};
@@ -40,8 +42,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::UnixStream;
 
-/// The socket in a data directory.
-pub(crate) const SOCKET: &str = "socket";
 /// The longest path a socket address holds, with room for its end.
 const ADDRESS_MAX: usize = 100;
 /// Idle connections kept for the next call.
@@ -114,7 +114,8 @@ impl RemoteStore {
     ///
     /// # Errors
     /// [`StoreErrorKind::Unreachable`] when nobody answers, [`StoreErrorKind::Protocol`] when they speak
-    /// another version.
+    /// another version, [`StoreErrorKind::Untrusted`] when the directory or its holder is not this user's own,
+    /// [`StoreErrorKind::Busy`] when the holder has as many callers as it takes.
     pub async fn connect(directory: &Path) -> Result<Self, StoreError> {
         let store = Self { path: directory.join(SOCKET), idle: Mutex::new(Vec::new()), heir: None };
         let stream = store.dial_holder().await?;
@@ -157,10 +158,18 @@ impl RemoteStore {
             let why = format!("nobody answers on {}: {e}", self.path.display());
             StoreError::new(StoreErrorKind::Unreachable, why)
         };
+        trust::check_socket(self.path.parent().unwrap_or(Path::new(".")))?;
         let at = address(&self.path).map_err(nobody)?;
         let mut stream = UnixStream::connect(at.path()).await.map_err(nobody)?;
-        send(&mut stream, &Hello { redrive: VERSION }).await?;
-        match receive::<Hello>(&mut stream).await? {
+        trust::check_holder(stream.peer_cred().map_err(nobody)?.uid(), &self.path)?;
+        // A holder that refuses may have hung up already; what it said is still there to be read.
+        let sent = send(&mut stream, &Hello::new()).await;
+        let heard = receive::<Hello>(&mut stream).await;
+        if heard.is_err() {
+            sent?;
+        }
+        match heard? {
+            Some(Hello { refused: Some(why), .. }) => Err(why),
             Some(hello) if hello.redrive == VERSION => Ok(stream),
             Some(hello) => Err(StoreError::new(
                 StoreErrorKind::Protocol,
@@ -392,7 +401,7 @@ impl Store for RemoteStore {
         self.call(Call::Verify(request)).await
     }
     async fn backup(&self, target: String) -> Outcome<u64> {
-        self.call(Call::Backup(target)).await
+        self.call(Call::Backup(absolute(&target)?)).await
     }
     async fn kv_get(&self, namespace: String, key: String) -> Outcome<Option<KvEntry>> {
         self.call(Call::KvGet(namespace, key)).await

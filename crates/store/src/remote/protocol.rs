@@ -27,6 +27,21 @@ pub(super) const VERSION: u32 = 4;
 #[derive(Serialize, Deserialize)]
 pub(super) struct Hello {
     pub(super) redrive: u32,
+    /// Why the holder takes no calls on this connection.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) refused: Option<StoreError>,
+}
+
+impl Hello {
+    /// The greeting of somebody who takes part.
+    pub(super) const fn new() -> Self {
+        Self { redrive: VERSION, refused: None }
+    }
+
+    /// The greeting of a holder who takes no calls from this caller, and says why.
+    pub(super) const fn refusing(why: StoreError) -> Self {
+        Self { redrive: VERSION, refused: Some(why) }
+    }
 }
 
 /// One call: a verb of the store and what it is given.

@@ -1,16 +1,21 @@
 //! The side that holds the directory: answers calls on its socket, for as long as it holds it.
 
 use super::protocol::{Call, Hello, VERSION, pack, receive, send, write};
-use redrive_core::error::{Error, StoreError, StoreErrorKind};
+use crate::trust;
+use redrive_core::error::{Error, Outcome, Refusal, StoreError, StoreErrorKind};
+use redrive_core::ids::QueueName;
 use redrive_core::limits;
 use redrive_core::store::Store;
+use redrive_core::time::Span;
 use serde::Serialize;
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
+use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 
 /// Serves while it lives.
@@ -39,16 +44,23 @@ pub(crate) fn serve(store: &Arc<dyn Store>, path: &Path) -> Result<Server, Store
     let store = Arc::downgrade(store);
     let task = tokio::spawn(async move {
         let places = Arc::new(Semaphore::new(limits::CONNECTIONS_MAX));
+        let waits = Arc::new(Semaphore::new(limits::WAITS_MAX));
         loop {
-            let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
             let Ok((stream, _)) = listener.accept().await else {
                 // Out of descriptors, most likely: let others finish first.
                 tokio::time::sleep(std::time::Duration::from_millis(50)).await;
                 continue;
             };
-            let store = Weak::clone(&store);
+            let place = match admit(&stream, &places) {
+                Ok(place) => place,
+                Err(why) => {
+                    refuse(stream, why);
+                    continue;
+                }
+            };
+            let (store, waits) = (Weak::clone(&store), Arc::clone(&waits));
             tokio::spawn(async move {
-                let _ = converse(stream, &store).await;
+                let _ = converse(stream, &store, &waits).await;
                 drop(place);
             });
         }
@@ -56,9 +68,38 @@ pub(crate) fn serve(store: &Arc<dyn Store>, path: &Path) -> Result<Server, Store
     Ok(Server { task, path: path.to_owned() })
 }
 
-async fn converse(mut stream: UnixStream, store: &Weak<dyn Store>) -> Result<(), StoreError> {
-    let Some(hello) = receive::<Hello>(&mut stream).await? else { return Ok(()) };
-    send(&mut stream, &Hello { redrive: VERSION }).await?;
+/// A place for a caller who is this user or root, as long as there is one.
+fn admit(stream: &UnixStream, places: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, StoreError> {
+    let unknown = |e| {
+        StoreError::new(StoreErrorKind::Untrusted, format!("the system does not say who is calling: {e}"))
+    };
+    trust::check_caller(stream.peer_cred().map_err(unknown)?.uid())?;
+    Arc::clone(places).try_acquire_owned().map_err(|_| {
+        let why = format!(
+            "the process that holds the data directory serves {} connections already and takes no more; \
+             try again when some of its callers have ended, or share one connection between them",
+            limits::CONNECTIONS_MAX
+        );
+        StoreError::new(StoreErrorKind::Busy, why)
+    })
+}
+
+/// Says why and hangs up. The answer fits into the buffer of a new connection; nobody waits until it is read.
+fn refuse(stream: UnixStream, why: StoreError) {
+    let Ok(frame) = pack(&Hello::refusing(why), limits::FRAME_BYTES_MAX) else { return };
+    if let Ok(mut stream) = stream.into_std() {
+        let _ = stream.write_all(&frame);
+    }
+}
+
+async fn converse(
+    mut stream: UnixStream,
+    store: &Weak<dyn Store>,
+    waits: &Semaphore,
+) -> Result<(), StoreError> {
+    let greeting = tokio::time::timeout(limits::GREETING_MAX, receive::<Hello>(&mut stream));
+    let Some(hello) = greeting.await.unwrap_or(Ok(None))? else { return Ok(()) };
+    send(&mut stream, &Hello::new()).await?;
     if hello.redrive != VERSION {
         return Ok(());
     }
@@ -72,7 +113,40 @@ async fn converse(mut stream: UnixStream, store: &Weak<dyn Store>) -> Result<(),
             }
         };
         let Some(store) = store.upgrade() else { return Ok(()) };
-        answer(&mut stream, store.as_ref(), call).await?;
+        answer(&mut stream, store.as_ref(), waits, call).await?;
+    }
+}
+
+/// Waits for work on behalf of a caller, who may go away meanwhile. Waits have places of their own and leave the
+/// rest to calls.
+async fn wait(
+    stream: &mut UnixStream,
+    store: &dyn Store,
+    waits: &Semaphore,
+    (queues, at_most): (Vec<QueueName>, Span),
+) -> Result<(), StoreError> {
+    let Ok(_place) = waits.try_acquire() else {
+        let why = format!(
+            "{} callers wait for work through the process that holds the data directory, and it takes no more; \
+             lease without --wait and ask again later, or let one `redrive work --concurrency N` do the work of many",
+            limits::WAITS_MAX
+        );
+        return reply(stream, Err::<bool, _>(StoreError::new(StoreErrorKind::Busy, why).into())).await;
+    };
+    let waited = tokio::select! {
+        waited = store.wait(queues, at_most) => waited,
+        () = hung_up(stream) => {
+            return Err(StoreError::new(StoreErrorKind::Unreachable, "the caller went away while it waited"));
+        }
+    };
+    reply(stream, waited).await
+}
+
+/// Returns when the other side has hung up; never when it has said something more instead.
+async fn hung_up(stream: &UnixStream) {
+    match stream.ready(Interest::READABLE).await {
+        Ok(ready) if !ready.is_read_closed() => std::future::pending().await,
+        Ok(_) | Err(_) => {}
     }
 }
 
@@ -88,13 +162,18 @@ fn frame_of<T: Serialize>(result: &Result<T, Error>, most: usize) -> Result<Vec<
     pack(result, most).or_else(|error| pack(&Err::<(), Error>(error.into()), limits::FRAME_BYTES_MAX))
 }
 
-async fn answer(stream: &mut UnixStream, store: &dyn Store, call: Call) -> Result<(), StoreError> {
+async fn answer(
+    stream: &mut UnixStream,
+    store: &dyn Store,
+    waits: &Semaphore,
+    call: Call,
+) -> Result<(), StoreError> {
     match call {
         Call::Enqueue(batch) => reply(stream, store.enqueue(batch).await).await,
         Call::Lease(request) => reply(stream, store.lease(request).await).await,
         Call::Settle(batch) => reply(stream, store.settle(batch).await).await,
         Call::Reap(limit) => reply(stream, store.reap(limit).await).await,
-        Call::Wait(queues, at_most) => reply(stream, store.wait(queues, at_most).await).await,
+        Call::Wait(queues, at_most) => wait(stream, store, waits, (queues, at_most)).await,
         Call::Messages(query) => reply(stream, store.messages(query).await).await,
         Call::Message(id) => reply(stream, store.message(id).await).await,
         Call::KeyState(queue, key) => reply(stream, store.key_state(queue, key).await).await,
@@ -145,12 +224,21 @@ async fn answer(stream: &mut UnixStream, store: &dyn Store, call: Call) -> Resul
         Call::Info => reply(stream, store.info().await).await,
         Call::Stats => reply(stream, store.stats().await).await,
         Call::Verify(request) => reply(stream, store.verify(request).await).await,
-        Call::Backup(target) => reply(stream, store.backup(target).await).await,
+        Call::Backup(target) => reply(stream, backup(store, target).await).await,
         Call::KvGet(namespace, key) => reply(stream, store.kv_get(namespace, key).await).await,
         Call::KvPut(namespace, key, value, expected) => {
             reply(stream, store.kv_put(namespace, key, value, expected).await).await
         }
     }
+}
+
+/// Makes a backup where the caller means it: a path that is not absolute would name another place here than there.
+async fn backup(store: &dyn Store, target: String) -> Outcome<u64> {
+    if !Path::new(&target).is_absolute() {
+        let why = format!("{target:?} is not an absolute path; name the new directory from the root on");
+        return Err(Refusal::invalid("target", why).into());
+    }
+    store.backup(target).await
 }
 
 #[cfg(test)]

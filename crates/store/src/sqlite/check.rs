@@ -7,6 +7,7 @@ use super::rows::{self, Cell, FAILURE};
 use crate::engine::tables::Kept;
 use redrive_core::breaker::Breaker;
 use redrive_core::group::Facts;
+use redrive_core::ids::MessageId;
 use redrive_core::invariants::Verification;
 use redrive_core::poison::Standing;
 use redrive_core::time::{Span, Time};
@@ -63,9 +64,7 @@ pub(super) fn check(tables: &SqlTables, deep: bool, verification: &mut Verificat
     }
     let count = |sql: &str| tables.one(sql, &[], |row| row.get::<_, u64>(0)).map(Option::unwrap_or_default);
     verification.failures = count("SELECT count(*) FROM failures")?;
-    let wrong = "SELECT d.dlq, d.status, d.count, (SELECT count(*) FROM letters l WHERE l.dlq = d.dlq AND \
-                 l.status = d.status) AS counted FROM drawers d WHERE d.count <> counted";
-    let findings = tables.all(wrong, &[], |row| {
+    let findings = tables.all(WRONG_DRAWERS, &[], |row| {
         let (dlq, status): (String, String) = (row.get(0)?, row.get(1)?);
         Ok(format!(
             "drawer {dlq}: {status} shows {}, recounted {}",
@@ -92,6 +91,83 @@ pub(super) fn check(tables: &SqlTables, deep: bool, verification: &mut Verificat
     payloads(tables, REVISIONS, latest, "an earlier content", verification)
 }
 
+/// The command that takes a message out whose content is damaged.
+fn taking_out(tables: &SqlTables, seq: i64) -> Kept<Option<String>> {
+    let id = |row: &rusqlite::Row<'_>| row.get::<_, Cell<MessageId>>(0).map(|cell| cell.0);
+    let live = tables.one("SELECT id FROM messages WHERE seq = ?1", &[&seq], id)?;
+    let dead = tables.one("SELECT id FROM letters WHERE seq = ?1", &[&seq], id)?;
+    let live = live.map(|id| format!("`redrive message cancel {id}`"));
+    Ok(live.or_else(|| dead.map(|id| format!("`redrive dlq purge {id}`"))))
+}
+
+/// Counts of drawers that are not the number of letters in them.
+const WRONG_DRAWERS: &str = "SELECT d.dlq, d.status, d.count, (SELECT count(*) FROM letters l WHERE l.dlq = d.dlq AND \
+     l.status = d.status) AS counted FROM drawers d WHERE d.count <> counted";
+/// Letters that the text index lacks, and letters it still has.
+const WRONG_TEXT: [(&str, &str); 2] = [
+    (
+        "lacks",
+        "SELECT death FROM letters WHERE death <= (SELECT indexed_to FROM text_head) AND death NOT IN \
+         (SELECT death FROM text_stale) AND death NOT IN (SELECT id FROM letters_text_docsize)",
+    ),
+    (
+        "still has",
+        "SELECT id FROM letters_text_docsize WHERE id NOT IN (SELECT death FROM text_stale) AND id NOT IN \
+         (SELECT death FROM letters)",
+    ),
+];
+/// Rows that the store can do without: their table, what is said of one that cannot be read, and whether it can be.
+const ADVICE: [(&str, &str, fn(&str) -> bool); 3] = [
+    ("breakers", "a breaker cannot be read; it starts afresh", |body| {
+        serde_json::from_str::<Breaker>(body).is_ok()
+    }),
+    ("standings", "what is known of a group cannot be read; it is learned again", |body| {
+        serde_json::from_str::<Standing>(body).is_ok()
+    }),
+    ("group_facts", "what was counted of a group cannot be read; it starts afresh", |body| {
+        serde_json::from_str::<Facts>(body).is_ok()
+    }),
+];
+
+/// Sets right what can be made again from the rest: counts of drawers, rows that cannot be read and that the store can
+/// do without, and the text index, which is built anew. Says how many rows were wrong.
+pub(super) fn repair(tables: &SqlTables, deep: bool) -> Kept<u64> {
+    let mut repaired = 0;
+    let row = |row: &rusqlite::Row<'_>| {
+        Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get::<_, i64>(3)?))
+    };
+    for (dlq, status, counted) in tables.all(WRONG_DRAWERS, &[], row)? {
+        let sql = "UPDATE drawers SET count = ?3 WHERE dlq = ?1 AND status = ?2";
+        tables.run(sql, &[&dlq, &status, &counted])?;
+        repaired += 1;
+    }
+    for (table, _, is_whole) in ADVICE {
+        let bodies =
+            tables.all(&format!("SELECT DISTINCT body FROM {table}"), &[], |row| row.get::<_, String>(0))?;
+        for body in bodies.iter().filter(|body| !is_whole(body)) {
+            tables.run(&format!("DELETE FROM {table} WHERE body = ?1"), &[body])?;
+            repaired += 1;
+        }
+    }
+    if deep {
+        let mut wrong = 0;
+        for (_, sql) in WRONG_TEXT {
+            wrong += tables.all(sql, &[], |row| row.get::<_, i64>(0))?.len() as u64;
+        }
+        if wrong > 0 {
+            kept(tables.connection.execute_batch(
+                "INSERT INTO letters_text(letters_text) VALUES('delete-all'); DELETE FROM text_stale; \
+                 UPDATE text_head SET indexed_to = 0;",
+            ))?;
+        }
+        repaired += wrong;
+    }
+    Ok(repaired)
+}
+
+/// Damaged messages whose command is looked up.
+const TAKEN_OUT_MAX: u64 = 10;
+
 const BODIES: &str = "SELECT seq, rest, content_type, payload, packed, checksum, ttl, enqueued_at FROM bodies \
      ORDER BY seq DESC LIMIT ?1";
 const REVISIONS: &str = "SELECT seq, rest, content_type, payload, packed, checksum, NULL, 0 FROM revisions \
@@ -99,22 +175,10 @@ const REVISIONS: &str = "SELECT seq, rest, content_type, payload, packed, checks
 
 /// Rows that the store can do without, and does when they cannot be read: breakers and what is known of groups.
 fn advice(tables: &SqlTables, verification: &mut Verification) -> Kept<()> {
-    let breakers = "SELECT key, body FROM breakers";
-    let standings = "SELECT group_id, body FROM standings";
-    let text = |row: &rusqlite::Row<'_>| row.get::<_, String>(1);
-    for body in tables.all(breakers, &[], text)? {
-        if serde_json::from_str::<Breaker>(&body).is_err() {
-            verification.find("I46", "a breaker cannot be read; it starts afresh", false);
-        }
-    }
-    for body in tables.all(standings, &[], text)? {
-        if serde_json::from_str::<Standing>(&body).is_err() {
-            verification.find("I46", "what is known of a group cannot be read; it is learned again", false);
-        }
-    }
-    for body in tables.all("SELECT id, body FROM group_facts", &[], text)? {
-        if serde_json::from_str::<Facts>(&body).is_err() {
-            verification.find("I46", "what was counted of a group cannot be read; it starts afresh", false);
+    for (table, what, is_whole) in ADVICE {
+        let bodies = tables.all(&format!("SELECT body FROM {table}"), &[], |row| row.get::<_, String>(0))?;
+        for _ in bodies.iter().filter(|body| !is_whole(body)) {
+            verification.find("I46", what, true);
         }
     }
     Ok(())
@@ -137,21 +201,10 @@ fn failures(tables: &SqlTables, limit: i64, verification: &mut Verification) -> 
 
 /// What the text index lacks a search would miss; what it has too much stays when a letter is gone.
 fn text(tables: &SqlTables, verification: &mut Verification) -> Kept<()> {
-    let noted = "NOT IN (SELECT death FROM text_stale)";
-    let missing = format!(
-        "SELECT death FROM letters WHERE death <= (SELECT indexed_to FROM text_head) AND death {noted} \
-         AND death NOT IN (SELECT id FROM letters_text_docsize)"
-    );
-    let left = format!(
-        "SELECT id FROM letters_text_docsize WHERE id {noted} AND id NOT IN (SELECT death FROM letters)"
-    );
-    for (what, sql) in [("lacks", missing), ("still has", left)] {
-        for death in tables.all(&sql, &[], |row| row.get::<_, i64>(0))? {
-            verification.find(
-                "I46",
-                format!("the text index {what} the dead letter of death {death}"),
-                false,
-            );
+    for (what, sql) in WRONG_TEXT {
+        for death in tables.all(sql, &[], |row| row.get::<_, i64>(0))? {
+            let what = format!("the text index {what} the dead letter of death {death}");
+            verification.find_mended_by("I46", what, "`redrive doctor --deep --repair`");
         }
     }
     Ok(())
@@ -195,10 +248,80 @@ fn payloads(
             Ok((_, packed)) if packed.is_whole() => {}
             Ok((seq, _)) => {
                 let what = format!("{which} of message number {seq} is not what was written");
-                verification.find("I46", what, false);
+                // Looking one up reads the whole table: beyond the first few there is something else to be done.
+                let command =
+                    if verification.findings_total < TAKEN_OUT_MAX { taking_out(tables, seq)? } else { None };
+                match command {
+                    Some(command) => {
+                        let mend = format!("{command} to go on without it, or restore a backup that has it");
+                        verification.find_mended_by("I46", what, mend);
+                    }
+                    None => verification.find("I46", what, false),
+                }
             }
             Err(error) => verification.find("I46", damaged(error).text, false),
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::sqlite::{Options, SqliteStore};
+    use redrive_core::dead_letter::Actor;
+    use redrive_core::failure::Report;
+    use redrive_core::ids::{MessageId, QueueName};
+    use redrive_core::message::{NewMessage, Payload};
+    use redrive_core::policy::QueuePolicy;
+    use redrive_core::store::{
+        LeaseRequest, Letters as _, Settle, Settlement, Store as _, VerifyRequest, Work as _,
+    };
+
+    /// A message that waits and a dead letter.
+    async fn fill(store: &SqliteStore) {
+        let queue: QueueName = "q".parse().unwrap();
+        let policy = QueuePolicy { max_attempts: 1, ..QueuePolicy::default() };
+        store.configure(queue.clone(), policy, Actor::new("ada", "test")).await.unwrap();
+        let new = |n| NewMessage::new(MessageId::new(n, [1; 10]), queue.clone(), Payload::default());
+        store.enqueue(vec![new(1), new(2)]).await.unwrap();
+        let request =
+            LeaseRequest { queues: vec![queue.clone()], max: 1, lease_for: None, worker: "w".into() };
+        let token = store.lease(request).await.unwrap()[0].token;
+        let what = Settle::Fail { failure: Box::new(Report::default().analyse()), said: None };
+        store.settle(vec![Settlement { token, what }]).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn i15_i46_every_finding_says_what_mends_it_and_a_repair_does() {
+        let home = tempfile::TempDir::new().unwrap();
+        let open = || SqliteStore::open(home.path(), Options::default()).unwrap();
+        fill(&open()).await;
+        let raw = rusqlite::Connection::open(home.path().join("redrive.db")).unwrap();
+        raw.execute_batch(
+            "UPDATE drawers SET count = count + 5; UPDATE queues SET waiting = waiting + 1; \
+             INSERT INTO breakers(queue, key, body) VALUES('q', 'k', 'no breaker'); \
+             INSERT INTO standings(group_id, body) VALUES(99, 'no standing'); \
+             INSERT INTO group_facts(id, body) VALUES(99, 'no facts'); UPDATE text_head SET indexed_to = 1000; \
+             UPDATE bodies SET checksum = checksum + 1;",
+        )
+        .unwrap();
+        drop(raw);
+        let store = open();
+        let verify = async |repair| store.verify(VerifyRequest { deep: true, repair }).await.unwrap();
+        let found = verify(false).await;
+        let mends = |what: &str| found.findings.iter().filter(|f| f.mend.contains(what)).count();
+        assert!(found.findings.iter().all(|f| f.mend.starts_with("`redrive ")), "{:#?}", found.findings);
+        assert!(mends("`redrive doctor --repair`") >= 5, "{:#?}", found.findings);
+        assert_eq!(mends("`redrive doctor --deep --repair`"), 1);
+        assert_eq!((mends("`redrive message cancel "), mends("`redrive dlq purge ")), (1, 1));
+        verify(true).await;
+        let left = verify(false).await;
+        assert!(left.findings.iter().all(|f| !f.mend.contains("--repair")), "{:#?}", left.findings);
+        assert_eq!(left.findings.len(), 2, "only the damaged payloads: {left:#?}");
+        let id = left.findings.iter().find_map(|f| f.mend.strip_prefix("`redrive message cancel "));
+        let id = id.unwrap().split('`').next().unwrap().parse().unwrap();
+        store.cancel(vec![id], Actor::new("ada", "test")).await.unwrap().remove(0).unwrap();
+        assert_eq!(verify(false).await.findings.len(), left.findings.len() - 1);
+        store.index_text(100).await.unwrap();
+    }
 }

@@ -32,7 +32,9 @@ pub(super) fn of(error: &Error) -> StoreError {
         | StoreErrorKind::Locked
         | StoreErrorKind::Unsupported
         | StoreErrorKind::Unreachable
-        | StoreErrorKind::Protocol => {
+        | StoreErrorKind::Protocol
+        | StoreErrorKind::Untrusted
+        | StoreErrorKind::Busy => {
             "a read or write failed; nothing more is acknowledged by this process: check the disk, then start again"
         }
     };

@@ -2,10 +2,11 @@
 //! damaged byte of its log without a word; this tells (I46). It is written after a commit is durable and never
 //! before, so it can only be behind the truth, and it is synced when the writer ends a checkpoint and on closing.
 
+use crate::trust;
 use redrive_core::error::{StoreError, StoreErrorKind};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 /// The open mark file.
@@ -17,8 +18,7 @@ pub(super) struct Mark {
 impl Mark {
     /// Opens or makes the mark and compares it with what the database says it has.
     pub(super) fn open(path: &Path, commits: u64) -> Result<Self, StoreError> {
-        let opened =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
+        let opened = trust::private().read(true).write(true).create(true).truncate(false).open(path);
         let file = opened.map_err(|e| refused(path, &e))?;
         let mark = Self { file };
         match mark.read().map_err(|e| refused(path, &e))? {

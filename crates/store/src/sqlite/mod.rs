@@ -20,7 +20,6 @@ mod tables;
 mod text;
 mod writer;
 
-use crate::clock::Slewing;
 use crate::engine::Engine;
 use crate::engine::tables::Reads;
 use crate::verbs::{Access, EngineStore, Load};
@@ -32,7 +31,7 @@ use redrive_core::audit::AuditKey;
 use redrive_core::error::{Error, Outcome, StoreError, StoreErrorKind};
 use redrive_core::metrics::{self, Counter};
 use redrive_core::store::StoreInfo;
-use redrive_core::time::{Clock, Time};
+use redrive_core::time::Time;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -51,8 +50,7 @@ pub struct Sqlite {
     places: Arc<Semaphore>,
     shared: Arc<Shared>,
     directory: PathBuf,
-    clock: Arc<dyn Clock>,
-    slewing: Option<Arc<Slewing>>,
+    clock: open::StoreClock,
     audit_key: AuditKey,
     /// The socket of the directory, while it is served.
     #[cfg(feature = "remote")]
@@ -196,7 +194,7 @@ impl Access for Sqlite {
             durable: true,
             place: self.directory.display().to_string(),
             now: self.clock.now(),
-            skew_ms: self.slewing.as_ref().map_or(0, |clock| clock.skew_ms()),
+            skew_ms: self.clock.skew_ms(),
             degraded,
         }
     }

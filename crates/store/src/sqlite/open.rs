@@ -8,11 +8,12 @@ use super::reads::SqlTables;
 use super::reserve::{Reserve, free_bytes};
 use super::writer::{CHECKPOINT_ALWAYS, Shared, Writer};
 use super::{Sqlite, schema};
-use crate::clock::Slewing;
+use crate::clock::{Here, Machine, Slewing, Stamp, Uptime};
 use crate::engine::Engine;
 use crate::engine::tables::{Kept, Tables as _};
 use crate::entropy::{Entropy, System};
 use crate::faults::{self, Fault};
+use crate::trust::{self, DATABASE, KEY, LOCK, MARK, RESERVE, RESTORING};
 use redrive_core::audit::AuditKey;
 use redrive_core::error::{StoreError, StoreErrorKind};
 use redrive_core::lifecycle::Phase;
@@ -20,24 +21,14 @@ use redrive_core::limits;
 use redrive_core::time::{Clock, Span, Time};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::sync::{Semaphore, mpsc};
 
-/// The database in a data directory.
-const DATABASE: &str = "redrive.db";
-/// Held by whoever writes; says nothing by itself.
-const LOCK: &str = "lock";
-/// The key of the audit chain.
-const KEY: &str = "audit.key";
-/// The high-water mark of commits.
-const MARK: &str = "commits";
-/// Room kept back for a full disk.
-const RESERVE: &str = "reserve";
 /// The oldest SQLite that may be used: older ones lose data when a checkpoint races a writer.
 const SQLITE_FLOOR: i32 = 3_051_003;
 /// Free room beyond the length of the log below which the log is left as it is.
@@ -52,8 +43,10 @@ pub struct Options {
     pub create: bool,
     /// Give live leases time to be extended: set by whoever will hold the directory for long.
     pub grace: bool,
-    /// The clock; a slewing one on the machine's when not said.
+    /// The clock; without one, a slewing clock on the machine's.
     pub clock: Option<Arc<dyn Clock>>,
+    /// The machine that clock goes by.
+    pub machine: Arc<dyn Machine>,
     /// The randomness.
     pub entropy: Arc<dyn Entropy>,
     /// Entries of the index of ready messages before it spills.
@@ -66,6 +59,7 @@ impl Default for Options {
             create: true,
             grace: false,
             clock: None,
+            machine: Arc::new(Here::default()),
             entropy: Arc::new(System),
             hot_entries: limits::HOT_ENTRIES_MAX,
         }
@@ -89,10 +83,12 @@ fn sync_directory(path: &Path) -> Kept<()> {
     File::open(path).and_then(|d| d.sync_all()).map_err(|e| refused("sync the directory", path, &e))
 }
 
-/// Makes a directory that only its owner can enter, and its name durable.
+/// Makes a directory that only its owner can enter, and its name durable. One that is there already must be this
+/// user's own: somebody else may have made it a moment ago.
 fn make_directory(path: &Path) -> Kept<()> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
     made.map_err(|e| refused("make the data directory", path, &e))?;
+    trust::check(path)?;
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => sync_directory(parent),
         Some(_) | None => sync_directory(Path::new(".")),
@@ -104,6 +100,7 @@ pub(super) fn open(directory: &Path, options: Options) -> Kept<Sqlite> {
         let why = format!("SQLite {} is too old: it can lose data", rusqlite::version());
         return Err(StoreError::new(StoreErrorKind::Unsupported, why));
     }
+    if options.create { trust::check_new(directory) } else { trust::check(directory) }?;
     if !directory.join(DATABASE).exists() {
         if !options.create {
             let why = format!(
@@ -117,24 +114,22 @@ pub(super) fn open(directory: &Path, options: Options) -> Kept<Sqlite> {
     refuse_network(directory)?;
     let lock = take_lock(directory)?;
     let connection = connect(directory).or_else(|error| retry_with_reserve(directory, error))?;
-    let (commits, persisted) = head(&connection)?;
+    let (commits, stamp) = head(&connection)?;
     let mark = Mark::open(&directory.join(MARK), commits)?;
     settle_log(directory, &connection)?;
     let audit_key = audit_key(directory, options.entropy.as_ref())?;
     sync_directory(directory)?;
 
-    let slewing = options.clock.is_none().then(|| Arc::new(Slewing::starting_at(persisted)));
-    let clock: Arc<dyn Clock> = match (&options.clock, &slewing) {
-        (Some(clock), _) => Arc::clone(clock),
-        (None, Some(slewing)) => Arc::clone(slewing) as Arc<dyn Clock>,
-        (None, None) => Arc::new(Slewing::starting_at(persisted)),
+    let clock = match &options.clock {
+        Some(clock) => StoreClock::Given(Arc::clone(clock)),
+        None => StoreClock::Own(Arc::new(Slewing::resume(Arc::clone(&options.machine), stamp))),
     };
     let mut tables = SqlTables::new(connection);
     if options.grace {
         give_grace(&mut tables, clock.now())?;
         lay_out_log(directory)?;
     }
-    start(directory, tables, lock, Started { options, commits, mark, audit_key, clock, slewing })
+    start(directory, tables, lock, Started { options, commits, mark, audit_key, clock })
 }
 
 /// What has been found out before the writer starts.
@@ -143,8 +138,36 @@ struct Started {
     commits: u64,
     mark: Mark,
     audit_key: AuditKey,
-    clock: Arc<dyn Clock>,
-    slewing: Option<Arc<Slewing>>,
+    clock: StoreClock,
+}
+
+/// The clock of a store: its own, or one that somebody brought along.
+#[derive(Clone)]
+pub(super) enum StoreClock {
+    Own(Arc<Slewing>),
+    Given(Arc<dyn Clock>),
+}
+
+impl StoreClock {
+    pub(super) fn now(&self) -> Time {
+        self.stamp().time
+    }
+
+    /// What is persisted with a commit.
+    pub(super) fn stamp(&self) -> Stamp {
+        match self {
+            Self::Own(clock) => clock.stamp(),
+            Self::Given(clock) => Stamp { time: clock.now(), uptime: None },
+        }
+    }
+
+    /// How far it is ahead of the wall, in milliseconds.
+    pub(super) fn skew_ms(&self) -> i64 {
+        match self {
+            Self::Own(clock) => clock.skew_ms(),
+            Self::Given(_) => 0,
+        }
+    }
 }
 
 fn start(directory: &Path, mut tables: SqlTables, lock: File, found: Started) -> Kept<Sqlite> {
@@ -163,7 +186,7 @@ fn start(directory: &Path, mut tables: SqlTables, lock: File, found: Started) ->
     shared.full.store(!reserve.is_filled(), Ordering::SeqCst);
     let writer = Writer {
         engine,
-        clock: Arc::clone(&found.clock),
+        clock: found.clock.clone(),
         shared: Arc::clone(&shared),
         mark: found.mark,
         reserve,
@@ -187,7 +210,6 @@ fn start(directory: &Path, mut tables: SqlTables, lock: File, found: Started) ->
         shared,
         directory: directory.to_owned(),
         clock: found.clock,
-        slewing: found.slewing,
         audit_key: found.audit_key,
         #[cfg(feature = "remote")]
         server: Mutex::new(None),
@@ -210,7 +232,7 @@ fn refuse_network(directory: &Path) -> Kept<()> {
 
 fn take_lock(directory: &Path) -> Kept<File> {
     let path = directory.join(LOCK);
-    let opened = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
+    let opened = trust::private().create(true).truncate(false).write(true).open(&path);
     let file = opened.map_err(|e| refused("use the data directory", directory, &e))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
@@ -227,7 +249,7 @@ fn connect(directory: &Path) -> Kept<Connection> {
     let path = directory.join(DATABASE);
     refuse_foreign(directory, &path)?;
     // Made by us first, so that it is nobody else's to read.
-    let made = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
+    let made = trust::private().create(true).truncate(false).write(true).open(&path);
     made.map_err(|e| refused("open", &path, &e))?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = kept(Connection::open_with_flags(&path, flags))?;
@@ -286,7 +308,10 @@ fn refuse_foreign(directory: &Path, path: &Path) -> Kept<()> {
     const MAGIC: &[u8] = b"SQLite format 3\0";
     let mending = ["-journal", "-wal"].iter().any(|end| directory.join(format!("{DATABASE}{end}")).exists());
     let mut head = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(MAGIC.len() as u64).read_to_end(&mut head));
+    let read = trust::private()
+        .read(true)
+        .open(path)
+        .and_then(|file| file.take(MAGIC.len() as u64).read_to_end(&mut head));
     if read.is_err() || mending || head.is_empty() || head == MAGIC {
         return Ok(());
     }
@@ -306,10 +331,21 @@ pub(super) fn reader(directory: &Path) -> Kept<SqlTables> {
     Ok(SqlTables::new(connection))
 }
 
-fn head(connection: &Connection) -> Kept<(u64, Time)> {
-    let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, u64>(0)?, row.get::<_, i64>(1)?));
-    let (commits, clock) = kept(connection.query_row("SELECT commits, clock FROM head", [], read))?;
-    Ok((commits, Time::from_millis(clock)))
+fn head(connection: &Connection) -> Kept<(u64, Stamp)> {
+    let read = |row: &rusqlite::Row<'_>| {
+        let (boot, ms): (Option<String>, Option<i64>) = (row.get(2)?, row.get(3)?);
+        let boot = boot.and_then(|text| u128::from_str_radix(&text, 16).ok());
+        let uptime = boot.zip(ms).map(|(boot, ms)| Uptime { boot, ms });
+        Ok((row.get(0)?, Stamp { time: Time::from_millis(row.get(1)?), uptime }))
+    };
+    kept(connection.query_row("SELECT commits, clock, boot, uptime FROM head", [], read))
+}
+
+/// Forgets how long the machine was up when the clock was persisted: a backup may be opened on another machine and
+/// long after, where only the wall can tell what time it is.
+fn forget_uptime(file: &Path) -> Kept<()> {
+    let connection = kept(Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_WRITE))?;
+    kept(connection.execute_batch("UPDATE head SET boot = NULL, uptime = NULL"))
 }
 
 /// Gives every live lease at least thirty seconds, or its own length if that was shorter: its worker could
@@ -340,7 +376,7 @@ fn retry_with_reserve(directory: &Path, error: StoreError) -> Kept<Connection> {
 /// directory for long, on a disk with plenty of room.
 fn lay_out_log(directory: &Path) -> Kept<()> {
     let path = directory.join(format!("{DATABASE}-wal"));
-    let Ok(file) = OpenOptions::new().append(true).open(&path) else { return Ok(()) };
+    let Ok(file) = trust::private().append(true).open(&path) else { return Ok(()) };
     let length = file.metadata().map_or(0, |m| m.len());
     let wanted = u64::try_from(CHECKPOINT_ALWAYS).unwrap_or(0) * 4_120;
     let missing = wanted.saturating_sub(length);
@@ -360,7 +396,7 @@ fn lay_out_log(directory: &Path) -> Kept<()> {
 /// Reads the key of the audit chain, or makes it. A store that has lost its key says so when it is verified.
 fn audit_key(directory: &Path, entropy: &dyn Entropy) -> Kept<AuditKey> {
     let path = directory.join(KEY);
-    match fs::read_to_string(&path) {
+    match trust::private().read(true).open(&path).and_then(io::read_to_string) {
         Ok(text) => parse_key(&text).ok_or_else(|| damaged(format!("{} is not a key", path.display()))),
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             let mut key = [0; 32];
@@ -376,7 +412,7 @@ fn write_key(path: &Path, key: &AuditKey) -> Kept<()> {
     let text: String = key.0.iter().map(|b| format!("{b:02x}")).collect();
     // The name appears last: a key that was not written whole is not there.
     let part = path.with_extension("part");
-    let opened = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&part);
+    let opened = trust::private().create(true).truncate(true).write(true).open(&part);
     let written = opened.and_then(|mut f| f.write_all(text.as_bytes()).and_then(|()| f.sync_all()));
     written.and_then(|()| fs::rename(&part, path)).map_err(|e| refused("write", path, &e))
 }
@@ -395,19 +431,21 @@ fn parse_key(text: &str) -> Option<AuditKey> {
 
 /// Copies the store to a new directory as of one commit, while work goes on (I9). Gives the bytes written.
 pub(super) fn backup(directory: &Path, target: &Path, key: &AuditKey) -> Kept<u64> {
+    trust::check_new(target)?;
     let file = target.join(DATABASE);
     if file.exists() {
         let why = format!("{} holds a store already; name a new directory", target.display());
         return Err(StoreError::new(StoreErrorKind::Io, why));
     }
     make_directory(target)?;
-    let made = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&file);
+    let made = trust::private().create_new(true).write(true).open(&file);
     made.map_err(|e| refused("make", &file, &e))?;
     let reader = reader(directory)?;
     let name = file.to_str().ok_or_else(|| {
         StoreError::new(StoreErrorKind::Io, format!("the path {} is not text", file.display()))
     })?;
     kept(reader.connection.execute("VACUUM INTO ?1", [name]))?;
+    forget_uptime(&file)?;
     File::open(&file).and_then(|f| f.sync_all()).map_err(|e| refused("sync", &file, &e))?;
     write_key(&target.join(KEY), key)?;
     sync_directory(target)?;
@@ -424,6 +462,7 @@ pub fn restore(backup: &Path, directory: &Path) -> Result<u64, StoreError> {
         let why = format!("{} is not a backup: it has no {DATABASE}", backup.display());
         return Err(StoreError::new(StoreErrorKind::NotAStore, why));
     }
+    trust::check_new(directory)?;
     if to.exists() {
         let why = format!("{} holds a store already; restore into a new directory", directory.display());
         return Err(StoreError::new(StoreErrorKind::Io, why));
@@ -431,9 +470,8 @@ pub fn restore(backup: &Path, directory: &Path) -> Result<u64, StoreError> {
     check_backup(&from)?;
     make_directory(directory)?;
     let _lock = take_lock(directory)?;
-    let part = directory.join("restoring");
-    let bytes = fs::copy(&from, &part).map_err(|e| refused("copy the backup to", &part, &e))?;
-    File::open(&part).and_then(|f| f.sync_all()).map_err(|e| refused("sync", &part, &e))?;
+    let part = directory.join(RESTORING);
+    let bytes = copy(&from, &part).map_err(|e| refused("copy the backup to", &part, &e))?;
     if backup.join(KEY).exists() {
         let text = fs::read_to_string(backup.join(KEY)).map_err(|e| refused("read", backup, &e))?;
         let key = parse_key(&text).ok_or_else(|| damaged("the backup's audit key is not a key"))?;
@@ -442,6 +480,14 @@ pub fn restore(backup: &Path, directory: &Path) -> Result<u64, StoreError> {
     // The name appears last: a directory that was not restored whole has no store in it.
     fs::rename(&part, &to).map_err(|e| refused("name", &to, &e))?;
     sync_directory(directory)?;
+    Ok(bytes)
+}
+
+/// Copies a file to one that only its owner can read, durably.
+fn copy(from: &Path, to: &Path) -> io::Result<u64> {
+    let mut target = trust::private().create(true).truncate(true).write(true).open(to)?;
+    let bytes = io::copy(&mut File::open(from)?, &mut target)?;
+    target.sync_all()?;
     Ok(bytes)
 }
 

@@ -1,9 +1,9 @@
 //! A few megabytes kept back, so that on a full disk what frees space can still be written: acks, leases and
 //! purge need room in the log before they give any back (I43).
 
-use std::fs::{self, OpenOptions};
+use crate::trust;
+use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -50,7 +50,7 @@ impl Reserve {
         if self.free_bytes() < PLENTY_BYTES {
             return false;
         }
-        let opened = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&self.path);
+        let opened = trust::private().create(true).truncate(true).write(true).open(&self.path);
         let written =
             opened.and_then(|mut file| file.write_all(&vec![0xA5; BYTES]).and_then(|()| file.sync_data()));
         if written.is_err() {

@@ -159,13 +159,16 @@ INSERT INTO text_head VALUES(1, 0);
 ";
 
 /// Checksums of what a person reads about a failure and of what decisions go by, so that damage is reported
-/// instead of served; and a place for what is left of damaged records.
+/// instead of served; a place for what is left of damaged records; how long the machine was up when the clock was
+/// persisted, and in which boot (ADR 0030).
 const VERSION_5: &str = "
 ALTER TABLE messages ADD COLUMN checksum INTEGER;
 ALTER TABLE letters ADD COLUMN checksum INTEGER;
 ALTER TABLE failures ADD COLUMN checksum INTEGER;
 ALTER TABLE stacks ADD COLUMN checksum INTEGER;
 CREATE TABLE damaged(n INTEGER PRIMARY KEY, place TEXT NOT NULL, seq INTEGER, at INTEGER NOT NULL, cells TEXT NOT NULL);
+ALTER TABLE head ADD COLUMN boot TEXT;
+ALTER TABLE head ADD COLUMN uptime INTEGER;
 ";
 
 /// The version this program writes.

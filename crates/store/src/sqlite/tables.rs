@@ -538,4 +538,8 @@ impl Tables for SqlTables {
             }
         }
     }
+
+    fn repair(&mut self, deep: bool) -> Kept<u64> {
+        super::check::repair(self, deep)
+    }
 }

@@ -5,6 +5,7 @@
 use super::checkpoint::{Checkpointer, PASSIVE, Pass, TRUNCATE, checkpoint};
 use super::errors::kept;
 use super::mark::Mark;
+use super::open::StoreClock;
 use super::reads::SqlTables;
 use super::reserve::Reserve;
 use crate::engine::Engine;
@@ -13,7 +14,7 @@ use crate::faults::{self, Fault};
 use crate::verbs::Load;
 use redrive_core::error::{StoreError, StoreErrorKind};
 use redrive_core::limits;
-use redrive_core::time::{Clock, Time};
+use redrive_core::time::Time;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
@@ -76,7 +77,7 @@ pub(super) struct Shared {
 
 pub(super) struct Writer {
     pub(super) engine: Engine<SqlTables>,
-    pub(super) clock: Arc<dyn Clock>,
+    pub(super) clock: StoreClock,
     pub(super) shared: Arc<Shared>,
     pub(super) mark: Mark,
     pub(super) reserve: Reserve,
@@ -144,7 +145,8 @@ impl Writer {
     fn apply(&mut self, group: Vec<Job>, answers: &mut Vec<Answer>) -> Kept<bool> {
         kept(self.engine.tables.connection.execute_batch("BEGIN IMMEDIATE"))?;
         let before = self.engine.tables.connection.total_changes();
-        let now = self.clock.now();
+        let stamp = self.clock.stamp();
+        let now = stamp.time;
         let (mut spoiled, mut places) = (None, Vec::with_capacity(group.len()));
         for job in group {
             // Who was served waits for the commit like those who were not.
@@ -163,8 +165,10 @@ impl Writer {
             // An empty lease or a look at what is due: nothing to make durable, so nothing to sync.
             return kept(self.engine.tables.connection.execute_batch("COMMIT")).map(|()| false);
         }
-        let sql = "UPDATE head SET commits = ?1, clock = max(clock, ?2) WHERE one = 1";
-        self.engine.tables.run(sql, &[&super::rows::int(self.commits + 1), &now.as_millis()])?;
+        let sql =
+            "UPDATE head SET commits = ?1, clock = max(clock, ?2), boot = ?3, uptime = ?4 WHERE one = 1";
+        let (boot, up) = (stamp.uptime.map(|u| format!("{:032x}", u.boot)), stamp.uptime.map(|u| u.ms));
+        self.engine.tables.run(sql, &[&super::rows::int(self.commits + 1), &now.as_millis(), &boot, &up])?;
         if faults::is(Fault::AckBeforeCommit) {
             for answer in answers.drain(..) {
                 answer(Ok(()));
@@ -214,7 +218,9 @@ impl Writer {
             | StoreErrorKind::Io
             | StoreErrorKind::Unsupported
             | StoreErrorKind::Unreachable
-            | StoreErrorKind::Protocol => self.shared.stopped.store(true, Ordering::SeqCst),
+            | StoreErrorKind::Protocol
+            | StoreErrorKind::Untrusted
+            | StoreErrorKind::Busy => self.shared.stopped.store(true, Ordering::SeqCst),
         }
         for answer in answers {
             answer(Err(error.clone()));
