@@ -15,8 +15,9 @@ use redrive_core::store::{LetterLeaseRequest, LetterSettle, LetterSettlement, St
 use redrive_core::time::{Span, Time};
 use std::future::Future;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// What is to become of a dead letter.

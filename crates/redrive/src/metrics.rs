@@ -8,7 +8,7 @@ pub use redrive_core::metrics::{
     Stats, Summary, Timer, definitions, process, render, report,
 };
 use redrive_core::store::Store;
-use std::time::Instant;
+use tokio::time::Instant;
 
 /// A gauge that is higher as long as this lives: a worker's slots, a delivery in hand.
 #[derive(Debug)]

@@ -5,7 +5,8 @@ use async_trait::async_trait;
 use redrive_core::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// A loop that runs until it is told to stop.

@@ -18,11 +18,13 @@ pub enum Fault {
     EioSwallowed,
     /// The audit row is written after the commit it belongs to.
     AuditOutsideCommit,
+    /// A drawer with many letters takes no more, and says nothing.
+    FullDrawerDrops,
 }
 
 impl Fault {
     /// Every one.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::AckBeforeCommit,
         Self::MissingFsync,
         Self::TokenNotChecked,
@@ -30,6 +32,7 @@ impl Fault {
         Self::IndexNotUpdated,
         Self::EioSwallowed,
         Self::AuditOutsideCommit,
+        Self::FullDrawerDrops,
     ];
 
     /// The name in `REDRIVE_FAULT`.
@@ -43,6 +46,7 @@ impl Fault {
             Self::IndexNotUpdated => "index-not-updated",
             Self::EioSwallowed => "eio-swallowed",
             Self::AuditOutsideCommit => "audit-outside-commit",
+            Self::FullDrawerDrops => "full-drawer-drops",
         }
     }
 }

@@ -18,7 +18,9 @@ mod samples;
 #[path = "tidy/source.rs"]
 mod source;
 
-use source::{Source, attributes, braces_expanded, in_crate_folder, is_name_byte, paths, word_offsets};
+use source::{
+    Source, attributes, braces_expanded, in_crate_folder, is_name_byte, item_end, paths, word_offsets,
+};
 
 /// Which workspace crates each may use (normal and build dependencies): the picture in ARCHITECTURE.md.
 const EDGES: &[(&str, &[&str])] = &[
@@ -64,6 +66,25 @@ const IMPURE_NAMES: &[(&str, &str)] = &[
     ("now_v7", "take the id as a parameter"),
     ("new_v4", "take the id as a parameter"),
 ];
+
+/// Calls that let time pass.
+const SLEEPS: &[&str] = &["sleep", "sleep_until", "sleep_ms"];
+
+/// Calls that give up waiting when a time is over. Waiting for nothing with one of them is a sleep too.
+const TIMED_WAITS: &[&str] = &[
+    "timeout",
+    "timeout_at",
+    "recv_timeout",
+    "recv_deadline",
+    "wait_timeout",
+    "wait_timeout_while",
+    "park_timeout",
+    "lasting",
+];
+
+/// The one limit a wait in a test may have: so long that only a hang reaches it.
+const GUARD: &str = "PATIENCE";
+const GUARD_SECS_MIN: u64 = 300;
 
 /// Documents whose back-ticked paths are checked, besides everything under docs/.
 const DOCUMENTS: &[&str] = &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"];
@@ -300,19 +321,103 @@ fn missing_module_docs(tree: &Tree) -> Vec<String> {
 fn sleeps_in_tests(tree: &Tree) -> Vec<String> {
     let mut complaints = Vec::new();
     for source in tree.sources() {
-        for word in ["sleep", "sleep_until", "sleep_ms"] {
-            let calls = word_offsets(&source.code, word).filter(|at| {
-                source.is_test_at(*at) && source.code[at + word.len()..].trim_start().starts_with('(')
-            });
-            complaints.extend(calls.map(|at| {
+        for word in SLEEPS {
+            complaints.extend(test_calls(&source, word).map(|at| {
                 format!(
                     "{}: `{word}(` in a test; wait for a signal, or move an injected clock",
                     source.at(at)
                 )
             }));
         }
+        for word in TIMED_WAITS {
+            let on_the_machines_clock = test_calls(&source, word).filter(|at| {
+                !is_guard(arguments(&source.code, at + word.len()))
+                    && !is_on_a_paused_clock(&source.code, *at)
+            });
+            complaints.extend(on_the_machines_clock.map(|at| {
+                format!(
+                    "{}: `{word}(` in a test ends with the machine's time; wait for a signal, move an injected clock, \
+                     or guard against a hang with `{GUARD}`",
+                    source.at(at)
+                )
+            }));
+        }
+        complaints.extend(races_in_tests(&source));
+        complaints.extend(short_guards(&source));
     }
     complaints
+}
+
+/// Calls of this name in test code. `timeout` is a free function; of a builder it is a setting.
+fn test_calls<'s>(source: &'s Source<'_>, word: &'s str) -> impl Iterator<Item = usize> + 's {
+    word_offsets(&source.code, word).filter(move |at| {
+        let (before, after) = (source.code[..*at].trim_end(), source.code[at + word.len()..].trim_start());
+        let is_setting = word.starts_with("timeout") && before.ends_with('.');
+        source.is_test_at(*at) && after.starts_with('(') && !before.ends_with("fn") && !is_setting
+    })
+}
+
+/// What stands between the parentheses that open at or after an offset.
+fn arguments(code: &str, from: usize) -> &str {
+    let mut depth = 0;
+    for (at, byte) in code.bytes().enumerate().skip(from) {
+        match byte {
+            b'(' => depth += 1,
+            b')' if depth == 1 => return &code[from..at],
+            b')' => depth -= 1,
+            _ => {}
+        }
+    }
+    &code[from..]
+}
+
+fn is_guard(code: &str) -> bool {
+    word_offsets(code, GUARD).next().is_some()
+}
+
+/// Whether the function around an offset runs on a clock that only the runtime or the test moves.
+fn is_on_a_paused_clock(code: &str, at: usize) -> bool {
+    let Some(start) = word_offsets(code, "fn").take_while(|start| *start < at).last() else { return false };
+    let head = code[..start].rfind([';', '{', '}']).map_or(0, |end| end + 1);
+    let function = &code[head..item_end(code, start).max(at)];
+    function.contains("start_paused = true") || function.contains("time::advance(")
+}
+
+/// Comparisons that a slow machine loses: `elapsed() < …` with anything but the guard.
+fn races_in_tests(source: &Source<'_>) -> Vec<String> {
+    let code = &source.code;
+    let races = word_offsets(code, "elapsed").filter(|at| {
+        let rest = code[at + "elapsed".len()..].trim_start();
+        let compared = rest.strip_prefix("()").and_then(|rest| rest.trim_start().strip_prefix('<'));
+        let limit = compared.map(|rest| rest.split([',', ';', '{', '&', '|']).next().unwrap_or(rest));
+        source.is_test_at(*at)
+            && limit.is_some_and(|limit| !is_guard(limit))
+            && !is_on_a_paused_clock(code, *at)
+    });
+    let complain = |at| {
+        format!(
+            "{}: a slow machine fails this comparison with `elapsed()`; wait for a signal, or move an injected clock",
+            source.at(at)
+        )
+    };
+    races.map(complain).collect()
+}
+
+/// Guards that a slow machine runs into.
+fn short_guards(source: &Source<'_>) -> Vec<String> {
+    let code = &source.code;
+    let short = word_offsets(code, GUARD).filter(|at| {
+        let value = code[*at..].split(';').next().and_then(|line| line.split_once("from_secs("));
+        let seconds =
+            value.and_then(|(_, rest)| rest.split(')').next()?.replace('_', "").parse::<u64>().ok());
+        let is_defined = code[..*at].trim_end().ends_with("const");
+        is_defined && source.is_test_at(*at) && seconds.is_none_or(|seconds| seconds < GUARD_SECS_MIN)
+    });
+    short
+        .map(|at| {
+            format!("{}: `{GUARD}` is only for hangs; make it {GUARD_SECS_MIN} s or more", source.at(at))
+        })
+        .collect()
 }
 
 fn oversized_files(tree: &Tree, exceptions: &[(&str, usize)]) -> Vec<String> {

@@ -1,4 +1,4 @@
-//! The process is killed. A child works on a store and is killed a random moment after it opened it, again and
+//! The process is killed. A child works on a store and is killed after it has said a random number of things, again and
 //! again, on the same directory. After every kill a copy of the directory is checked, so that the directory
 //! itself goes from crash to crash without ever being closed.
 
@@ -16,6 +16,12 @@ use std::time::Duration;
 
 /// Kills on one directory before a fresh one is taken.
 const CYCLES_PER_STORE: u64 = 50;
+
+/// What a line of the log has at least: a letter and an id.
+const LINE_BYTES: u64 = 39;
+
+/// How often it is looked how far a child came.
+const LOOK_EVERY: Duration = Duration::from_micros(200);
 
 /// What to do.
 #[derive(Clone, Debug)]
@@ -112,15 +118,22 @@ fn cycle(plan: &Plan, data: &Path, log: &Path, n: u64, rng: &mut Rng) -> Outcome
     command.args(["--producers", &plan.producers.to_string(), "--workers", &plan.workers.to_string()]);
     command.args(["--seed", &plan.seed.wrapping_add(n).to_string()]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let said = || std::fs::metadata(log).map_or(0, |log| log.len());
+    let before = said();
     let mut child = Killed(command.spawn()?);
     let mut first = String::new();
     if let Some(out) = child.0.stdout.take() {
         BufReader::new(out).read_line(&mut first)?;
     }
-    // Leases run out only in a life that is longer than they are, so some are.
-    let ms = if n % 10 == 9 { 200 + rng.below(300) } else { 5 + rng.below(55) };
+    // How much it says before it is killed: on a slow machine a life takes longer, and gets as far.
+    let (lines, ms) =
+        if n % 10 == 9 { (500 + rng.below(500), 200 + rng.below(300)) } else { (rng.below(200), 0) };
     if first.trim_end() == "open" {
+        // Leases run out only in a life that is longer than they are, so some are.
         std::thread::sleep(Duration::from_millis(ms));
+        while said() < before + lines * LINE_BYTES && child.0.try_wait()?.is_none() {
+            std::thread::sleep(LOOK_EVERY);
+        }
     }
     if let Some(status) = child.0.try_wait()? {
         let mut said = String::new();

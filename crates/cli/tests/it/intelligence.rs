@@ -17,10 +17,14 @@ fn tokens(deliveries: &[Value]) -> Vec<String> {
 #[test]
 fn a_breaker_holds_probes_and_closes_over_restarts() {
     let office = Office::new();
-    let set = "queue set q --max-attempts 50 --breaker kind --breaker-open-for 1s --lease 5m --backoff fixed --initial 0";
-    office.run(&set.split(' ').collect::<Vec<_>>()).ok();
     let lines: String = (0..12).map(|n| format!("{{\"payload\":{n},\"kind\":\"a\"}}\n")).collect();
-    office.feed(lines.as_bytes(), &["enqueue", "q", "--ndjson"]).ok();
+    // One whose breaker stays open while this looks at it, and one whose breaker is soon tried again.
+    for (queue, open_for) in [("q", "1h"), ("soon", "100ms")] {
+        let set = ["queue", "set", queue, "--max-attempts", "50", "--breaker", "kind", "--lease", "1h"];
+        let waits = ["--breaker-open-for", open_for, "--backoff", "fixed", "--initial", "0"];
+        office.run(&[set.as_slice(), &waits].concat()).ok();
+        office.feed(lines.as_bytes(), &["enqueue", queue, "--ndjson"]).ok();
+    }
     // Seven are out when the dependency fails; five failures in a row open the breaker.
     let out = tokens(&office.items(&["lease", "q", "--max", "7", "--worker", "w1"]));
     assert_eq!(out.len(), 7);
@@ -34,16 +38,18 @@ fn a_breaker_holds_probes_and_closes_over_restarts() {
     out[5..].iter().for_each(|token| refused(&office, token));
     let held = office.items(&["message", "list", "kind:a attempts:0"]);
     assert_eq!(held.len(), 5, "what was held has used no attempt");
-    // Its time is over: three probes in all, whoever asks.
-    let first = office.items(&["lease", "q", "--wait", "30s", "--max", "2", "--worker", "w3"]);
-    let more = office.items(&["lease", "q", "--max", "50", "--worker", "w4"]);
+    // When its time is over: three probes in all, whoever asks.
+    let out = tokens(&office.items(&["lease", "soon", "--max", "5", "--worker", "w1"]));
+    out.iter().for_each(|token| refused(&office, token));
+    let first = office.items(&["lease", "soon", "--wait", "10m", "--max", "2", "--worker", "w3"]);
+    let more = office.items(&["lease", "soon", "--max", "50", "--worker", "w4"]);
     assert_eq!((first.len(), more.len()), (2, 1));
-    assert_eq!(office.items(&["breaker", "list", "q"])[0]["state"], "half_open");
-    assert_eq!(office.items(&["lease", "q", "--max", "50", "--worker", "w5"]).len(), 0);
+    assert_eq!(office.items(&["breaker", "list", "soon"])[0]["state"], "half_open");
+    assert_eq!(office.items(&["lease", "soon", "--max", "50", "--worker", "w5"]).len(), 0);
     tokens(&first).iter().for_each(|token| drop(office.run(&["ack", token]).ok()));
-    let closed = office.items(&["breaker", "list"]).remove(0);
+    let closed = office.items(&["breaker", "list", "soon"]).remove(0);
     assert_eq!((&closed["state"], &closed["failures_in_a_row"]), (&"closed".into(), &0.into()));
-    assert_eq!(office.items(&["lease", "q", "--max", "50", "--worker", "w5"]).len(), 9);
+    assert_eq!(office.items(&["lease", "soon", "--max", "50", "--worker", "w5"]).len(), 9);
     office.run(&["doctor", "--deep"]).ok();
 }
 
@@ -84,7 +90,7 @@ fn the_same_failure_ten_times_is_poison_and_three_crashes_are() {
 
     let bad = office.enqueue("q", "bad");
     let good = office.enqueue("q", "good");
-    let both = office.items(&["lease", "q", "--max", "9"]);
+    let both = office.items(&["lease", "q", "--max", "9", "--lease", "1h"]);
     assert_eq!(both.len(), 2);
     let crash = |token: &str| {
         let fail = ["fail", token, "--error-type", "Crash", "--message", "exit by signal 11", "--crashed"];
@@ -93,7 +99,7 @@ fn the_same_failure_ten_times_is_poison_and_three_crashes_are() {
     tokens(&both).iter().for_each(|token| crash(token));
     // From here on each runs alone: the good one succeeds, the bad one crashes twice more.
     for _ in 0..3 {
-        let alone = office.items(&["lease", "q", "--max", "9", "--wait", "5s"]);
+        let alone = office.items(&["lease", "q", "--max", "9", "--lease", "1h", "--wait", "10m"]);
         assert_eq!(alone.len(), 1, "suspects run alone");
         let token = text(&alone[0]["token"]);
         if alone[0]["id"] == good.as_str() {

@@ -4,8 +4,6 @@
 use crate::support::{Office, text, until};
 use serde_json::{Value, json};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
-use std::time::Duration;
 
 /// Enqueues so many messages at once.
 fn enqueue(office: &Office, count: usize, extra: &Value) {
@@ -150,12 +148,16 @@ fn setting(name: &str, usual: usize) -> usize {
     std::env::var(name).map_or(usual, |text| text.parse().unwrap())
 }
 
-/// A random instant from now passes. Nothing is waited for: the point is to come at any time.
-fn some_time(random: &mut u64, most: Duration) {
+/// A random number below another.
+fn roll(random: &mut u64, below: u64) -> u64 {
     *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    let share = u32::try_from(*random >> 40).unwrap() % 1_000;
-    let (_never, nobody) = mpsc::channel::<()>();
-    let _ = nobody.recv_timeout(most * share / 1_000);
+    (*random >> 40) % below
+}
+
+/// How many commits the store has acknowledged, as the file beside it says.
+fn commits(office: &Office) -> u64 {
+    let mark = std::fs::read(office.data().join("commits")).unwrap_or_default();
+    mark.first_chunk().map_or(0, |count| u64::from_be_bytes(*count))
 }
 
 /// Fault: kill -9 of the process that drives a redrive, holds the store, and works, at random points. Symptom: a letter
@@ -168,7 +170,7 @@ fn i36_a_redrive_survives_kill_9_at_any_point() {
     let mut random = setting("REDRIVE_KILL_SEED", 7) as u64;
     let office = Office::new();
     expired(&office, letters);
-    // So slow that letters are still being sent when the last kill comes: four kills a second.
+    // So slow that letters are still being sent when the last kill comes.
     let rate = format!("{}/s", (letters * 4 / kills.max(1)).max(50));
     let args = ["dlq", "redrive", "--all", "--rate", &rate, "--yes", "--detach", "-o", "json"];
     let id = text(&office.run(&args).ok().json()["id"]);
@@ -177,8 +179,16 @@ fn i36_a_redrive_survives_kill_9_at_any_point() {
         // Every other time a worker holds the directory and drives beside its work; else a watcher does.
         let work = ["work", "q", "--concurrency", "2", "--", "true"];
         let watch = ["op", "watch", &id];
+        let enough = commits(&office) + roll(&mut random, 8);
         let mut holder = office.spawn(if n % 2 == 0 { &watch } else { &work }, Stdio::null());
-        some_time(&mut random, Duration::from_millis(400));
+        // However fast the machine is, the kill comes anywhere between two commits, the first of them included.
+        let mut looks = 0_u32;
+        until("it came far enough", || {
+            looks += 1;
+            commits(&office) >= enough
+                || holder.try_wait().unwrap().is_some()
+                || looks.is_multiple_of(1_000) && text(&show()["stage"]) == "done"
+        });
         holder.kill().unwrap();
         holder.wait().unwrap();
     }

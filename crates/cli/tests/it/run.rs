@@ -109,7 +109,7 @@ fn an_interrupt_lets_running_items_finish_and_says_how_to_go_on() {
     let office = Office::new();
     office.file(
         "job.yaml",
-        "name: slow\ninput: {command: 'seq 1 50'}\nmap: ['echo >> begun; timeout --foreground 60 sh -c \"while [ ! -e go ]; do sleep 0.05; done\"; echo >> ended']\n",
+        "name: slow\ninput: {command: 'seq 1 50'}\nmap: ['echo >> begun; timeout --foreground 600 sh -c \"while [ ! -e go ]; do sleep 0.05; done\"; echo >> ended']\n",
     );
     let lines = |name: &str| std::fs::read_to_string(office.path(name)).unwrap_or_default().lines().count();
     let child = office.spawn(&["run", "job.yaml"], Stdio::null());

@@ -1,7 +1,7 @@
 //! A terminal to run the command in: a pseudo-terminal of the system, and of what terminals understand as much as is
 //! needed to know what a person would see.
 
-use crate::support::Office;
+use crate::support::{Office, PATIENCE};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -12,10 +12,7 @@ use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::process::{Child, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
-
-/// How long anything may take before the test has failed. Only reached by a failure.
-const PATIENCE: Duration = Duration::from_secs(60);
+use std::time::Instant;
 
 /// What a person would see, and what the terminal was told.
 #[derive(Default)]
@@ -172,7 +169,7 @@ impl Terminal {
                 return text;
             }
             assert!(began.elapsed() < PATIENCE, "never shown: {what:?}; the screen is\n{text}");
-            seen = self.seen.1.wait_timeout(seen, Duration::from_secs(1)).unwrap().0;
+            seen = self.seen.1.wait_timeout(seen, PATIENCE).unwrap().0;
         }
     }
 
@@ -198,7 +195,7 @@ impl Terminal {
         let restored = |seen: &Seen| seen.modes.iter().all(|mode| mode == "25");
         while !(restored(&seen) && seen.modes.contains("25")) {
             assert!(began.elapsed() < PATIENCE, "the terminal was left in modes {:?}", seen.modes);
-            seen = self.seen.1.wait_timeout(seen, Duration::from_secs(1)).unwrap().0;
+            seen = self.seen.1.wait_timeout(seen, PATIENCE).unwrap().0;
         }
         let modes = tcgetattr(&self.line).unwrap().local_modes;
         assert!(modes.contains(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG), "{modes:?}");

@@ -30,7 +30,7 @@ fn many_producers_at_once_lose_nothing() {
 fn a_waiting_worker_is_woken_by_another_process() {
     let office = Office::new();
     office.run(&["queue", "set", "q"]).ok();
-    let lease = ["lease", "q", "--wait", "60s", "-o", "json"];
+    let lease = ["lease", "q", "--wait", "10m", "-o", "json"];
     let worker = office.spawn(&lease, Stdio::null());
     until("the worker holds the directory", || has_entry(&office.data(), "socket"));
     let id = office.enqueue("q", "x");
@@ -44,7 +44,7 @@ fn two_workers_never_get_the_same_message() {
     let office = Office::new();
     let stdin: String = (0..40).map(|n| format!("{{\"payload\":{n}}}\n")).collect();
     office.feed(stdin.as_bytes(), &["enqueue", "q"]).ok();
-    let lease = ["lease", "q", "--max", "20", "-o", "json"];
+    let lease = ["lease", "q", "--max", "20", "--lease", "1h", "-o", "json"];
     let leased: Vec<String> = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..2).map(|_| scope.spawn(|| office.run(&lease).ok().json())).collect();
         let documents = workers.into_iter().map(|worker| worker.join().unwrap());

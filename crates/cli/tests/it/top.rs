@@ -64,7 +64,7 @@ fn it_changes_nothing_unless_it_was_asked_to() {
 #[test]
 fn it_goes_on_when_the_process_that_holds_the_directory_is_gone_and_a_signal_ends_it() {
     let office = three_letters();
-    let mut holder = office.spawn(&["lease", "payments", "--wait", "120s"], Stdio::null());
+    let mut holder = office.spawn(&["lease", "payments", "--wait", "10m"], Stdio::null());
     until("another process holds the directory", || has_entry(&office.data(), "socket"));
     let mut top = Terminal::start(&office, &["top", "--every", "100ms"]);
     top.shows("Timeout: gateway timeout");

@@ -14,7 +14,7 @@ use redrive_core::ids::MessageId;
 use redrive_core::time::Span;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use tokio::time::Instant;
 
 /// Runs items of one run.
 pub(super) struct ItemHandler {

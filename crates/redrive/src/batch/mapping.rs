@@ -18,7 +18,7 @@ use redrive_core::message::{NewMessage, Payload};
 use redrive_core::time::Span;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Instant;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Payload bytes enqueued in one commit.

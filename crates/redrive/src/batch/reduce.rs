@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufWriter, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::PathBuf;
-use std::time::Instant;
+use tokio::time::Instant;
 
 impl Batch {
     /// Runs the setup steps, all of them again when one failed the last time.

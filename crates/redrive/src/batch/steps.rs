@@ -9,7 +9,7 @@ use redrive_core::failure::{ErrorInfo, Report};
 use redrive_core::limits;
 use redrive_core::time::Span;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// The types of failures a run has of its own; what a handler may fail with in general comes on top.

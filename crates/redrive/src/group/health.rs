@@ -10,7 +10,8 @@ use redrive_core::metrics::render;
 use redrive_core::store::Store;
 use serde::Serialize;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Where a loop is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -7,7 +7,8 @@ use async_trait::async_trait;
 use redrive_core::error::Error;
 use redrive_core::store::{Indexed, Store};
 use redrive_core::time::Span;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Puts dead letters into the text index, a page at a time, as long as there is more.
 #[derive(Clone, Copy, Debug)]

@@ -18,9 +18,10 @@ use redrive_core::time::{Span, Time};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinError, JoinSet};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// The longest a worker waits for work before it looks again; also how often an idle one shows it is alive.
@@ -206,7 +207,7 @@ impl Dispatcher {
                     self.hurry();
                 }
                 () = self.told.notified() => self.progress_told(),
-                () = tokio::time::sleep_until(alarm.into()) => {}
+                () = tokio::time::sleep_until(alarm) => {}
             }
             while let Some(ended) = self.units.try_join_next() {
                 self.unit_joined(ended);

@@ -6,7 +6,8 @@ use super::stage::Stage;
 use redrive_core::ids::LeaseToken;
 use redrive_core::priority_queue::Dequeued;
 use redrive_core::time::Span;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// The grace time of a worker that was told not to wait.
 const HURRY: Span = Span::from_secs(2);

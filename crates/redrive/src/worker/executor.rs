@@ -10,8 +10,9 @@ use redrive_core::limits;
 use redrive_core::store::Settle;
 use redrive_core::time::Span;
 use std::any::Any;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::task::JoinError;
+use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 /// How long a handler that was told to stop may take to say so itself.

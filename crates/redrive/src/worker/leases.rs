@@ -8,7 +8,8 @@ use redrive_core::error::Error;
 use redrive_core::limits;
 use redrive_core::store::{Each, Settle, Settled, Settlement};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Progress is written at most so often.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);

@@ -6,8 +6,9 @@ use redrive_core::message::Delivery;
 use redrive_core::store::Settle;
 use redrive_core::time::Span;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 

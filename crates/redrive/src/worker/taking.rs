@@ -9,7 +9,8 @@ use redrive_core::message::Delivery;
 use redrive_core::store::{LeaseRequest, Settle};
 use redrive_core::time::Span;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Work that is held back may look due: being woken for nothing must not become a spin.
 const WOKEN_FOR_NOTHING: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));

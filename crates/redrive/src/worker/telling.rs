@@ -11,7 +11,7 @@ use redrive_core::limits;
 use redrive_core::store::{Each, Settle, Settled, Settlement};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use tokio::time::Instant;
 
 impl Dispatcher {
     /// What is to be settled, once: who has spoken already is not heard again.

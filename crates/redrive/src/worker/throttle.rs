@@ -2,15 +2,18 @@
 //! is parked by the dispatcher, which keeps its lease alive.
 
 use super::stage::Entered;
-use governor::clock::{Clock as _, DefaultClock};
-use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
+use governor::clock::Clock;
+use governor::middleware::NoOpMiddleware;
+use governor::state::{InMemoryState, NotKeyed};
+use governor::{Quota, RateLimiter};
 use redrive_core::error::Refusal;
 use redrive_core::message::Envelope;
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU32;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Finds the key whose messages share a limit.
 pub(super) type KeyOf = Arc<dyn Fn(&Envelope) -> Option<String> + Send + Sync>;
@@ -46,11 +49,22 @@ const RATE_MIN: f64 = 1.0 / 86_400.0;
 /// Beyond what one worker can do.
 const RATE_MAX: f64 = 1e6;
 
+/// The runtime's clock, which the rest of the worker reads too: where a test moves it, rates follow.
+#[derive(Clone, Debug)]
+struct RuntimeClock;
+
+impl Clock for RuntimeClock {
+    type Instant = std::time::Instant;
+
+    fn now(&self) -> Self::Instant {
+        Instant::now().into_std()
+    }
+}
+
 /// Messages let through at the pace that was asked for.
 struct Pace {
     burst: usize,
-    limiter: DefaultDirectRateLimiter,
-    clock: DefaultClock,
+    limiter: RateLimiter<NotKeyed, InMemoryState, RuntimeClock, NoOpMiddleware<std::time::Instant>>,
 }
 
 impl Pace {
@@ -60,13 +74,13 @@ impl Pace {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked to be 1 to 1e5")]
         let burst = (per_second / 10.0).clamp(1.0, 1e5) as u32;
         let quota = Quota::with_period(period)?.allow_burst(NonZeroU32::new(burst)?);
-        let limiter = RateLimiter::direct(quota);
-        Some(Self { burst: usize::try_from(burst).ok()?, limiter, clock: DefaultClock::default() })
+        let limiter = RateLimiter::direct_with_clock(quota, RuntimeClock);
+        Some(Self { burst: usize::try_from(burst).ok()?, limiter })
     }
 
     /// Lets one through, or says how long to wait.
     fn take(&self) -> Result<(), Duration> {
-        self.limiter.check().map_err(|later| later.wait_time_from(self.clock.now()))
+        self.limiter.check().map_err(|later| later.wait_time_from(RuntimeClock.now()))
     }
 }
 
@@ -194,24 +208,26 @@ mod tests {
         assert!(throttle.kinds.is_empty() && throttle.keys.is_empty());
     }
 
-    #[test]
-    fn a_rate_lets_through_what_it_says() {
+    #[tokio::test(start_paused = true)]
+    async fn a_rate_lets_through_what_it_says() {
         let mut throttle = Throttle::new(&Limits { rate: Some(1.0), ..Limits::default() });
         let now = Instant::now();
         assert_eq!(throttle.allowance(10, now), Ok(1));
         assert_eq!(throttle.allowance(10, now), Ok(1), "unused room stays");
         throttle.leased(1);
-        let until = throttle.allowance(10, now).unwrap_err();
-        assert!(until > now && until <= now + Duration::from_millis(1_100));
+        assert_eq!(throttle.allowance(10, now), Err(now + Duration::from_secs(1)));
+        tokio::time::advance(Duration::from_millis(999)).await;
+        assert!(throttle.allowance(10, Instant::now()).is_err(), "not a moment too early");
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert_eq!(throttle.allowance(10, Instant::now()), Ok(1));
     }
 
-    #[test]
-    fn an_idle_worker_does_not_save_up_for_a_burst() {
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_worker_does_not_save_up_for_a_burst() {
         let mut throttle = Throttle::new(&Limits { rate: Some(50.0), ..Limits::default() });
-        let begun = Instant::now();
-        while begun.elapsed() < Duration::from_millis(300) {
+        for _ in 0..300 {
             let _ = throttle.allowance(100, Instant::now());
-            std::thread::yield_now();
+            tokio::time::advance(Duration::from_millis(1)).await;
         }
         assert_eq!(throttle.allowance(100, Instant::now()), Ok(5), "a tenth of a second's worth");
     }

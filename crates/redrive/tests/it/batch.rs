@@ -1,5 +1,6 @@
 //! Batch runs with real processes: what becomes of items that fail, how a run goes on, who may run it.
 
+use crate::support::PATIENCE;
 use redrive::core::dead_letter::{Act, ActRequest, Actor, DeadLetter, Status};
 use redrive::core::filter::Filter;
 use redrive::core::message::{NewMessage, Payload};
@@ -8,7 +9,7 @@ use redrive::core::store::Store;
 use redrive::{Batch, BatchError, BatchSummary, Begin, Job};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// A place to run jobs in.
 pub(crate) struct Shop {
@@ -180,7 +181,7 @@ async fn a_share_of_failures_stops_after_ten_items() {
 #[tokio::test(flavor = "multi_thread")]
 async fn each_kind_of_failure_has_its_type() {
     for (steps, kind, attempts) in [
-        ("- {run: 'exec sleep 60', timeout: 100ms}", "Timeout", 2),
+        ("- {run: 'exec sleep 600', timeout: 100ms}", "Timeout", 2),
         ("- {run: 'true'}\n    - {validate: 'test -e nothing'}", "ValidationFailed", 2),
         ("- {run: 'echo No space left on device >&2; exit 1'}", "ResourceExhausted", 2),
         ("- {run: 'kill -9 $$'}", "ResourceExhausted", 2),
@@ -233,10 +234,10 @@ async fn setup_and_reduce_run_once_and_a_failed_one_is_repeated() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_runs_of_one_job_at_once_are_refused() {
     let shop = Shop::new();
-    let text = job(2, r#"timeout --foreground 60 sh -c "while [ ! -e go ]; do sleep 0.05; done""#, "");
+    let text = job(2, r#"timeout --foreground 600 sh -c "while [ ! -e go ]; do sleep 0.05; done""#, "");
     let first = shop.batch(&text).actor("eve");
     let running = tokio::spawn(async move { first.run().await });
-    let late = Instant::now() + Duration::from_secs(60);
+    let late = Instant::now() + PATIENCE;
     while shop.lines("effects").is_empty() {
         assert!(Instant::now() < late, "the first run never began");
         tokio::task::yield_now().await;
@@ -253,11 +254,11 @@ async fn two_runs_of_one_job_at_once_are_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stopped_run_gives_back_what_it_holds_and_goes_on() {
     let shop = Shop::new();
-    let text = job(20, "[ -e go ] || exec sleep 60", "");
-    let batch = shop.batch(&text).grace(redrive::core::time::Span::from_millis(500));
+    let text = job(20, "[ -e go ] || exec sleep 600", "");
+    let batch = shop.batch(&text).grace(redrive::core::time::Span::from_secs(5));
     let handle = batch.handle();
     let running = tokio::spawn(async move { batch.run().await });
-    let late = Instant::now() + Duration::from_secs(60);
+    let late = Instant::now() + PATIENCE;
     while shop.lines("effects").len() < 4 {
         assert!(Instant::now() < late, "the run never began");
         tokio::task::yield_now().await;

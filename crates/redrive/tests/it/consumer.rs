@@ -1,6 +1,8 @@
 //! The dead-letter consumer: what it does with letters, and what its own failures do to them.
 
-use crate::loops_kit::{PATIENCE, all_letters, bury, dead, me, message, name, send, status, take, until};
+use crate::loops_kit::{
+    PATIENCE, all_letters, bury, dead, me, memory, message, name, send, status, take, until,
+};
 use redrive::core::dead_letter::{Act, ActRequest, CONSUMER_BACKOFF, DeadLetter, Status};
 use redrive::core::error::Refusal;
 use redrive::core::message::NewMessage;
@@ -96,14 +98,14 @@ async fn every_disposition_is_what_becomes_of_the_letter() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn panics_errors_and_lateness_are_noted_and_the_letter_rests() {
-    let store = redrive::memory();
+    let store = memory();
     let mut ids = Vec::new();
     for n in 0..3 {
         ids.push(dead(&*store, "q", &json!(n)).await);
     }
-    let slow = on(&store).concurrency(3).timeout(Span::from_millis(50));
+    let slow = on(&store).concurrency(3).timeout(Span::from_secs(60));
     let running =
         start(slow.handler(
             async |letter: DeadLetter| match letter.message.envelope.payload.bytes.as_slice() {
@@ -128,9 +130,9 @@ async fn panics_errors_and_lateness_are_noted_and_the_letter_rests() {
     assert_eq!(all_letters(&*store).await.len(), 3, "nothing died of it");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_cannot_be_done_is_the_handlers_failure() {
-    let store = redrive::memory();
+    let store = memory();
     let id = dead(&*store, "q", &json!(1)).await;
     let absurd = Disposition::Discard { reason: "x".repeat(100_000) };
     let running = start(on(&store).handler(move |_: DeadLetter| std::future::ready(absurd.clone())));
@@ -139,9 +141,9 @@ async fn what_cannot_be_done_is_the_handlers_failure() {
     assert!(store.letter(id).await.unwrap().file.resolution.unwrap().len() <= 4_096, "cut, not refused");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_replay_keeps_id_reply_to_and_history() {
-    let store = redrive::memory();
+    let store = memory();
     let reply_to = Some(name("answers"));
     let id = send(&*store, NewMessage { reply_to, ..message("q", &json!(1)) }).await;
     bury(&*store, "q", "Timeout").await;
@@ -164,9 +166,9 @@ async fn a_replay_keeps_id_reply_to_and_history() {
     assert_eq!(store.letter(id).await.unwrap().message.failures.len(), 3);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn ready_made_handlers_alert_and_discard() {
-    let store = redrive::memory();
+    let store = memory();
     let id = dead(&*store, "q", &json!(1)).await;
     let told = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&told);
@@ -187,9 +189,9 @@ async fn ready_made_handlers_alert_and_discard() {
     running.end().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_long_handler_keeps_its_letter_and_nobody_else_gets_it() {
-    let store = redrive::memory();
+    let store = memory();
     let id = dead(&*store, "q", &json!(1)).await;
     let (begun, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (began, may_go) = (Arc::clone(&begun), Arc::clone(&go));
@@ -216,9 +218,9 @@ async fn a_long_handler_keeps_its_letter_and_nobody_else_gets_it() {
     running.end().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn stopping_gives_back_what_does_not_end_in_time() {
-    let store = redrive::memory();
+    let store = memory();
     let id = dead(&*store, "q", &json!(1)).await;
     let begun = Arc::new(Notify::new());
     let began = Arc::clone(&begun);
@@ -232,9 +234,9 @@ async fn stopping_gives_back_what_does_not_end_in_time() {
     assert_eq!((file.consumer, file.status, file.version, file.notes.len()), (None, Status::Pending, 1, 0));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_is_missing_or_absurd_is_refused_when_it_is_built() {
-    let store = redrive::memory();
+    let store = memory();
     let field = |built: Result<DeadLetterConsumer, Refusal>| match built {
         Err(Refusal::Invalid { field, .. }) => field,
         other => panic!("{other:?}"),

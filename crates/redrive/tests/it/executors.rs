@@ -1,6 +1,6 @@
 //! The command executor on a worker: every exit code and every misbehaviour has the outcome that is stated.
 
-use crate::support::{configure, eager, enqueue, eventually, letters, message, queue};
+use crate::support::{StoppedClock, configure, eager, enqueue, letters, memory, message, queue};
 use redrive::core::message::Payload;
 use redrive::core::store::{LeaseRequest, Store};
 use redrive::core::target::{CommandTarget, PayloadBy};
@@ -8,6 +8,7 @@ use redrive::core::time::Span;
 use redrive::executor::CommandExecutor;
 use redrive::{Counts, Handler, Worker};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Runs one message of `q` through a handler until nothing is left.
 async fn run(store: &Arc<dyn Store>, handler: impl Handler + 'static) -> Counts {
@@ -75,7 +76,7 @@ async fn a_command_that_cannot_run_is_a_failure_like_any_other() {
 async fn a_command_that_ignores_its_time_limit_is_killed() {
     let target = CommandTarget {
         timeout: Some(Span::from_millis(200)),
-        ..CommandTarget::shell("trap '' TERM; for i in $(seq 1200); do sleep 0.05; done")
+        ..CommandTarget::shell("trap '' TERM; for i in $(seq 12000); do sleep 0.05; done")
     };
     let (counts, last, _) = failure(target).await;
     assert_eq!((counts.dead, &last["error"]["type"]), (1, &"Timeout".into()));
@@ -147,19 +148,23 @@ async fn what_a_command_prints_is_the_reply() {
 async fn stopping_the_worker_gives_the_message_back() {
     let directory = tempfile::tempdir().unwrap();
     let up = directory.path().join("up");
-    let store = redrive::memory();
+    let clock = StoppedClock::new();
+    let store = memory();
     enqueue(&store, vec![message("q", "k", "{}")]).await;
     let target = CommandTarget {
         env: [("UP".to_owned(), up.to_str().unwrap().to_owned())].into(),
-        ..CommandTarget::shell("trap '' TERM; : > \"$UP\"; for i in $(seq 1200); do sleep 0.05; done")
+        ..CommandTarget::shell("trap '' TERM; : > \"$UP\"; for i in $(seq 12000); do sleep 0.05; done")
     };
     let worker =
         Worker::builder(store.clone()).queue("q").fallback(command(target)).grace(Span::from_secs(10));
     let worker = worker.build().unwrap();
     let handle = worker.handle();
     let running = tokio::spawn(async move { worker.run().await });
-    eventually("the command runs", async || up.exists()).await;
+    clock.eventually("the command runs", async || up.exists()).await;
     handle.stop();
+    // Commands are told to stop after seven tenths of the grace time, and ended after eight.
+    clock.advance(Duration::from_secs(7)).await;
+    clock.advance(Duration::from_secs(1)).await;
     let counts = running.await.unwrap().unwrap();
     assert_eq!((counts.released, counts.failed), (1, 0));
     assert_eq!(queue(&store, "q").await.ready, 1);

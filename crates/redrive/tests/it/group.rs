@@ -1,6 +1,6 @@
 //! Loops as one program: health over a real socket, failures, the watchdog, signals, one shutdown.
 
-use crate::loops_kit::{PATIENCE, dead, until};
+use crate::loops_kit::{PATIENCE, dead, memory, until};
 use async_trait::async_trait;
 use redrive::core::error::{Error, StoreError, StoreErrorKind};
 use redrive::core::time::Span;
@@ -101,7 +101,7 @@ async fn ended(run: tokio::task::JoinHandle<Result<(), GroupError>>) -> Result<(
 
 #[tokio::test]
 async fn a_well_group_is_live_and_ready_and_ends_together() {
-    let store = redrive::memory();
+    let store = memory();
     let well = Looping::new(How::Well);
     let ends = Arc::clone(&well.ends);
     let consumer =
@@ -130,9 +130,9 @@ async fn a_well_group_is_live_and_ready_and_ends_together() {
     assert!(TcpStream::connect(address).await.is_err(), "the port is closed with the group");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn many_open_letters_are_a_reason_and_not_a_failure() {
-    let store = redrive::memory();
+    let store = memory();
     for n in 0..3 {
         dead(&*store, "q", &json!(n)).await;
     }
@@ -144,8 +144,7 @@ async fn many_open_letters_are_a_reason_and_not_a_failure() {
 
 #[tokio::test]
 async fn the_port_answers_only_what_it_must() {
-    let group =
-        LoopGroup::new(redrive::memory()).run(Looping::new(How::Well)).health_port(0).bind().await.unwrap();
+    let group = LoopGroup::new(memory()).run(Looping::new(How::Well)).health_port(0).bind().await.unwrap();
     let address = group.health_address().unwrap();
     let (stop, run) = start(group);
     let long = format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(20_000));
@@ -173,12 +172,12 @@ async fn the_port_answers_only_what_it_must() {
     assert_eq!(ended(run).await, Ok(()));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_failed_loop_ends_all_of_them() {
     for how in [How::Fails(9), How::Panics(9)] {
         let well = Looping::new(How::Well);
         let ends = Arc::clone(&well.ends);
-        let group = LoopGroup::new(redrive::memory()).run(well).run(Looping::new(how)).bind().await.unwrap();
+        let group = LoopGroup::new(memory()).run(well).run(Looping::new(how)).bind().await.unwrap();
         let (_stop, run) = start(group);
         match ended(run).await {
             Err(GroupError::Failed { name, .. }) => assert_eq!(name, "looping"),
@@ -188,12 +187,12 @@ async fn a_failed_loop_ends_all_of_them() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_failed_loop_is_started_again_when_asked_for() {
     for how in [How::Fails(2), How::Panics(2)] {
         let flaky = Looping::new(how);
         let starts = Arc::clone(&flaky.starts);
-        let group = LoopGroup::new(redrive::memory()).run(flaky).on_failure(OnFailure::Restart);
+        let group = LoopGroup::new(memory()).run(flaky).on_failure(OnFailure::Restart);
         let group = group.bind().await.unwrap();
         let health = group.health();
         let (stop, run) = start(group);
@@ -207,8 +206,7 @@ async fn a_failed_loop_is_started_again_when_asked_for() {
 
 #[tokio::test]
 async fn a_stuck_loop_is_reported_and_cut_off() {
-    let group =
-        LoopGroup::new(redrive::memory()).run(Looping::new(How::Stuck)).watchdog(Span::from_millis(50));
+    let group = LoopGroup::new(memory()).run(Looping::new(How::Stuck)).watchdog(Span::from_millis(50));
     let group = group.end_within(Span::from_millis(50)).health_port(0).bind().await.unwrap();
     let (health, address) = (group.health(), group.health_address().unwrap());
     let (stop, run) = start(group);
@@ -222,11 +220,11 @@ async fn a_stuck_loop_is_reported_and_cut_off() {
     assert_eq!(ended(run).await, Err(GroupError::CutOff { names: vec!["looping".into()] }));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_stuck_loop_ends_the_run_when_asked_for() {
     let well = Looping::new(How::Well);
     let ends = Arc::clone(&well.ends);
-    let group = LoopGroup::new(redrive::memory()).run(Looping::new(How::Stuck)).run(well);
+    let group = LoopGroup::new(memory()).run(Looping::new(How::Stuck)).run(well);
     let group =
         group.watchdog(Span::from_millis(50)).on_stuck(OnStuck::Exit).end_within(Span::from_millis(500));
     let (_stop, run) = start(group.bind().await.unwrap());
@@ -234,9 +232,9 @@ async fn a_stuck_loop_ends_the_run_when_asked_for() {
     assert_eq!(ends.load(Ordering::Relaxed), 1);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn loops_that_end_by_themselves_end_the_group_when_all_have() {
-    let group = LoopGroup::new(redrive::memory()).run(Looping::new(How::Ends)).run(Looping::new(How::Ends));
+    let group = LoopGroup::new(memory()).run(Looping::new(How::Ends)).run(Looping::new(How::Ends));
     let (_stop, run) = start(group.bind().await.unwrap());
     assert_eq!(ended(run).await, Ok(()));
 }
@@ -245,7 +243,7 @@ async fn loops_that_end_by_themselves_end_the_group_when_all_have() {
 async fn a_port_that_is_taken_is_said_before_work_begins() {
     let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = taken.local_addr().unwrap();
-    let group = LoopGroup::new(redrive::memory()).run(Looping::new(How::Well)).health_at(address);
+    let group = LoopGroup::new(memory()).run(Looping::new(How::Well)).health_at(address);
     assert!(matches!(group.bind().await, Err(GroupError::Setup(why)) if why.contains("cannot be had")));
 }
 
@@ -253,7 +251,7 @@ async fn a_port_that_is_taken_is_said_before_work_begins() {
 async fn a_signal_ends_all_loops() {
     let well = Looping::new(How::Well);
     let (starts, ends) = (Arc::clone(&well.starts), Arc::clone(&well.ends));
-    let group = LoopGroup::new(redrive::memory()).run(well).bind().await.unwrap();
+    let group = LoopGroup::new(memory()).run(well).bind().await.unwrap();
     let run = tokio::spawn(group.until_signalled());
     until("it runs", || async { starts.load(Ordering::Relaxed) == 1 }).await;
     rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM).unwrap();

@@ -10,8 +10,7 @@ use redrive::core::store::{LeaseRequest, Settle, Settlement, Store};
 use std::future::Future;
 use std::time::Duration;
 
-/// Long enough for two busy cores; nothing waits this long unless it is broken.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) use crate::support::{PATIENCE, memory};
 
 pub(crate) fn name(text: &str) -> QueueName {
     text.parse().expect("a queue name")

@@ -1,6 +1,6 @@
 //! The chores: what each does, that several nodes do it once, and that an outage does not end them.
 
-use crate::loops_kit::{PATIENCE, bury, dead, me, message, name, send, status, take, until};
+use crate::loops_kit::{PATIENCE, bury, dead, me, memory, message, name, send, status, take, until};
 use async_trait::async_trait;
 use redrive::core::auto_redrive::AutoRedrive;
 use redrive::core::dead_letter::{Act, ActRequest, Actor, Status};
@@ -35,9 +35,9 @@ async fn while_running<F: Future<Output = ()>>(maintenance: Maintenance, so: F) 
     tokio::time::timeout(PATIENCE, running).await.expect("it ends").expect("no panic").expect("well");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn leases_quarantines_and_retention_are_seen_to_where_nobody_leases() {
-    let store = redrive::memory();
+    let store = memory();
     rules(&*store, QueuePolicy { retention: MS, ..QueuePolicy::default() }).await;
     for n in 0..3 {
         send(&*store, message("q", &json!(n))).await;
@@ -60,9 +60,9 @@ async fn leases_quarantines_and_retention_are_seen_to_where_nobody_leases() {
     .await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_pass_is_bounded_and_says_that_there_is_more() {
-    let store = redrive::memory();
+    let store = memory();
     rules(&*store, QueuePolicy { retention: MS, ..QueuePolicy::default() }).await;
     for n in 0..5 {
         let id = dead(&*store, "q", &json!(n)).await;
@@ -83,9 +83,9 @@ async fn a_pass_is_bounded_and_says_that_there_is_more() {
     assert_eq!(reap.pass(&*store).await.unwrap(), Done::default());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn dead_letters_go_back_by_themselves_a_few_times() {
-    let store = redrive::memory();
+    let store = memory();
     let auto = Some(AutoRedrive { limit: 2, backoff: MS });
     rules(&*store, QueuePolicy { auto_redrive: auto, ..QueuePolicy::default() }).await;
     let id = dead(&*store, "q", &json!(1)).await;
@@ -120,9 +120,9 @@ async fn dead_letters_go_back_by_themselves_a_few_times() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn several_nodes_send_a_letter_back_once() {
-    let store = redrive::memory();
+    let store = memory();
     let auto = Some(AutoRedrive { limit: 10, backoff: MS });
     rules(&*store, QueuePolicy { auto_redrive: auto, ..QueuePolicy::default() }).await;
     let mut last = None;
@@ -138,9 +138,9 @@ async fn several_nodes_send_a_letter_back_once() {
     assert_eq!(store.queue(name("q")).await.unwrap().ready, 20);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_audit_trail_is_trimmed_when_asked_for() {
-    let store = redrive::memory();
+    let store = memory();
     for _ in 0..3 {
         rules(&*store, QueuePolicy::default()).await;
     }
@@ -152,9 +152,9 @@ async fn the_audit_trail_is_trimmed_when_asked_for() {
     assert_eq!((report.rows, report.trimmed, report.broken), (1, 3, None));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn operations_that_nobody_moves_are_gone_on_with_and_paused_ones_are_not() {
-    let store = redrive::memory();
+    let store = memory();
     for n in 0..3 {
         dead(&*store, "q", &json!(n)).await;
     }
@@ -211,9 +211,9 @@ impl Chore for Unlucky {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_outage_is_survived_and_a_store_that_stopped_ends_it() {
-    let store = redrive::memory();
+    let store = memory();
     let done = Arc::new(Notify::new());
     let unlucky = Unlucky { left: AtomicUsize::new(3), done: Arc::clone(&done) };
     let maintenance = Maintenance::bare(Arc::clone(&store)).chore(unlucky);

@@ -1,19 +1,30 @@
 //! Children that misbehave, each with a stated result: the runner always returns, never keeps more than it was
 //! asked to, and leaves nobody of the process group behind.
 
+use crate::support::{PATIENCE, StoppedClock};
 use redrive::core::time::Span;
 use redrive::executor::output::Keep;
 use redrive::executor::process::{Ended, Finished, NotStartedKind, Process, Stream};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 async fn run(process: Process) -> Finished {
     // A runner that hangs is a failed test, not a stuck one.
-    let finished =
-        tokio::time::timeout(Duration::from_secs(60), process.run(&CancellationToken::new())).await;
+    let finished = tokio::time::timeout(PATIENCE, process.run(&CancellationToken::new())).await;
     finished.expect("the runner returns")
+}
+
+/// Starts it, and waits for its first line: it is set up by then.
+async fn once_up(process: Process) -> tokio::task::JoinHandle<Finished> {
+    let up = Arc::new(Notify::new());
+    let told = Arc::clone(&up);
+    let process = process.on_line(Arc::new(move |_, _| told.notify_one()));
+    let running = tokio::spawn(async move { process.run(&CancellationToken::new()).await });
+    up.notified().await;
+    running
 }
 
 fn exited(code: i32) -> Ended {
@@ -30,7 +41,7 @@ async fn gone(pid: &str) {
     };
     let begun = Instant::now();
     while !dead() {
-        assert!(begun.elapsed() < Duration::from_secs(30), "process {pid} lives on");
+        assert!(begun.elapsed() < PATIENCE, "process {pid} lives on");
         tokio::task::yield_now().await;
     }
 }
@@ -94,20 +105,28 @@ async fn what_does_not_exist_or_may_not_run_says_so() {
 
 #[tokio::test]
 async fn a_child_that_takes_too_long_gets_sigterm_and_may_clean_up() {
-    let done =
-        run(Process::shell("trap 'echo cleaned; exit 0' TERM; for i in $(seq 1200); do sleep 0.05; done")
-            .limit(Span::from_secs(2)))
-        .await;
+    let script = "trap 'echo cleaned; exit 0' TERM; echo up; for i in $(seq 12000); do sleep 0.05; done";
+    let process = Process::shell(script).limit(Span::from_secs(2));
+    let clock = StoppedClock::new();
+    let running = once_up(process).await;
+    clock.advance(Duration::from_secs(2)).await;
+    let done = running.await.unwrap();
     assert_eq!(done.ended, Ended::TimedOut);
-    assert_eq!(done.stdout.text(), "cleaned\n");
+    assert_eq!(done.stdout.text(), "up\ncleaned\n");
     assert!(done.duration >= Span::from_secs(2) && done.cpu.is_some());
 }
 
 #[tokio::test]
 async fn a_child_that_ignores_sigterm_is_killed_with_its_group() {
-    let script = "trap '' TERM; (trap '' TERM; for i in $(seq 1200); do sleep 0.05; done) & echo $! ; \
-                  for i in $(seq 1200); do sleep 0.05; done";
-    let done = run(Process::shell(script).limit(Span::from_secs(2)).grace(Span::from_millis(200))).await;
+    let script = "trap '' TERM; (trap '' TERM; for i in $(seq 12000); do sleep 0.05; done) & echo $! ; \
+                  for i in $(seq 12000); do sleep 0.05; done";
+    let process = Process::shell(script).limit(Span::from_secs(2)).grace(Span::from_millis(200));
+    let clock = StoppedClock::new();
+    let running = once_up(process).await;
+    clock.advance(Duration::from_secs(2)).await;
+    assert!(!running.is_finished(), "it has its grace time");
+    clock.advance(Duration::from_millis(200)).await;
+    let done = running.await.unwrap();
     assert_eq!(done.ended, Ended::TimedOut);
     gone(done.stdout.text().trim()).await;
 }
@@ -116,24 +135,22 @@ async fn a_child_that_ignores_sigterm_is_killed_with_its_group() {
 async fn cancelling_ends_it() {
     let cancel = CancellationToken::new();
     let heard = cancel.clone();
-    let process = Process::shell("echo up; exec sleep 600").on_line(Arc::new(move |_, _| heard.cancel()));
+    let process = Process::shell("echo up; exec sleep 3600").on_line(Arc::new(move |_, _| heard.cancel()));
     let done = process.run(&cancel).await;
     assert_eq!(done.ended, Ended::Cancelled);
-    assert!(done.duration < Span::from_secs(60));
 }
 
 #[tokio::test]
 async fn dropping_the_run_kills_the_group() {
     let pid = Arc::new(Mutex::new(String::new()));
     let (seen, cancel) = (Arc::clone(&pid), CancellationToken::new());
-    let up = Arc::new(tokio::sync::Notify::new());
+    let up = Arc::new(Notify::new());
     let told = Arc::clone(&up);
-    let process = Process::shell("trap '' TERM; echo $$; for i in $(seq 1200); do sleep 0.05; done").on_line(
-        Arc::new(move |_, line| {
+    let process = Process::shell("trap '' TERM; echo $$; for i in $(seq 12000); do sleep 0.05; done")
+        .on_line(Arc::new(move |_, line| {
             *seen.lock().unwrap() = line.to_owned();
             told.notify_one();
-        }),
-    );
+        }));
     tokio::select! {
         _ = process.run(&cancel) => panic!("it runs until it is killed"),
         () = up.notified() => {}
@@ -144,9 +161,8 @@ async fn dropping_the_run_kills_the_group() {
 
 #[tokio::test]
 async fn forks_that_hold_the_pipes_end_with_the_child() {
-    let done = run(Process::shell("sleep 600 & echo $!; exit 0")).await;
+    let done = run(Process::shell("sleep 3600 & echo $!; exit 0")).await;
     assert_eq!(done.ended, exited(0));
-    assert!(done.duration < Span::from_secs(30), "{}", done.duration);
     gone(done.stdout.text().trim()).await;
 }
 
@@ -154,18 +170,18 @@ async fn forks_that_hold_the_pipes_end_with_the_child() {
 async fn a_daemon_that_leaves_the_group_is_not_waited_for() {
     let directory = tempfile::tempdir().unwrap();
     let stop = directory.path().join("stop");
-    // It keeps the pipes and lives until it is told to stop; the run is over long before. When nobody is left to
-    // tell it, it goes with the directory, or after a minute.
-    let script = r#"setsid sh -c 'echo up; i=0
-                        while [ ! -e "$STOP" ] && [ -d "${STOP%/*}" ] && [ $i -lt 1200 ]; do
-                            i=$((i+1)); sleep 0.05
-                        done' &
-                    while ! [ -e "$STOP.up" ]; do : > "$STOP.up"; done; sleep 0.2; echo main; exit 3"#;
+    // It keeps the pipes and lives until it is told to stop; the run is over while it lives. When nobody is left to
+    // tell it, it goes with the directory.
+    let script = r#"setsid sh -c 'echo $$ > "$STOP.up"
+                        while [ ! -e "$STOP" ] && [ -d "${STOP%/*}" ]; do sleep 0.05; done' &
+                    while ! [ -s "$STOP.up" ]; do sleep 0.05; done; echo main; exit 3"#;
     let done = run(Process::shell(script).env("STOP", &stop)).await;
     assert_eq!(done.ended, exited(3));
     assert!(done.stdout.text().contains("main\n"), "{}", done.stdout.text());
-    assert!(done.duration < Span::from_secs(30));
+    let daemon = read(&directory.path().join("stop.up"));
+    assert!(Path::new(&format!("/proc/{}", daemon.trim())).exists(), "it lives on");
     std::fs::write(&stop, "").unwrap();
+    gone(daemon.trim()).await;
 }
 
 #[tokio::test]

@@ -7,36 +7,15 @@ mod processor;
 mod proxy;
 mod torture;
 
+use crate::support::{memory_on as paused_store, runtime_clock as paused_clock};
 use redrive::core::dead_letter::DeadLetter;
 use redrive::core::query::{PageRequest, Query};
 use redrive::core::store::{Store, VerifyRequest};
-use redrive::core::time::{Clock, Span, Time};
+use redrive::core::time::Span;
 use redrive::resilient::{Kept, Operation, Policy};
-use redrive::store::entropy::System;
-use redrive::store::memory::MemoryStore;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use tokio::time::Instant;
-
-/// The runtime's own clock: it stands still, or jumps, as the test's paused time does.
-struct Paused(Instant);
-
-impl Clock for Paused {
-    fn now(&self) -> Time {
-        let elapsed = i64::try_from(self.0.elapsed().as_millis()).unwrap();
-        Time::from_millis(1_800_000_000_000 + elapsed)
-    }
-}
-
-fn paused_clock() -> Arc<dyn Clock> {
-    Arc::new(Paused(Instant::now()))
-}
-
-/// A store in memory on that clock.
-fn paused_store(clock: &Arc<dyn Clock>) -> Arc<dyn Store> {
-    Arc::new(MemoryStore::with(clock.clone(), Arc::new(System)))
-}
 
 /// An error that nobody could make a copy of.
 #[derive(Debug, PartialEq)]

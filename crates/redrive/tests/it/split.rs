@@ -1,6 +1,6 @@
 //! Letters and replies that live in another store than the work, with that store going away and coming back.
 
-use crate::loops_kit::{PATIENCE, all_letters, dead, me, message, name, send, take, until};
+use crate::loops_kit::{PATIENCE, all_letters, dead, me, memory, message, name, send, take, until};
 use redrive::core::error::StoreErrorKind;
 use redrive::core::ids::QueueName;
 use redrive::core::store::Store;
@@ -28,7 +28,7 @@ async fn away(directory: &Path) -> (Arc<dyn Store>, Arc<dyn Store>) {
 async fn while_the_letter_store_is_down_letters_stay_and_the_group_says_so() {
     let directory = tempfile::tempdir().unwrap();
     let (holder, letters) = away(directory.path()).await;
-    let work = redrive::memory();
+    let work = memory();
     let first = dead(&*work, "q", &json!(1)).await;
     let ferry = LetterFerry::new(Arc::clone(&work), letters);
     assert_eq!(ferry.pass().await.unwrap().moved, 1);
@@ -64,9 +64,9 @@ async fn while_the_letter_store_is_down_letters_stay_and_the_group_says_so() {
     assert_eq!(work.queue(name("q")).await.unwrap().ready, 2);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn two_ferries_at_once_carry_each_letter_once() {
-    let (work, letters) = (redrive::memory(), redrive::memory());
+    let (work, letters) = (memory(), memory());
     for n in 0..40 {
         dead(&*work, "q", &json!(n)).await;
     }
@@ -79,9 +79,9 @@ async fn two_ferries_at_once_carry_each_letter_once() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn replies_reach_a_sender_in_another_store_once() {
-    let (work, theirs) = (redrive::memory(), redrive::memory());
+    let (work, theirs) = (memory(), memory());
     let id = send(&*work, message("answers", &json!({"answer": 42}))).await;
     send(&*work, message("lost", &json!(1))).await;
     let there = Arc::clone(&theirs);

@@ -7,12 +7,74 @@ use redrive::core::message::{NewMessage, Payload};
 use redrive::core::policy::QueuePolicy;
 use redrive::core::query::Query;
 use redrive::core::store::{Queue, Store};
-use redrive::core::time::Span;
+use redrive::core::time::{Clock, Span, Time};
+use redrive::store::entropy::System;
+use redrive::store::memory::MemoryStore;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
-/// Long enough for a busy machine; nothing waits this long when all is well.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// How long anything may take before the test has failed. Only a hang takes this long, however busy the machine is.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
+
+/// The runtime's own clock: it stands still, or jumps, as the paused time of a test does.
+struct RuntimeClock(Instant);
+
+impl Clock for RuntimeClock {
+    fn now(&self) -> Time {
+        let elapsed = i64::try_from(self.0.elapsed().as_millis()).unwrap();
+        Time::from_millis(1_800_000_000_000 + elapsed)
+    }
+}
+
+pub(crate) fn runtime_clock() -> Arc<dyn Clock> {
+    Arc::new(RuntimeClock(Instant::now()))
+}
+
+/// A store in memory on this clock.
+pub(crate) fn memory_on(clock: &Arc<dyn Clock>) -> Arc<dyn Store> {
+    Arc::new(MemoryStore::with(clock.clone(), Arc::new(System)))
+}
+
+/// A store in memory whose leases and delays follow the runtime's clock, paused or not.
+pub(crate) fn memory() -> Arc<dyn Store> {
+    memory_on(&runtime_clock())
+}
+
+/// The runtime's clock, stopped: it moves only when the test moves it. A paused clock alone jumps to the next timer
+/// whenever all tasks wait, also when they wait for a process, a socket or a disk.
+pub(crate) struct StoppedClock {
+    _running: std::sync::mpsc::Sender<()>,
+}
+
+impl StoppedClock {
+    /// Stops the clock until this is dropped.
+    pub(crate) fn new() -> Self {
+        tokio::time::pause();
+        let (running, ended) = std::sync::mpsc::channel::<()>();
+        // The runtime never moves its clock by itself while a blocking task runs.
+        tokio::task::spawn_blocking(move || ended.recv());
+        Self { _running: running }
+    }
+
+    /// Moves the clock, and lets everybody act whose time has come. Timers tick in whole milliseconds, so it moves one
+    /// more.
+    pub(crate) async fn advance(&self, time: Duration) {
+        tokio::time::advance(time + Duration::from_millis(1)).await;
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Looks again and again until it is so, while no time passes.
+    pub(crate) async fn eventually<F: AsyncFnMut() -> bool>(&self, what: &str, mut is_so: F) {
+        let begun = std::time::Instant::now();
+        while !is_so().await {
+            assert!(begun.elapsed() < PATIENCE, "never: {what}");
+            tokio::task::yield_now().await;
+        }
+    }
+}
 
 /// A store on disk that vanishes with the test.
 pub(crate) struct OnDisk {
@@ -65,8 +127,9 @@ pub(crate) async fn letters(store: &Arc<dyn Store>) -> Vec<DeadLetter> {
     all
 }
 
-/// Work that takes this long.
-pub(crate) async fn lasting(time: Duration) {
+/// Work that takes this long on a paused clock. On a running one it would make the test wait, and panics.
+pub(crate) async fn virtual_time(time: Duration) {
+    tokio::time::advance(Duration::ZERO).await;
     let _over = tokio::time::timeout(time, std::future::pending::<()>()).await;
 }
 

@@ -16,7 +16,7 @@ async fn a_worker_takes_the_place_of_the_holder() {
         Worker::builder(store)
             .queue("q")
             .concurrency(4)
-            .grace(Span::from_secs(5))
+            .grace(Span::from_secs(600))
             .fallback(|_: Context| async {})
             .build()
             .unwrap()

@@ -1,19 +1,21 @@
 //! The worker: every outcome, every way a handler can misbehave, limits, leases and the end.
 
 use crate::support::{
-    configure, eager, enqueue, eventually, field_of, lasting, letters, message, on_disk, queue,
+    PATIENCE, StoppedClock, configure, eager, enqueue, eventually, field_of, letters, memory, memory_on,
+    message, on_disk, queue, runtime_clock, virtual_time,
 };
 use redrive::core::failure::Reason;
 use redrive::core::message::Payload;
 use redrive::core::policy::QueuePolicy;
 use redrive::core::query::Query;
 use redrive::core::store::Store;
-use redrive::core::time::Span;
+use redrive::core::time::{Clock, Span, Time};
 use redrive::{Context, HandlerError, Outcome, Worker};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 fn worker(store: &Arc<dyn Store>) -> redrive::WorkerBuilder {
     Worker::builder(Arc::clone(store)).queue("q").grace(Span::from_secs(5))
@@ -25,9 +27,9 @@ struct Say {
 }
 
 /// Each kind of outcome leads where it says.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn every_outcome_leads_where_it_says() {
-    let store = redrive::memory();
+    let store = memory();
     configure(&store, "q", eager(3)).await;
     let kinds = ["done", "fail", "dead", "flaky", "snooze", "release", "panic", "undecodable", "unknown"];
     let batch = kinds.iter().map(|k| message("q", k, &format!("{{\"what\":\"{k}\"}}"))).collect();
@@ -94,16 +96,16 @@ async fn every_outcome_leads_where_it_says() {
 }
 
 /// A handler that hangs has failed after its time, and the others go on meanwhile.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_hanging_handler_fails_alone() {
-    let store = redrive::memory();
+    let store = memory();
     configure(&store, "q", eager(1)).await;
     let mut batch = vec![message("q", "hang", "1")];
     batch.extend((0..50).map(|n| message("q", "ok", &n.to_string())));
     enqueue(&store, batch).await;
     let counts = worker(&store)
         .concurrency(2)
-        .timeout_of("hang", Span::from_millis(50))
+        .timeout_of("hang", Span::from_secs(60))
         .handler("hang", |_: Context| std::future::pending::<Outcome>())
         .handler("ok", |_: u64| async {})
         .until_empty()
@@ -118,9 +120,9 @@ async fn a_hanging_handler_fails_alone() {
 }
 
 /// An answer that is too large is no reason to do the work again.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_reply_of_a_hundred_megabytes_is_a_dead_letter_at_once() {
-    let store = redrive::memory();
+    let store = memory();
     enqueue(&store, vec![message("q", "big", "1")]).await;
     let counts = worker(&store)
         .handler("big", |_: Context| async {
@@ -138,25 +140,20 @@ async fn a_reply_of_a_hundred_megabytes_is_a_dead_letter_at_once() {
 }
 
 /// Leases are extended while a handler runs: nobody else gets the message, however short the lease.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn heartbeats_keep_a_long_handlers_lease() {
-    let data = on_disk().await;
-    enqueue(&data.store, vec![message("q", "long", "1")]).await;
+    let store = memory();
+    enqueue(&store, vec![message("q", "long", "1")]).await;
     let runs = Arc::new(AtomicU32::new(0));
     let long = {
         let runs = Arc::clone(&runs);
         move |_: Context| {
             runs.fetch_add(1, Ordering::SeqCst);
-            lasting(Duration::from_secs(4))
+            virtual_time(Duration::from_secs(100))
         }
     };
     let build = || {
-        worker(&data.store)
-            .lease(Span::from_secs(1))
-            .handler("long", long.clone())
-            .until_empty()
-            .build()
-            .unwrap()
+        worker(&store).lease(Span::from_secs(1)).handler("long", long.clone()).until_empty().build().unwrap()
     };
     let (a, b) = (build(), build());
     let (a, b) = tokio::join!(a.run(), b.run());
@@ -165,9 +162,9 @@ async fn heartbeats_keep_a_long_handlers_lease() {
 }
 
 /// Never more at once than allowed: in all, of a kind, of a key. And nothing is left lying.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn limits_hold_by_worker_kind_and_key() {
-    let store = redrive::memory();
+    let store = memory();
     let mut batch = Vec::new();
     for n in 0..200 {
         let mut m = message("q", if n % 2 == 0 { "mail" } else { "sms" }, &n.to_string());
@@ -196,7 +193,7 @@ async fn limits_hold_by_worker_kind_and_key() {
                     *peak = now.max(*peak);
                 }
             }
-            lasting(Duration::from_millis(2)).await;
+            virtual_time(Duration::from_millis(2)).await;
             let mut gauge = gauge.lock().unwrap();
             for name in names {
                 *gauge.now.get_mut(name).unwrap() -= 1;
@@ -221,36 +218,38 @@ async fn limits_hold_by_worker_kind_and_key() {
 }
 
 /// A rate is kept, and leases are not taken ahead of it.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_rate_is_kept() {
-    let store = redrive::memory();
+    let store = memory();
     enqueue(&store, (0..12).map(|n| message("q", "k", &n.to_string())).collect()).await;
     let begun = Instant::now();
     let worker = worker(&store).rate(20.0).fallback(|_: Context| async {}).until_empty().build().unwrap();
     assert_eq!(worker.run().await.unwrap().done, 12);
-    // A burst of two, then one every 50 ms.
-    assert!(begun.elapsed() >= Duration::from_millis(450), "{:?}", begun.elapsed());
+    // A burst of two, then one every 50 ms, and a last look that finds nothing.
+    let (least, most) = (Duration::from_millis(500), Duration::from_millis(600));
+    assert!((least..most).contains(&begun.elapsed()), "{:?}", begun.elapsed());
 }
 
 /// A waiting worker begins a new message at once, not at its next look.
 #[tokio::test]
 async fn an_enqueue_wakes_a_waiting_worker() {
     let data = on_disk().await;
+    // While no time passes there is no next look.
+    let clock = StoppedClock::new();
     let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
     let worker = worker(&data.store)
         .fallback(move |_: Context| {
             let tell = tell.clone();
-            async move { tell.send(Instant::now()).unwrap() }
+            async move { tell.send(()).unwrap() }
         })
         .build()
         .unwrap();
     let handle = worker.handle();
     let run = tokio::spawn(async move { worker.run().await });
     for n in 0..20 {
-        let sent = Instant::now();
         enqueue(&data.store, vec![message("q", "k", &n.to_string())]).await;
-        let begun = tokio::time::timeout(Duration::from_secs(10), told.recv()).await.unwrap().unwrap();
-        assert!(begun.duration_since(sent) < Duration::from_secs(5), "{:?}", begun.duration_since(sent));
+        told.recv().await.unwrap();
+        clock.eventually("it is done", async || handle.counts().done == n + 1).await;
     }
     handle.stop();
     assert_eq!(run.await.unwrap().unwrap().done, 20);
@@ -258,9 +257,9 @@ async fn an_enqueue_wakes_a_waiting_worker() {
 
 /// A hundred starts and stops under load, with handlers that ignore being told to stop: nothing is lost, a
 /// message that was given back has as many attempts as before, and every end is within the grace time.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_hundred_stops_under_load_lose_nothing() {
-    let store = redrive::memory();
+    let store = memory();
     configure(&store, "q", QueuePolicy { max_attempts: 1, ..eager(1) }).await;
     let total = 300_usize;
     enqueue(&store, (0..total).map(|n| message("q", "k", &n.to_string())).collect()).await;
@@ -290,12 +289,12 @@ async fn a_hundred_stops_under_load_lose_nothing() {
         let handle = worker.handle();
         let run = tokio::spawn(async move { worker.run().await });
         if done_or_waiting(&store).await {
-            let _begun = tokio::time::timeout(Duration::from_secs(10), began.acquire_many(1)).await;
+            let _begun = tokio::time::timeout(PATIENCE, began.acquire_many(1)).await.expect("work begins");
         }
         let asked = Instant::now();
         handle.stop();
         let counts = run.await.unwrap().unwrap();
-        assert!(asked.elapsed() < grace + Duration::from_secs(2), "cycle {cycle}: {:?}", asked.elapsed());
+        assert!(asked.elapsed() <= grace, "cycle {cycle}: {:?}", asked.elapsed());
         released += counts.released;
         assert_eq!(counts.failed, 0);
         let page = store.messages(Query::default()).await.unwrap();
@@ -319,17 +318,17 @@ async fn done_or_waiting(store: &Arc<dyn Store>) -> bool {
 /// failed in time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_handler_that_blocks_its_thread_keeps_only_its_slot() {
-    let store = redrive::memory();
+    let store = memory();
     configure(&store, "q", eager(1)).await;
     enqueue(&store, vec![message("q", "block", "1")]).await;
     let (let_go, wait) = std::sync::mpsc::channel::<()>();
     let wait = Arc::new(Mutex::new(wait));
     let worker = worker(&store)
         .concurrency(2)
-        .timeout(Span::from_millis(50))
+        .timeout_of("block", Span::from_millis(50))
         .handler("block", move |_: Context| {
             let wait = Arc::clone(&wait);
-            async move { wait.lock().unwrap().recv_timeout(Duration::from_secs(60)).unwrap() }
+            async move { wait.lock().unwrap().recv().unwrap() }
         })
         .handler("ok", |_: Context| async {})
         .build()
@@ -347,9 +346,9 @@ async fn a_handler_that_blocks_its_thread_keeps_only_its_slot() {
 }
 
 /// A reply goes to where the message says, an error reply only when it is over; both exactly once.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn replies_go_out_with_the_last_word() {
-    let store = redrive::memory();
+    let store = memory();
     configure(&store, "q", eager(3)).await;
     let mut batch: Vec<_> = ["answer", "fail"].map(|kind| message("q", kind, "20")).into();
     for message in &mut batch {
@@ -389,9 +388,9 @@ async fn replies_go_out_with_the_last_word() {
 }
 
 /// What a handler reports stays with the message, and its next attempt knows.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn progress_is_kept_with_the_message() {
-    let store = redrive::memory();
+    let store = memory();
     configure(&store, "q", eager(3)).await;
     enqueue(&store, vec![message("q", "k", "1")]).await;
     let seen: Arc<Mutex<Vec<Option<u64>>>> = Arc::default();
@@ -414,9 +413,9 @@ async fn progress_is_kept_with_the_message() {
 }
 
 /// And it can be seen while the handler runs.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn progress_is_seen_while_the_handler_runs() {
-    let store = redrive::memory();
+    let store = memory();
     let new = message("q", "k", "1");
     let id = new.id;
     enqueue(&store, vec![new]).await;
@@ -441,9 +440,9 @@ async fn progress_is_seen_while_the_handler_runs() {
 }
 
 /// The rules of a worker's policy are its queue's, and its own word goes before them.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_dead_letter_policy_rules_and_speaks() {
-    let store = redrive::memory();
+    let store = memory();
     let batch = ["invalid", "funds", "down"].map(|kind| message("q", kind, "1")).into();
     enqueue(&store, batch).await;
     configure(&store, "q", eager(5)).await;
@@ -474,9 +473,9 @@ async fn a_dead_letter_policy_rules_and_speaks() {
 }
 
 /// Asked not to wait, a worker gives back at once what its handlers have not done, however long its grace time.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_worker_that_is_told_to_hurry_gives_back_at_once() {
-    let store = redrive::memory();
+    let store = memory();
     enqueue(&store, (0..3).map(|n| message("q", "k", &n.to_string())).collect()).await;
     let worker = worker(&store)
         .grace(Span::from_secs(600))
@@ -488,30 +487,39 @@ async fn a_worker_that_is_told_to_hurry_gives_back_at_once() {
     eventually("all run", async || handle.counts().running == 3).await;
     handle.stop();
     handle.stop_now();
-    let counts = tokio::time::timeout(crate::support::PATIENCE, run).await.unwrap().unwrap().unwrap();
+    let counts = tokio::time::timeout(PATIENCE, run).await.unwrap().unwrap().unwrap();
     assert_eq!(counts.released, 3);
     for message in store.messages(Query::default()).await.unwrap().items {
         assert_eq!((message.attempts, message.leased_by), (0, None));
     }
 }
 
-/// A handler that blocks the only thread loses its lease: what it says then counts for nothing, the message is
+/// The runtime's clock, and how far the store's is ahead of it.
+struct Ahead(Arc<dyn Clock>, AtomicU64);
+
+impl Clock for Ahead {
+    fn now(&self) -> Time {
+        self.0.now().plus(Span::from_millis(self.1.load(Ordering::SeqCst)))
+    }
+}
+
+/// A handler whose lease ran out before it could be extended: what it says then counts for nothing, the message is
 /// delivered again, and nothing stays taken under the limit of its kind.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_lost_lease_leaves_nothing_behind() {
-    let data = on_disk().await;
-    configure(&data.store, "q", eager(5)).await;
-    enqueue(&data.store, vec![message("q", "k", "1")]).await;
-    let (_never, block) = std::sync::mpsc::channel::<()>();
-    let (block, runs) = (Mutex::new(block), Arc::new(AtomicU32::new(0)));
+    let clock = Arc::new(Ahead(runtime_clock(), AtomicU64::new(0)));
+    let store = memory_on(&(clock.clone() as Arc<dyn Clock>));
+    configure(&store, "q", eager(5)).await;
+    enqueue(&store, vec![message("q", "k", "1")]).await;
+    let runs = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&runs);
-    let worker = worker(&data.store)
-        .lease(Span::from_millis(200))
+    let worker = worker(&store)
+        .lease(Span::from_secs(30))
         .concurrency_of("k", 1)
         .handler("k", move |_: Context| {
             if count.fetch_add(1, Ordering::SeqCst) == 0 {
-                let blocked = block.lock().unwrap().recv_timeout(Duration::from_millis(700));
-                assert!(blocked.is_err(), "nobody sends");
+                // As if the process had stood still for a minute.
+                clock.1.store(60_000, Ordering::SeqCst);
             }
             async {}
         })
@@ -522,17 +530,17 @@ async fn a_lost_lease_leaves_nothing_behind() {
     eventually("it is done by its second delivery", async || handle.counts().done == 1).await;
     assert_eq!(runs.load(Ordering::SeqCst), 2);
     assert_eq!(handle.counts().lost, 1, "{:?}", handle.counts());
-    enqueue(&data.store, (0..3).map(|n| message("q", "k", &n.to_string())).collect()).await;
+    enqueue(&store, (0..3).map(|n| message("q", "k", &n.to_string())).collect()).await;
     eventually("the kind is not held up", async || handle.counts().done == 4).await;
     handle.stop();
     run.await.unwrap().unwrap();
-    assert_eq!(queue(&data.store, "q").await.counts.done, 4);
+    assert_eq!(queue(&store, "q").await.counts.done, 4);
 }
 
 /// The user's own code for the key may panic over a message; the worker does not.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_panic_over_a_key_is_no_panic_of_the_worker() {
-    let store = redrive::memory();
+    let store = memory();
     let mut with = message("q", "k", "1");
     with.headers.insert("tenant".into(), "a".into());
     enqueue(&store, vec![with, message("q", "k", "2")]).await;
@@ -549,10 +557,10 @@ async fn a_panic_over_a_key_is_no_panic_of_the_worker() {
 }
 
 /// What cannot be meant is refused by name before anything runs.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_cannot_be_meant_is_refused_by_field() {
     let refused = |builder: redrive::WorkerBuilder| field_of(builder.build().unwrap_err());
-    let store = redrive::memory();
+    let store = memory();
     let new = || Worker::builder(Arc::clone(&store));
     let ok = |_: Context| async {};
     assert_eq!(refused(new().fallback(ok)), "queues");

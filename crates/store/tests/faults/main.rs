@@ -55,3 +55,9 @@ fn an_index_that_is_not_updated_is_caught() {
 fn an_audit_row_outside_its_commit_is_caught() {
     assert!(broken_laws(Some(Fault::AuditOutsideCommit)).iter().any(|law| law.contains("i48")));
 }
+
+#[test]
+fn a_drawer_that_drops_what_it_has_no_room_for_is_caught() {
+    let broken = broken_laws(Some(Fault::FullDrawerDrops));
+    assert!(broken.contains(&"death::i35_a_death_is_never_turned_away_and_only_a_rule_drops"), "{broken:?}");
+}

@@ -41,7 +41,9 @@ async fn send(store: &dyn Store, n: u8) {
 }
 
 async fn lease(store: &dyn Store, max: usize) -> Vec<redrive_core::message::Delivery> {
-    let request = LeaseRequest { queues: vec![q()], max, lease_for: None, worker: "w".into() };
+    // Longer than any test takes: most run on the machine's clock.
+    let lease_for = Some(Span::from_hours(1));
+    let request = LeaseRequest { queues: vec![q()], max, lease_for, worker: "w".into() };
     store.lease(request).await.unwrap()
 }
 

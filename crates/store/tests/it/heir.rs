@@ -46,7 +46,7 @@ async fn a_stopped_holder_is_waited_for_and_followed() {
     let held = SqliteStore::open(home.path(), Options::default()).unwrap();
     let socket = home.path().join("socket");
     let holder = tokio::spawn(stopped_holder(UnixListener::bind(&socket).unwrap()));
-    let patience = Span::from_secs(30);
+    let patience = Span::from_secs(600);
     let passing = redrive_store::open(home.path(), false, false, patience).await.unwrap();
     assert_eq!(
         kind(passing.queues().await),

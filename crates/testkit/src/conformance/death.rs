@@ -344,7 +344,7 @@ pub(super) async fn trap1_a_redrive_obeys_the_rules_of_today(stage: &Stage<'_>) 
     );
 }
 
-pub(super) async fn i35_what_was_redriven_is_past_its_deadline_and_runs(stage: &Stage<'_>) {
+pub(super) async fn what_was_redriven_is_past_its_deadline_and_runs(stage: &Stage<'_>) {
     stage.set("q", rules(1)).await;
     let late = NewMessage { ttl: Some(secs(20)), deadline: Some(START.plus(secs(20))), ..new(1, "q") };
     let id = stage.dead(late, "Bad").await.id();
@@ -365,6 +365,57 @@ pub(super) async fn i35_what_was_redriven_is_past_its_deadline_and_runs(stage: &
     assert_eq!(letter.message.failures.last().map(|f| (f.generation, f.attempt)), Some((2, 2)));
     assert_eq!(letter.file.first_failed_at, letter.message.failures.first().map(|f| f.at));
     assert_eq!(stage.counts("q").await, Counts { enqueued: 1, dead: 1, ..Counts::default() });
+}
+
+/// A drawer has no limit: whoever dies finds room, however full its queue and its drawer are. A full queue refuses whoever
+/// wants something of it; what is dropped is dropped by a rule of the queue, and counted.
+pub(super) async fn i35_a_death_is_never_turned_away_and_only_a_rule_drops(stage: &Stage<'_>) {
+    let full = QueuePolicy { max_messages: Some(2), max_bytes: Some(20), ..rules(1) };
+    stage.set("q", full.clone()).await;
+    let too_much = async |n: u64| {
+        let refusal = stage.try_send(new(n, "q")).await.expect_err("two are all it takes");
+        assert!(matches!(refusal, Refusal::QueueFull { .. }), "{refusal:?}");
+        let id = message_id(n);
+        assert_eq!(refused(stage.store.message(id).await), Refusal::NoSuchMessage { id });
+        assert_eq!(refused(stage.store.letter(id).await), Refusal::NoSuchLetter { id });
+    };
+    // Forty times what the queue may hold dies: of a failure, and because its time was over.
+    let mut sent = Vec::new();
+    for n in (10..90).step_by(2) {
+        sent.push(stage.send(new(n, "q")).await);
+        sent.push(stage.send(NewMessage { ttl: Some(secs(20)), ..new(n + 1, "q") }).await);
+        too_much(90).await;
+        stage.settle(stage.take_one("q").await.token, failed("Bad")).await.expect("held");
+        stage.clock.advance(secs(20));
+        assert_eq!(stage.take("q", 1).await, []);
+    }
+    let lying =
+        async || stage.letters("dlq:q-dlq").await.iter().rev().map(DeadLetter::id).collect::<Vec<_>>();
+    assert_eq!(lying().await, sent, "each is there, the first ones too");
+    for n in 10..90 {
+        assert_eq!(stage.letter(message_id(n)).await.message.envelope.payload, new(n, "q").payload);
+    }
+    assert_eq!(stage.counts("q").await, Counts { enqueued: 80, dead: 80, ..Counts::default() });
+
+    // What is sent back to a full queue is refused as well, and stays a letter.
+    for n in [91, 92] {
+        stage.send(new(n, "q")).await;
+    }
+    let refusal = stage.act(message_id(10), Act::retry()).await.expect_err("there is no room");
+    assert!(matches!(refusal, Refusal::QueueFull { .. }), "{refusal:?}");
+    assert_eq!(stage.letter(message_id(10)).await.file.status, Status::Pending);
+    for taken in stage.take("q", 2).await {
+        stage.settle(taken.token, Settle::Ack).await.expect("held");
+    }
+
+    // Only a rule drops, and says how many.
+    stage.set("q", QueuePolicy { on_expire: OnExpire::Drop, ..full }).await;
+    stage.send(NewMessage { ttl: Some(secs(20)), ..new(93, "q") }).await;
+    stage.clock.advance(secs(20));
+    assert_eq!(stage.take("q", 1).await, []);
+    let counts = stage.counts("q").await;
+    assert_eq!(counts, Counts { enqueued: 83, dead: 80, done: 2, expired: 1, ..Counts::default() });
+    assert_eq!(lying().await, sent);
 }
 
 pub(super) async fn i33_history_goes_on_over_generations(stage: &Stage<'_>) {

@@ -202,7 +202,8 @@ pub const LAWS: &[Law] = laws! {
         success_after_a_retry_closes_the_letter,
         a_second_death_reopens_the_same_letter,
         trap1_a_redrive_obeys_the_rules_of_today,
-        i35_what_was_redriven_is_past_its_deadline_and_runs,
+        what_was_redriven_is_past_its_deadline_and_runs,
+        i35_a_death_is_never_turned_away_and_only_a_rule_drops,
         i33_history_goes_on_over_generations,
     }
     reap {

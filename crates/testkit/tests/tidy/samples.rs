@@ -128,6 +128,37 @@ fn sees_sleeps_in_tests() {
 }
 
 #[test]
+fn sees_waits_in_tests_that_end_with_the_machines_time() {
+    let bad = "fn a() { rx.recv_timeout(Duration::from_secs(60)).unwrap() }\n\
+               async fn b() { lasting(Duration::from_secs(4)).await }\n\
+               async fn c() { time::timeout(time, pending::<()>()).await }\n\
+               fn d() { bell.wait_timeout(seen, second) }\n\
+               fn e() { assert!(begun.elapsed() < Duration::from_secs(20)) }\n\
+               const PATIENCE: Duration = Duration::from_secs(60);\n";
+    let good = "const PATIENCE: Duration = Duration::from_secs(1_200);\n\
+                fn a() { bell.wait_timeout(seen, PATIENCE); rx.recv() }\n\
+                async fn b() { time::timeout(PATIENCE, async { c().await }).await }\n\
+                fn c() { builder.timeout(Span::from_secs(1)); assert!(begun.elapsed() >= second) }\n\
+                fn d() { assert!(begun.elapsed() < PATIENCE, \"never\") }\n\
+                #[tokio::test(start_paused = true)]\nasync fn e() { assert!(begun.elapsed() < second) }\n\
+                async fn f() { time::advance(second).await; timeout(second, pending::<()>()).await }\n";
+    let tree = Tree::of(&[
+        ("crates/redrive/tests/it/a.rs", bad),
+        ("crates/redrive/tests/it/b.rs", good),
+        ("crates/redrive/src/c.rs", "fn a() { rx.recv_timeout(second) }"),
+    ]);
+    let wrong = [
+        "crates/redrive/tests/it/a.rs:1: `recv_timeout(`",
+        "crates/redrive/tests/it/a.rs:2: `lasting(`",
+        "crates/redrive/tests/it/a.rs:3: `timeout(`",
+        "crates/redrive/tests/it/a.rs:4: `wait_timeout(`",
+        "crates/redrive/tests/it/a.rs:5: a slow machine",
+        "crates/redrive/tests/it/a.rs:6: `PATIENCE`",
+    ];
+    expect(sleeps_in_tests(&tree), &wrong);
+}
+
+#[test]
 fn sees_oversized_files() {
     let long = |lines: usize| "fn a() {}\n".repeat(lines);
     let tested = long(600) + "#[cfg(test)]\nmod tests {\n" + &long(900) + "}\n";

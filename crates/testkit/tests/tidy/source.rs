@@ -186,7 +186,7 @@ fn bracket_end(code: &str, open: usize) -> usize {
 }
 
 /// Where the item that starts at `from` ends: its `;`, its closing brace, or the brace of what encloses it.
-fn item_end(code: &str, from: usize) -> usize {
+pub(crate) fn item_end(code: &str, from: usize) -> usize {
     let mut at = from;
     while at < code.len() {
         match code.as_bytes()[at] {

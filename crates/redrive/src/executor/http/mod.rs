@@ -13,7 +13,8 @@ use redrive_core::message::Payload;
 use redrive_core::target::{HttpTarget, Target};
 use redrive_core::time::Span;
 use request::{Request, Templates};
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
+use tokio::time::Instant;
 use url::Url;
 
 /// Bytes of an answer's first line in an error message.

@@ -148,7 +148,7 @@ async fn a_thousand_at_once() {
             }
         }
     }
-    let state = executor.shutdown(std::time::Duration::from_secs(60)).await;
+    let state = executor.shutdown(crate::support::PATIENCE).await;
     assert_eq!((state.stored, state.buffered, state.dropped), (900, 0, 0));
     let letters = all_letters(store.as_ref()).await;
     assert_eq!(letters.iter().map(redrive::core::dead_letter::DeadLetter::id).collect::<BTreeSet<_>>(), ids);

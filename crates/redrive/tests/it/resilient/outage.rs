@@ -2,6 +2,7 @@
 
 use super::proxy::{Far, Wire};
 use super::{Own, all_letters, operation, quick, sound, stored};
+use crate::support::{PATIENCE, StoppedClock};
 use redrive::core::ids::MessageId;
 use redrive::resilient::{Kept, Policy, State};
 use redrive::{Heartbeat, ResilientExecutor, Runnable as _};
@@ -9,10 +10,10 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
-const LONG: Duration = Duration::from_secs(60);
-
+/// An executor whose callers wait for the store as long as it takes.
 fn executor(far: &Far) -> ResilientExecutor {
-    ResilientExecutor::builder(far.remote.clone()).policy("p", quick(1)).build().unwrap()
+    let builder = ResilientExecutor::builder(far.remote.clone()).policy("p", quick(1));
+    builder.patience(PATIENCE).build().unwrap()
 }
 
 async fn fail(executor: &ResilientExecutor, n: u64) -> Kept {
@@ -22,7 +23,7 @@ async fn fail(executor: &ResilientExecutor, n: u64) -> Kept {
     failed.kept
 }
 
-/// Looks until it is so, or for a minute.
+/// Looks until it is so.
 async fn until(executor: &ResilientExecutor, wanted: impl Fn(&State) -> bool) -> State {
     let started = Instant::now();
     let mut look = tokio::time::interval(Duration::from_millis(5));
@@ -32,7 +33,7 @@ async fn until(executor: &ResilientExecutor, wanted: impl Fn(&State) -> bool) ->
         if wanted(&state) {
             return state;
         }
-        assert!(started.elapsed() < LONG, "{state:?}");
+        assert!(started.elapsed() < PATIENCE, "{state:?}");
     }
 }
 
@@ -88,7 +89,7 @@ async fn room_is_bounded_and_what_finds_none_is_counted() {
         assert!(shown.parse::<u64>().unwrap() >= least, "{name}{shown}");
     }
     far.set(Wire::Whole);
-    assert_eq!(executor.shutdown(LONG).await.buffered, 0);
+    assert_eq!(executor.shutdown(PATIENCE).await.buffered, 0);
     let expected: BTreeSet<_> = kept[..3].iter().filter_map(Kept::id).collect();
     assert_eq!(ids(&far).await, expected);
     assert_eq!(executor.state().dropped, 2, "not forgotten");
@@ -122,11 +123,19 @@ async fn a_store_that_does_not_answer_keeps_a_caller_for_its_patience_only() {
     let builder = ResilientExecutor::builder(far.remote.clone()).policy("p", quick(1));
     let executor = builder.patience(Duration::from_millis(50)).build().unwrap();
     far.set(Wire::Stuck);
-    let started = Instant::now();
-    let Kept::Buffered(id) = fail(&executor, 1).await else { panic!("nothing is passed on") };
-    assert!(started.elapsed() < Duration::from_secs(20), "not the store's patience");
+    // Nothing but the caller's own patience passes.
+    let clock = StoppedClock::new();
+    let call = tokio::spawn({
+        let executor = executor.clone();
+        async move { fail(&executor, 1).await }
+    });
+    clock.eventually("it is kept", async || executor.state().buffered == 1).await;
+    clock.advance(Duration::from_millis(50)).await;
+    let Kept::Buffered(id) = call.await.unwrap() else { panic!("nothing is passed on") };
+    drop(clock);
+    tokio::time::resume();
     far.set(Wire::Whole);
-    assert_eq!(executor.shutdown(LONG).await.buffered, 0);
+    assert_eq!(executor.shutdown(PATIENCE).await.buffered, 0);
     assert_eq!(ids(&far).await, BTreeSet::from([id]));
 }
 
@@ -144,7 +153,7 @@ async fn a_caller_that_goes_away_while_its_failure_is_written_takes_nothing_with
     call.abort();
     assert!(call.await.unwrap_err().is_cancelled());
     far.set(Wire::Whole);
-    let state = executor.shutdown(LONG).await;
+    let state = executor.shutdown(PATIENCE).await;
     assert_eq!((state.buffered, state.stored, state.withdrawn), (0, 1, 0));
     assert_eq!(ids(&far).await.len(), 1);
 }
@@ -202,6 +211,6 @@ fn another_runtime_goes_on_writing() {
     assert!(matches!(runtime().block_on(fail(&executor, 1)), Kept::Buffered(_)));
     assert_eq!(executor.state().buffered, 1, "its runtime is gone, it is not");
     far.set(Wire::Whole);
-    let state = runtime().block_on(executor.shutdown(LONG));
+    let state = runtime().block_on(executor.shutdown(PATIENCE));
     assert_eq!((state.buffered, state.stored), (0, 1));
 }

@@ -4,12 +4,15 @@
 
 use super::proxy::{Far, Wire};
 use super::{Own, all_letters, operation, sound};
+use crate::support::PATIENCE;
 use redrive::ResilientExecutor;
 use redrive::core::ids::MessageId;
 use redrive::core::query::PageRequest;
 use redrive::core::time::Span;
 use redrive::resilient::{Failed, Kept, Policy, State};
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future as _;
+use std::task::Poll;
 use std::time::Duration;
 
 /// A small generator, so that a seed replays its choices.
@@ -31,8 +34,9 @@ enum Ended {
 }
 
 async fn one_call(executor: ResilientExecutor, mut dice: Dice) -> Ended {
-    let withdrawn_after = (dice.roll(10) == 0).then(|| Duration::from_millis(dice.roll(20)));
-    let call = executor.execute("p", operation("x"), || {
+    // Some callers give up: after being woken a few times, which is anywhere between two attempts.
+    let mut polls_left = (dice.roll(10) == 0).then(|| 1 + dice.roll(6));
+    let mut call = std::pin::pin!(executor.execute("p", operation("x"), || {
         let what = dice.roll(10);
         async move {
             match what {
@@ -42,15 +46,18 @@ async fn one_call(executor: ResilientExecutor, mut dice: Dice) -> Ended {
                 n => Err(Own(n)),
             }
         }
+    }));
+    let ended = std::future::poll_fn(|context| {
+        if polls_left == Some(0) {
+            return Poll::Ready(None);
+        }
+        polls_left = polls_left.map(|left| left - 1);
+        call.as_mut().poll(context).map(Some)
     });
-    let ended = match withdrawn_after {
-        None => call.await,
-        Some(after) => match tokio::time::timeout(after, call).await {
-            Ok(ended) => ended,
-            Err(_) => return Ended::Withdrawn,
-        },
-    };
-    ended.map_or_else(Ended::Badly, |()| Ended::Well)
+    match ended.await {
+        None => Ended::Withdrawn,
+        Some(ended) => ended.map_or_else(Ended::Badly, |()| Ended::Well),
+    }
 }
 
 async fn torture(seed: u64, room: usize) -> State {
@@ -67,15 +74,30 @@ async fn torture(seed: u64, room: usize) -> State {
         .unwrap();
     let mut dice = Dice(seed);
     let mut calls = Vec::new();
+    let (ended, mut seen) = tokio::sync::watch::channel(0_u64);
     for _ in 0..40 {
         let wires = [Wire::Whole, Wire::Whole, Wire::Cut, Wire::Stuck, Wire::LosesAnswers];
         far.set(wires[usize::try_from(dice.roll(5)).unwrap()]);
         for _ in 0..dice.roll(20) {
-            calls.push(tokio::spawn(one_call(executor.clone(), Dice(dice.roll(u64::MAX >> 33)))));
+            let (call, ended) = (one_call(executor.clone(), Dice(dice.roll(u64::MAX >> 33))), ended.clone());
+            calls.push(tokio::spawn(async move {
+                let how = call.await;
+                ended.send_modify(|calls| *calls += 1);
+                how
+            }));
         }
-        let mut pause = tokio::time::interval(Duration::from_millis(5));
-        pause.tick().await;
-        pause.tick().await;
+        // The wire stays as it is until so many calls have ended; all of them do, whatever it is like.
+        let enough = dice.roll(calls.len() as u64 + 1);
+        seen.wait_for(|calls| *calls >= enough).await.unwrap();
+    }
+    // At last more than a small room holds, whatever chance and the machine's speed made of the rest.
+    far.set(Wire::Cut);
+    for n in 0..10 {
+        let executor = executor.clone();
+        calls.push(tokio::spawn(async move {
+            let failed = executor.execute("p", operation("x"), || async move { Err::<(), _>(Own(n)) }).await;
+            failed.map_or_else(Ended::Badly, |()| Ended::Well)
+        }));
     }
     let mut told: BTreeMap<MessageId, Kept> = BTreeMap::new();
     let mut given_up = 0;
@@ -92,7 +114,7 @@ async fn torture(seed: u64, room: usize) -> State {
         }
     }
     far.set(Wire::Whole);
-    let state = executor.shutdown(Duration::from_secs(60)).await;
+    let state = executor.shutdown(PATIENCE).await;
     assert_eq!((state.buffered, state.bytes, state.since), (0, 0, None), "seed {seed}: {state:?}");
 
     let letters = all_letters(far.store.as_ref()).await;
