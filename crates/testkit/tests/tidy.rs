@@ -389,7 +389,7 @@ fn races_in_tests(source: &Source<'_>) -> Vec<String> {
     let races = word_offsets(code, "elapsed").filter(|at| {
         let rest = code[at + "elapsed".len()..].trim_start();
         let compared = rest.strip_prefix("()").and_then(|rest| rest.trim_start().strip_prefix('<'));
-        let limit = compared.map(|rest| rest.split([',', ';', '{', '&', '|']).next().unwrap_or(rest));
+        let limit = compared.map(|rest| rest.split([',', ';', '{', '}', '&', '|']).next().unwrap_or(rest));
         source.is_test_at(*at)
             && limit.is_some_and(|limit| !is_guard(limit))
             && !is_on_a_paused_clock(code, *at)

@@ -162,6 +162,7 @@ async fn stopping_the_worker_gives_the_message_back() {
     let running = tokio::spawn(async move { worker.run().await });
     clock.eventually("the command runs", async || up.exists()).await;
     handle.stop();
+    clock.advance(Duration::ZERO).await;
     // Commands are told to stop after seven tenths of the grace time, and ended after eight.
     clock.advance(Duration::from_secs(7)).await;
     clock.advance(Duration::from_secs(1)).await;

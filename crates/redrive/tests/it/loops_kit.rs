@@ -7,6 +7,7 @@ use redrive::core::message::{Delivery, NewMessage, Payload};
 use redrive::core::policy::Override;
 use redrive::core::query::{PageRequest, Query};
 use redrive::core::store::{LeaseRequest, Settle, Settlement, Store};
+use redrive::core::time::Span;
 use std::future::Future;
 use std::time::Duration;
 
@@ -28,8 +29,10 @@ pub(crate) async fn send(store: &dyn Store, new: NewMessage) -> MessageId {
     store.enqueue(vec![new]).await.expect("enqueue").remove(0).expect("accepted").id
 }
 
+/// Leases a message, for longer than any test takes.
 pub(crate) async fn take(store: &dyn Store, queue: &str) -> Delivery {
-    let request = LeaseRequest { queues: vec![name(queue)], max: 1, lease_for: None, worker: "t".into() };
+    let lease_for = Some(Span::from_hours(1));
+    let request = LeaseRequest { queues: vec![name(queue)], max: 1, lease_for, worker: "t".into() };
     store.lease(request).await.expect("lease").pop().expect("work")
 }
 

@@ -4,6 +4,7 @@ use crate::loops_kit::{all_letters, bury, dead, me, message, name, send, status,
 use redrive::core::dead_letter::{DeadLetter, Status};
 use redrive::core::message::NewMessage;
 use redrive::core::store::{LeaseRequest, Settle, Settlement, Store};
+use redrive::core::time::Span;
 use redrive::{OpenOptions, Others, Replayed, replay, replay_distinct, replay_if, replay_where, resume};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -107,7 +108,8 @@ async fn trap4_trap5_replays_at_once_never_multiply_and_skip_nothing() {
     assert_eq!(replayed, 60, "each once, none left out: {done:?}");
     let mut executions = BTreeMap::new();
     loop {
-        let request = LeaseRequest { queues: vec![name("q")], max: 50, lease_for: None, worker: "w".into() };
+        let lease_for = Some(Span::from_hours(1));
+        let request = LeaseRequest { queues: vec![name("q")], max: 50, lease_for, worker: "w".into() };
         let deliveries = store.lease(request).await.unwrap();
         if deliveries.is_empty() {
             break;

@@ -83,7 +83,7 @@ async fn the_letter_has_everything() {
     sound(store.as_ref()).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_priority_is_the_callers_or_follows_from_how_bad_it_is() {
     let store = redrive::memory();
     let executor = ResilientExecutor::builder(store.clone()).policy("p", quick(1)).build().unwrap();
@@ -108,7 +108,7 @@ async fn the_priority_is_the_callers_or_follows_from_how_bad_it_is() {
     assert_ne!(seen[1], seen[2], "the two are not equally bad");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_queues_own_rules_say_where_it_lies() {
     let store = redrive::memory();
     let policy = QueuePolicy { dlq: Some("post".parse().unwrap()), ..QueuePolicy::by_category() };

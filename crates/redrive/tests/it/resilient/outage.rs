@@ -181,7 +181,7 @@ async fn a_shutdown_writes_what_it_can_within_its_grace_and_says_what_is_left() 
 }
 
 /// What the store will not have at all is in nobody's way, and is not thrown away.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_is_refused_goes_to_the_end_and_stays() {
     let store = redrive::memory();
     let drawer = Policy { queue: Some("p-dlq".parse().unwrap()), ..quick(1) };
