@@ -36,7 +36,7 @@ fn a_breaker_holds_probes_and_closes_over_restarts() {
     let now = office.items(&["lease", "q", "--max", "50", "--worker", "w2"]);
     assert_eq!(now.iter().map(|d| text(&d["id"])).collect::<Vec<_>>(), [other]);
     out[5..].iter().for_each(|token| refused(&office, token));
-    let held = office.items(&["message", "list", "kind:a attempts:0"]);
+    let held = office.items(&["message", "list", "queue:q kind:a attempts:0"]);
     assert_eq!(held.len(), 5, "what was held has used no attempt");
     // When its time is over: three probes in all, whoever asks.
     let out = tokens(&office.items(&["lease", "soon", "--max", "5", "--worker", "w1"]));
