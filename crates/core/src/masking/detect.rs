@@ -42,6 +42,10 @@ pub(super) fn is_aws(word: &str) -> bool {
 
 /// A token with the prefix of whoever gives such tokens out, and how long one is at least.
 pub(super) fn is_token(word: &str) -> bool {
+    token_prefix(word).is_some()
+}
+
+fn token_prefix(word: &str) -> Option<&'static str> {
     const PREFIXES: [(&str, usize); 24] = [
         ("ghp_", 20),
         ("gho_", 20),
@@ -68,7 +72,21 @@ pub(super) fn is_token(word: &str) -> bool {
         ("shpat_", 20),
         ("dop_v1_", 30),
     ];
-    PREFIXES.iter().any(|(prefix, min)| word.len() >= *min && word.starts_with(prefix))
+    let fits = |(prefix, min): &&(&str, usize)| word.len() >= *min && word.starts_with(prefix);
+    PREFIXES.iter().find(fits).map(|(prefix, _)| *prefix)
+}
+
+/// A token that stands behind something else, as in `old_ghp_…`. Parts of ordinary names look like a prefix
+/// (`my-sk-service-in-production`), so what follows it has to look drawn by lot.
+pub(super) fn is_token_behind_something(word: &str) -> bool {
+    const RUN_MIN: usize = 16;
+    let Some(prefix) = token_prefix(word) else { return false };
+    let body = word.get(prefix.len()..).unwrap_or_default();
+    body.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| {
+        let has = |kind: fn(&u8) -> bool| part.bytes().any(|b| kind(&b));
+        let kinds = [has(u8::is_ascii_digit), has(u8::is_ascii_lowercase), has(u8::is_ascii_uppercase)];
+        part.len() >= RUN_MIN && kinds.into_iter().filter(|kind| *kind).count() > 1
+    })
 }
 
 /// A private key in PEM: to its end, or to the end of the text where it was cut.
@@ -90,7 +108,7 @@ pub(super) fn pem(text: &str) -> Option<usize> {
 }
 
 /// A payment card: 13 to 19 digits, single blanks or dashes between them, of a range that cards have, with the
-/// right check digit.
+/// right check digit. Letters may follow it: see [`is_card_before`].
 pub(super) fn card(bytes: &[u8]) -> Option<usize> {
     const DIGITS_MAX: usize = 19;
     if !matches!(at(bytes, 0), b'2'..=b'6') {
@@ -107,7 +125,7 @@ pub(super) fn card(bytes: &[u8]) -> Option<usize> {
             digits.push(b - b'0');
             n += 1;
             group += 1;
-            let ends = !at(bytes, n).is_ascii_alphanumeric() && at(bytes, n) != b'_';
+            let ends = !at(bytes, n).is_ascii_digit() && at(bytes, n) != b'_';
             let whole = joint.is_none() || (3..=6).contains(&group);
             if ends && whole && is_issued(&digits) && luhn(&digits) {
                 found = Some(n);
@@ -124,6 +142,22 @@ pub(super) fn card(bytes: &[u8]) -> Option<usize> {
             return found;
         }
     }
+}
+
+/// Whether digits with these letters and digits behind them can be a card: not with a unit, as in `4111…ns`.
+pub(super) fn is_card_before(behind: &str) -> bool {
+    const UNITS: [&str; 22] = [
+        "ns", "us", "ms", "s", "sec", "b", "kb", "mb", "gb", "kib", "mib", "gib", "bytes", "n", "l", "ul",
+        "ull", "f", "d", "u64", "i64", "u128",
+    ];
+    let exponent = behind.strip_prefix(['e', 'E']).is_some_and(|n| n.bytes().all(|b| b.is_ascii_digit()));
+    !exponent && !UNITS.iter().any(|unit| behind.eq_ignore_ascii_case(unit))
+}
+
+/// Whether a run of letters and digits is hexadecimal and as long as an id or a digest.
+pub(super) fn is_hex_id(run: &[u8]) -> bool {
+    const LENGTH_MIN: usize = 24;
+    run.len() >= LENGTH_MIN && run.iter().all(u8::is_ascii_hexdigit)
 }
 
 /// Whether cards of this length begin so. Other numbers with a right check digit are a tenth of all numbers.
@@ -205,15 +239,30 @@ pub(super) fn is_ssn(word: &str) -> bool {
         && part(7..11) != "0000"
 }
 
-/// The address of a person after its `@`: how long the domain is.
-pub(super) fn domain(bytes: &[u8]) -> Option<usize> {
-    let length = run(bytes, |b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-'));
-    let name = bytes.get(..length)?;
-    let trimmed = name.iter().rposition(u8::is_ascii_alphanumeric)? + 1;
-    let name = name.get(..trimmed)?;
-    let dot = name.iter().rposition(|b| *b == b'.')?;
-    let top = name.get(dot + 1..)?;
-    (dot > 0 && top.len() >= 2 && top.iter().any(u8::is_ascii_alphabetic)).then_some(trimmed)
+/// Characters of a name of a person or a place in any script: letters, digits and the accents that are written
+/// behind their letter.
+pub(super) fn is_letter(c: char) -> bool {
+    c.is_alphanumeric() || ('\u{300}'..='\u{36f}').contains(&c)
+}
+
+/// Letters of scripts that have no capitals, such as Chinese. Sentences in these have no blanks either.
+pub(super) fn is_caseless(c: char) -> bool {
+    !c.is_ascii() && c.is_alphabetic() && !c.is_lowercase() && !c.is_uppercase()
+}
+
+/// The address of a person after its `@`: how long the domain is. A sentence may go on right behind it in a script
+/// without blanks.
+pub(super) fn domain(text: &str) -> Option<usize> {
+    let mut before = '.';
+    let end = text.find(|c: char| {
+        let goes_on = is_letter(c) && !(is_caseless(c) && before.is_ascii_alphanumeric());
+        before = c;
+        !goes_on && !matches!(c, '.' | '-')
+    });
+    let name = text.get(..end.unwrap_or(text.len()))?.trim_end_matches(['.', '-']);
+    let (host, top) = name.rsplit_once('.')?;
+    let named = top.chars().count() >= 2 && top.contains(char::is_alphabetic);
+    (!host.is_empty() && named).then_some(name.len())
 }
 
 /// Whether what follows `Basic` is a name and a password.

@@ -110,6 +110,8 @@ const ALWAYS: &[&str] = &[
     "*iban",
     "*accountnumber",
     "*connectionstring*",
+    "*amzsignature",
+    "*googsignature",
     "*passport*",
     "*taxid",
     "*dateofbirth",

@@ -10,6 +10,7 @@
 mod detect;
 mod json;
 mod keys;
+mod lines;
 mod text;
 mod view;
 

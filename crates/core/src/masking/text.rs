@@ -3,11 +3,11 @@
 //! once is not judged again, so the time is linear in the text.
 
 use super::detect::{
-    card, domain, iban, is_aws, is_base64, is_basic, is_bearer, is_jwt, is_random, is_ssn, is_token, is_word,
-    pem, run,
+    card, domain, iban, is_aws, is_base64, is_basic, is_bearer, is_card_before, is_caseless, is_hex_id,
+    is_jwt, is_letter, is_random, is_ssn, is_token, is_token_behind_something, is_word, pem, run,
 };
 use super::keys::Sure;
-use super::{Detector, Edit, MARK, Rules, mark_of};
+use super::{Detector, Edit, MARK, Rules, lines, mark_of};
 use crate::signature::MARKS;
 
 /// Blanks that may stand between a name and its value.
@@ -16,13 +16,19 @@ const BLANKS_MAX: usize = 8;
 const NAME_MAX: usize = 128;
 /// Bytes of the attributes of a tag.
 const TAG_MAX: usize = 256;
+/// Bytes of a word in front of a token that is glued to it.
+const PREFIX_MAX: usize = 64;
+/// Letters and digits beside a card that are looked at.
+const BESIDE_MAX: usize = 64;
+/// How a key in PEM begins.
+const PEM_BEGIN: &str = "-----BEGIN";
 
 /// The places to mask, in order.
 pub(super) fn edits(rules: &Rules, text: &str) -> Vec<Edit> {
     let bytes = text.as_bytes();
     // Most text has nobody's address in it, and then none is looked for.
     let local_to = if bytes.contains(&b'@') { 0 } else { usize::MAX };
-    let mut scan = Scan { rules, text, bytes, at: 0, local_to, run_to: 0, edits: Vec::new() };
+    let mut scan = Scan { rules, text, bytes, at: 0, local_to, run_to: 0, client: false, edits: Vec::new() };
     scan.run();
     scan.edits
 }
@@ -36,14 +42,16 @@ struct Scan<'a> {
     local_to: usize,
     /// Up to here it is known that nothing random stands.
     run_to: usize,
+    /// Whether this is the command line of a program that takes its password right behind `-p`.
+    client: bool,
     edits: Vec<Edit>,
 }
 
 /// Where a value ends and whether it is one.
-struct Value {
-    start: usize,
-    end: usize,
-    quoted: bool,
+pub(super) struct Value {
+    pub(super) start: usize,
+    pub(super) end: usize,
+    pub(super) quoted: bool,
 }
 
 impl<'a> Scan<'a> {
@@ -64,12 +72,29 @@ impl<'a> Scan<'a> {
             let b = self.byte(self.at);
             if b.is_ascii_alphanumeric() || b == b'_' {
                 self.word();
-            } else if !(b == b'-' && self.private_key()
+            } else if !b.is_ascii() {
+                self.letter();
+            } else if !(b == b'-' && (self.private_key() || self.password_flag())
                 || b == b':' && self.login()
                 || b == b'[' && self.mark())
             {
+                let continued = b == b'\n' && self.before(self.at) == b'\\';
+                self.client &= continued || !b"\n;|&".contains(&b);
                 self.at += 1;
             }
+        }
+    }
+
+    /// The byte before a place.
+    fn before(&self, at: usize) -> u8 {
+        at.checked_sub(1).map_or(0, |n| self.byte(n))
+    }
+
+    /// A letter that is not ASCII: nothing but the name of a person begins with it.
+    fn letter(&mut self) {
+        let c = self.text.get(self.at..).and_then(|rest| rest.chars().next());
+        if !(c.is_some_and(is_letter) && self.person(self.at)) {
+            self.at += c.map_or(1, char::len_utf8);
         }
     }
 
@@ -94,6 +119,9 @@ impl<'a> Scan<'a> {
     }
 
     fn private_key(&mut self) -> bool {
+        if !self.rules.uses(Detector::Pem) {
+            return false;
+        }
         match pem(self.slice(self.at, self.bytes.len())) {
             Some(length) => self.found(Detector::Pem, self.at, self.at + length),
             None => false,
@@ -117,8 +145,11 @@ impl<'a> Scan<'a> {
     /// A run of letters, digits and what joins them.
     fn word(&mut self) {
         let start = self.at;
-        let end = start + run(self.rest(start), is_word);
+        let whole = self.slice(start, start + run(self.rest(start), is_word));
+        // The dashes of a key's first line are no part of the word before them.
+        let end = start + whole.find(PEM_BEGIN).unwrap_or(whole.len());
         let word = self.slice(start, end);
+        self.client |= self.is_database_client(start, end);
         if self.pair(start, end) || self.scheme(word, end) || self.person(start) {
             return;
         }
@@ -143,7 +174,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// A word that is a secret of a known make.
+    /// A word that is a secret of a known make, or ends in one.
     fn known(&mut self, start: usize, end: usize) -> bool {
         let word = self.slice(start, end).trim_end_matches(['.', '-']);
         // The shortest of them; most words end here.
@@ -151,13 +182,42 @@ impl<'a> Scan<'a> {
             return false;
         }
         let stop = start + word.len();
-        let known = [
-            (Detector::Jwt, is_jwt(word)),
-            (Detector::Aws, is_aws(word)),
-            (Detector::Token, is_token(word)),
-            (Detector::Ssn, is_ssn(word)),
-        ];
-        known.into_iter().any(|(detector, is)| is && self.found(detector, start, stop))
+        if is_ssn(word) && self.found(Detector::Ssn, start, stop) {
+            return true;
+        }
+        let escape = self.escape(start);
+        let prefix = word.as_bytes().iter().take(PREFIX_MAX).enumerate();
+        let joints =
+            prefix.filter(|(n, b)| !b.is_ascii_alphanumeric() || n + 1 == escape).map(|(n, _)| n + 1);
+        for at in std::iter::once(0).chain(joints) {
+            let part = word.get(at..).unwrap_or_default();
+            let token = if at == 0 { is_token(part) } else { is_token_behind_something(part) };
+            let known =
+                [(Detector::Jwt, is_jwt(part)), (Detector::Aws, is_aws(part)), (Detector::Token, token)];
+            let known = known.into_iter().find(|(detector, is)| *is && self.rules.uses(*detector));
+            if let Some((detector, _)) = known {
+                self.cards_in(start, start + at);
+                return self.found(detector, start + at, stop);
+            }
+        }
+        false
+    }
+
+    /// All cards of a word that ends in something else.
+    fn cards_in(&mut self, mut start: usize, end: usize) {
+        while self.card_in(start, end) {
+            start = self.at;
+        }
+    }
+
+    /// The bytes of a word that belong to an escape before it: one in `\nword`, two in `%3Dword`.
+    fn escape(&self, start: usize) -> usize {
+        let hex = |at: usize| self.byte(at).is_ascii_hexdigit();
+        match self.before(start) {
+            b'\\' if matches!(self.byte(start), b'n' | b'r' | b't') => 1,
+            b'%' if hex(start) && hex(start + 1) => 2,
+            _ => 0,
+        }
     }
 
     /// A card that begins with one of the digits of a word.
@@ -168,6 +228,7 @@ impl<'a> Scan<'a> {
             if digit
                 && !before
                 && let Some(length) = card(self.rest(at))
+                && self.is_card_among_letters(at, at + length)
                 && self.found(Detector::Card, at, at + length)
             {
                 return true;
@@ -175,6 +236,16 @@ impl<'a> Scan<'a> {
             before = digit;
         }
         false
+    }
+
+    /// Whether the letters beside a card leave it one: none is a unit, and all of it is no hexadecimal id.
+    fn is_card_among_letters(&self, start: usize, end: usize) -> bool {
+        let after = self.bytes.get(end..self.bytes.len().min(end + BESIDE_MAX)).unwrap_or_default();
+        let behind = run(after, |b| b.is_ascii_alphanumeric());
+        let near = self.bytes.get(start.saturating_sub(BESIDE_MAX)..start).unwrap_or_default();
+        let ahead = near.iter().rev().take_while(|b| b.is_ascii_alphanumeric()).count();
+        let all = self.bytes.get(start - ahead..end + behind).unwrap_or_default();
+        is_card_before(self.slice(end, end + behind)) && !is_hex_id(all)
     }
 
     /// `Bearer …`, `Basic …`: the word after a word that announces one.
@@ -195,16 +266,18 @@ impl<'a> Scan<'a> {
         if start < self.local_to {
             return false;
         }
-        let is_local = |b: u8| is_word(b) || matches!(b, b'+' | b'%' | b'\'' | b'*');
-        let local = run(self.rest(start), is_local);
-        self.local_to = start + local;
-        if self.byte(start + local) != b'@' {
+        let is_local = |c: char| is_letter(c) || matches!(c, '_' | '.' | '-' | '+' | '%' | '\'' | '*');
+        let rest = self.text.get(start..).unwrap_or_default();
+        let local = rest.get(..rest.find(|c| !is_local(c)).unwrap_or(rest.len())).unwrap_or_default();
+        self.local_to = start + local.len();
+        let Some(after) = rest.get(local.len()..).and_then(|rest| rest.strip_prefix('@')) else {
             return false;
-        }
-        match domain(self.rest(start + local + 1)) {
-            Some(length) => self.found(Detector::Email, start, start + local + 1 + length),
-            None => false,
-        }
+        };
+        let Some(length) = domain(after) else { return false };
+        // The words of a sentence without blanks may stand right before the name.
+        let name = local.trim_start_matches(is_caseless);
+        let name = if name.starts_with(|c: char| c.is_ascii_alphanumeric()) { name } else { local };
+        self.found(Detector::Email, self.local_to - name.len(), self.local_to + 1 + length)
     }
 
     /// A name that tells, and its value.
@@ -216,23 +289,57 @@ impl<'a> Scan<'a> {
         let flag = start >= 2 && self.slice(start - 2, start) == "--";
         let open = self.opens_tag(start);
         let Some(joint) = self.joint(end, flag, open) else { return false };
-        let Some(sure) = self.rules.keys.hides(name) else { return false };
-        let Some(value) = self.value(joint, name, open) else { return false };
+        let signs = self.signs_an_address(start, name);
+        let Some(sure) = self.rules.keys.hides(name).or(signs) else { return false };
+        if joint.tag {
+            return self.element(start, end, joint.at);
+        }
+        let Some(value) = self.value(joint, name) else { return false };
         if sure == Sure::UnlessProse
-            && joint.prose
+            && (joint.prose || joint.below)
             && !value.quoted
             && !is_data(self.slice(value.start, value.end))
         {
             return false;
         }
-        // The name may be a secret itself.
-        let _ = self.known(start, end) || self.card_in(start, end);
+        self.name(start, end);
         self.put(value.start, value.end, MARK.to_owned());
         true
     }
 
+    /// A name may be a secret itself.
+    fn name(&mut self, start: usize, end: usize) {
+        if !self.known(start, end) {
+            self.cards_in(start, end);
+        }
+    }
+
+    /// A tag with a telling name: what stands in its attributes is read, what it encloses is masked.
+    fn element(&mut self, start: usize, end: usize, at: usize) -> bool {
+        let length = run(self.rest(at), |b| b != b'<');
+        if self.slice(at, at + length).trim().is_empty() {
+            return false;
+        }
+        self.name(start, end);
+        for Edit { range, with } in edits(self.rules, self.slice(end, at)) {
+            self.put(end + range.start, end + range.end, with);
+        }
+        if mark_length(self.rest(at)) == length {
+            self.at = at + length;
+        } else {
+            self.put(at, at + length, MARK.to_owned());
+        }
+        true
+    }
+
+    /// `?sig=…` and `&Signature=…`: whoever has the whole address is let in.
+    fn signs_an_address(&self, start: usize, name: &str) -> Option<Sure> {
+        let named = name.eq_ignore_ascii_case("sig") || name.eq_ignore_ascii_case("signature");
+        (named && matches!(self.before(start), b'?' | b'&')).then_some(Sure::Always)
+    }
+
     fn opens_tag(&self, start: usize) -> bool {
-        let before = start.checked_sub(1).map_or(0, |n| self.byte(n));
+        let before = self.before(start);
         // `<ns:name>`: the prefix is short.
         let named = before == b':' && self.slice(start.saturating_sub(32), start).contains('<');
         before == b'<' || named
@@ -244,7 +351,7 @@ impl<'a> Scan<'a> {
         if tag && (self.byte(end) == b'>' || self.byte(end).is_ascii_whitespace()) {
             let attributes = run(self.rest(end), |b| b != b'>' && b != b'<').min(TAG_MAX);
             if self.byte(end + attributes) == b'>' && self.byte(end + attributes - 1) != b'/' {
-                return Some(Joint { at: end + attributes + 1, prose: false });
+                return Some(Joint { at: end + attributes + 1, tag: true, ..Joint::default() });
             }
         }
         let mut at = end + run(self.rest(end), |b| matches!(b, b'"' | b'\'' | b'`' | b'\\' | b']')).min(3);
@@ -255,27 +362,59 @@ impl<'a> Scan<'a> {
             (b'=', b'>') | (b':', b'=') => 2,
             (b':', b':') => return None,
             (b'=' | b':', _) => 1,
-            _ if flag && blanks > 0 => return Some(Joint { at, prose: false }),
+            _ if flag && blanks > 0 => {
+                // A command that goes on in the next line.
+                let continued = if self.byte(at) == b'\\' { self.line_break(at + 1) } else { 0 };
+                let at = if continued > 0 { self.below(at + 1 + continued) } else { at };
+                return Some(Joint { at, ..Joint::default() });
+            }
             _ => return None,
         };
         let prose = !quoted && sign == 1 && self.byte(at) == b':';
         at += sign;
         let blanks = run(self.rest(at), |b| b == b' ' || b == b'\t').min(BLANKS_MAX);
-        Some(Joint { at: at + blanks, prose: prose && blanks > 0 })
+        let line_break = self.line_break(at + blanks);
+        if line_break > 0 {
+            return Some(Joint {
+                at: self.below(at + blanks + line_break),
+                below: true,
+                quoted,
+                ..Joint::default()
+            });
+        }
+        Some(Joint { at: at + blanks, prose: prose && blanks > 0, quoted, ..Joint::default() })
+    }
+
+    /// How long the end of a line is that stands at a place.
+    fn line_break(&self, at: usize) -> usize {
+        match (self.byte(at), self.byte(at + 1)) {
+            (b'\n', _) => 1,
+            (b'\r', b'\n') => 2,
+            _ => 0,
+        }
+    }
+
+    /// Where a line that begins at a place says something.
+    fn below(&self, at: usize) -> usize {
+        at + run(self.rest(at), |b| b == b' ' || b == b'\t')
     }
 
     /// The value at a place; nothing when there is none, or it is masked already.
-    fn value(&self, joint: Joint, name: &str, tag: bool) -> Option<Value> {
+    fn value(&self, joint: Joint, name: &str) -> Option<Value> {
         let start = joint.at;
         let rest = self.rest(start);
         let first = *rest.first()?;
         if mark_length(rest) > 0 || is_template_mark(rest) {
             return None;
         }
-        if tag && self.byte(start - 1) == b'>' {
-            let length = run(rest, |b| b != b'<');
-            let blank = self.slice(start, start + length).trim().is_empty();
-            return (!blank).then_some(Value { start, end: start + length, quoted: true });
+        if joint.below {
+            let line = self.slice(start, start + run(rest, |b| b != b'\n'));
+            return match first {
+                b'{' | b'[' if joint.quoted => {
+                    Some(Value { start, end: start + brackets(rest), quoted: true })
+                }
+                _ => lines::alone(start, line),
+            };
         }
         let escaped = first == b'\\' && matches!(self.byte(start + 1), b'"' | b'\'');
         if escaped || matches!(first, b'"' | b'\'' | b'`') {
@@ -284,11 +423,62 @@ impl<'a> Scan<'a> {
         if matches!(first, b'{' | b'[' | b'(') {
             return Some(Value { start, end: start + brackets(rest), quoted: true });
         }
+        if let Some(block) = lines::block(rest) {
+            let masked = mark_length(self.rest(start + block.start)) > 0;
+            return (!masked).then_some(Value {
+                start: start + block.start,
+                end: start + block.end,
+                quoted: true,
+            });
+        }
         let lower = name.to_ascii_lowercase();
         let whole_line = lower.contains("authorization") || lower.contains("cookie");
         let end = start + if whole_line { line(rest) } else { bare(rest) };
+        if let Some(end) = self.goes_on(start, end) {
+            return Some(Value { start, end, quoted: true });
+        }
         let kept = self.slice(start, end).trim_end_matches([',', ';', ')', '}', ']', '>', '.', ' ', '\r']);
         (!kept.is_empty()).then_some(Value { start, end: start + kept.len(), quoted: false })
+    }
+
+    /// Where a value really ends that goes on in the lines below: a private key, or a bracket that is still open.
+    fn goes_on(&self, start: usize, end: usize) -> Option<usize> {
+        if let Some(n) = self.slice(start, end).find(PEM_BEGIN) {
+            let length = pem(self.slice(start + n, self.bytes.len()))?;
+            return Some(start + n + length);
+        }
+        let open = end.checked_sub(1).filter(|open| *open >= start)?;
+        let opens = matches!(self.byte(open), b'{' | b'[' | b'(') && self.line_break(end) > 0;
+        opens.then(|| open + brackets(self.rest(open)))
+    }
+
+    /// Whether a word is a client of MySQL, called as a command. A directory may have the same name.
+    fn is_database_client(&self, start: usize, end: usize) -> bool {
+        let called = self.before(start) != b'/' || self.slice(start.saturating_sub(4), start) == "bin/";
+        let goes_on = matches!(self.byte(end), b' ' | b'\t' | b'"' | b'\'' | b'\\');
+        called && goes_on && lines::is_database_client(self.slice(start, end))
+    }
+
+    /// `mysql -pPASSWORD`.
+    fn password_flag(&mut self) -> bool {
+        let (start, before) = (self.at + 2, self.before(self.at));
+        let flag =
+            self.byte(self.at + 1) == b'p' && (before.is_ascii_whitespace() || b"\"'`".contains(&before));
+        let first = self.byte(start);
+        // What the shell puts there is nobody's secret, and neither is what is masked already.
+        if !self.client || !flag || first == b'$' || mark_length(self.rest(start)) > 0 {
+            return false;
+        }
+        let value = if matches!(first, b'"' | b'\'') && first != before {
+            self.quoted(start, false)
+        } else {
+            let end = start + run(self.rest(start), |b| !b.is_ascii_whitespace() && !b"\"'`".contains(&b));
+            let kept = self.slice(start, end).trim_end_matches([';', ')', '\\']);
+            (!kept.is_empty()).then_some(Value { start, end: start + kept.len(), quoted: false })
+        };
+        let Some(value) = value else { return false };
+        self.put(value.start, value.end, MARK.to_owned());
+        true
     }
 
     /// What stands between quotes, or from one that is never closed to the end.
@@ -318,15 +508,21 @@ impl<'a> Scan<'a> {
     }
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Joint {
     at: usize,
     /// A colon and a blank, as in a sentence.
     prose: bool,
+    /// The name stands in quotes.
+    quoted: bool,
+    /// The value stands in the line below.
+    below: bool,
+    /// The value stands between two tags.
+    tag: bool,
 }
 
 /// How long the mark at the start is, if one is there.
-fn mark_length(bytes: &[u8]) -> usize {
+pub(super) fn mark_length(bytes: &[u8]) -> usize {
     let Some(rest) = bytes.strip_prefix(b"[masked") else { return 0 };
     let name = run(rest, |b| b.is_ascii_lowercase() || b == b':').min(16);
     if rest.get(name) == Some(&b']') { "[masked".len() + name + 1 } else { 0 }
