@@ -59,7 +59,7 @@ pub(crate) struct Global {
     /// How tables show times [default: relative on a terminal, else iso]
     #[arg(long, global = true, value_enum, value_name = "STYLE")]
     pub time: Option<TimeStyle>,
-    /// Who acts, for the audit trail [default: $USER]
+    /// Who acts, for the audit trail [default: $USER, or the user that runs it]
     #[arg(long, global = true, value_name = "NAME")]
     pub actor: Option<String>,
     /// When to use colour [default: auto]

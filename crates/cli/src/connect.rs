@@ -105,11 +105,10 @@ impl App {
         let loudness = (global.quiet, global.progress_as.unwrap_or(ProgressWhen::Auto));
         let out = Output::new(format, global.time.or(config.time), color, loudness, choice);
         crate::output::mask_with(config.known.masking.clone());
-        let user = || std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).ok();
-        let actor = global.actor.or_else(|| config.actor.clone()).or_else(user);
+        let actor = global.actor.or_else(|| config.actor.clone());
         Self {
             data: global.data.or_else(|| config.data.clone()).unwrap_or_else(|| DEFAULT_DATA.into()),
-            actor: actor.filter(|name| !name.is_empty()).unwrap_or_else(|| "unknown".into()),
+            actor: actor.filter(|name| !name.is_empty()).unwrap_or_else(redrive::here::user),
             config_path: global.config,
             out,
             config,

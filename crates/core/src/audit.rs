@@ -3,10 +3,13 @@
 //! remove or reorder rows unnoticed, nor cut the end unnoticed by somebody who knows an earlier head.
 
 use crate::dead_letter::Actor;
+use crate::masking::Rules;
 use crate::time::Time;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use sha2::{Digest as _, Sha256};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The key of the chain.
 #[derive(Clone)]
@@ -203,6 +206,73 @@ pub struct AuditReport {
     pub head: String,
     /// What is wrong, with the row; nothing when the chain holds.
     pub broken: Option<String>,
+    /// Whether every row is proved and only the stored head is another, which `redrive doctor --repair` mends.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub mendable: bool,
+}
+
+/// How the stored head differs from the last row of the chain, with the command that mends it. Both are the position
+/// and the seal of a row.
+#[must_use]
+pub fn head_mismatch(stored: (u64, &str), last: (u64, &str)) -> Option<String> {
+    let (n, end) = (stored.0, last.0);
+    let what = match n.cmp(&end) {
+        std::cmp::Ordering::Less => {
+            format!("the stored head says row {n}, but the audit trail goes on to row {end}")
+        }
+        std::cmp::Ordering::Greater => {
+            format!(
+                "the stored head says row {n}, but the audit trail ends at row {end}: rows are missing at the end"
+            )
+        }
+        std::cmp::Ordering::Equal if stored.1 != last.1 => {
+            format!("the stored head has another seal than row {end}, the last of the audit trail")
+        }
+        std::cmp::Ordering::Equal => return None,
+    };
+    Some(format!("{what}; `redrive doctor --repair` sets the head to the last row and records that it did"))
+}
+
+/// What differs between two states of a thing, as `key: before -> after` for each field; empty where nothing does.
+/// Fields of fields are joined with a dot. The values of fields with telling names stay out of the trail.
+#[must_use]
+pub fn changes<T: Serialize + ?Sized>(before: &T, after: &T) -> String {
+    let fields = |thing: &T| {
+        let mut fields = BTreeMap::new();
+        flatten(String::new(), serde_json::to_value(thing).unwrap_or_default(), &mut fields);
+        fields
+    };
+    let (before, after) = (fields(before), fields(after));
+    let rules = Rules::default();
+    let shown = |key: &str, value: Option<&Value>| {
+        let name = key.rsplit('.').next().unwrap_or(key);
+        value.map_or_else(|| "none".to_owned(), |value| rules.mask_field(name, &value.to_string()))
+    };
+    let keys: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    let changed = keys.into_iter().filter(|key| before.get(*key) != after.get(*key));
+    let lines = changed
+        .map(|key| format!("{key}: {} -> {}", shown(key, before.get(key)), shown(key, after.get(key))));
+    lines.collect::<Vec<_>>().join(", ")
+}
+
+/// The fields of a value by their paths. What is null counts as not there.
+fn flatten(path: String, value: Value, fields: &mut BTreeMap<String, Value>) {
+    match value {
+        Value::Object(map) if !map.is_empty() => {
+            for (name, value) in map {
+                let path = if path.is_empty() { name } else { format!("{path}.{name}") };
+                flatten(path, value, fields);
+            }
+        }
+        Value::Null => {}
+        value @ (Value::Bool(_)
+        | Value::Number(_)
+        | Value::String(_)
+        | Value::Array(_)
+        | Value::Object(_)) => {
+            fields.insert(path, value);
+        }
+    }
 }
 
 /// Checks a chain as it is read.
@@ -216,7 +286,8 @@ impl<'a> AuditCheck<'a> {
     /// A check that starts at the origin, or where trimming left an anchor.
     #[must_use]
     pub fn new(key: &'a AuditKey, anchor: Option<&Anchor>) -> Self {
-        let mut report = AuditReport { rows: 0, trimmed: 0, head: ORIGIN.into(), broken: None };
+        let mut report =
+            AuditReport { rows: 0, trimmed: 0, head: ORIGIN.into(), broken: None, mendable: false };
         if let Some(anchor) = anchor {
             report.trimmed = anchor.n;
             report.head.clone_from(&anchor.seal);
@@ -244,14 +315,14 @@ impl<'a> AuditCheck<'a> {
         }
     }
 
-    /// The verdict. `stored` is the head the store wrote last, `known` one that somebody noted earlier.
+    /// The verdict. `stored` is the position and the seal of the row the store wrote last, `seen_known` says whether a
+    /// head that somebody noted earlier is in the chain.
     #[must_use]
-    pub fn finish(mut self, stored: &str, seen_known: Option<bool>) -> AuditReport {
-        if self.report.broken.is_none() && self.report.head != stored {
-            self.report.broken = Some(format!(
-                "the chain ends at row {} but the stored head is another: rows are missing at the end",
-                self.report.trimmed + self.report.rows
-            ));
+    pub fn finish(mut self, stored: (u64, &str), seen_known: Option<bool>) -> AuditReport {
+        let last = (self.report.trimmed + self.report.rows, self.report.head.as_str());
+        if self.report.broken.is_none() {
+            self.report.broken = head_mismatch(stored, last);
+            self.report.mendable = self.report.broken.is_some();
         }
         if self.report.broken.is_none() && seen_known == Some(false) {
             self.report.broken = Some(match self.report.trimmed {
@@ -281,28 +352,60 @@ mod tests {
         (key, rows)
     }
 
-    fn check(key: &AuditKey, rows: &[AuditRow], stored: &str) -> Option<String> {
+    fn check(key: &AuditKey, rows: &[AuditRow], stored: (u64, &str)) -> Option<String> {
         let mut check = AuditCheck::new(key, None);
         rows.iter().for_each(|r| check.row(r));
         check.finish(stored, None).broken
     }
 
     #[test]
+    fn i48_a_head_that_is_not_the_last_row_is_found_and_can_be_mended() {
+        let (key, rows) = chain();
+        let seal = |n: usize| rows[n - 1].seal.as_str();
+        for (stored, said) in [
+            ((4, seal(4)), "goes on to row 5"),
+            ((4, seal(5)), "goes on to row 5"),
+            ((6, seal(5)), "missing at the end"),
+            ((5, seal(4)), "another seal"),
+        ] {
+            let mut check = AuditCheck::new(&key, None);
+            rows.iter().for_each(|r| check.row(r));
+            let report = check.finish(stored, None);
+            let broken = report.broken.unwrap();
+            assert!(broken.contains(said) && broken.contains("redrive doctor --repair"), "{broken}");
+            assert!(report.mendable);
+        }
+        let mut check = AuditCheck::new(&key, None);
+        rows[1..].iter().for_each(|r| check.row(r));
+        assert!(!check.finish((4, seal(4)), None).mendable, "a missing row cannot be mended");
+    }
+
+    #[test]
+    fn changes_name_the_fields_that_differ_and_no_secrets() {
+        let before = serde_json::json!({"a": 1, "b": {"c": "x", "d": [1]}, "password": "old", "gone": true, "n": null});
+        let after = serde_json::json!({"a": 1, "b": {"c": "y", "d": [1]}, "password": "new", "made": 2});
+        let wanted =
+            r#"b.c: "x" -> "y", gone: true -> none, made: none -> 2, password: [masked] -> [masked]"#;
+        assert_eq!(changes(&before, &after), wanted);
+        assert_eq!(changes(&before, &before), "");
+    }
+
+    #[test]
     fn i48_any_change_to_the_chain_is_found() {
         let (key, rows) = chain();
-        let head = rows[4].seal.clone();
-        assert_eq!(check(&key, &rows, &head), None);
+        let head = (5, rows[4].seal.as_str());
+        assert_eq!(check(&key, &rows, head), None);
         let mut changed = rows.clone();
         changed[2].entry.actor = "b".into();
-        assert!(check(&key, &changed, &head).unwrap().contains("row 3"));
+        assert!(check(&key, &changed, head).unwrap().contains("row 3"));
         let mut removed = rows.clone();
         removed.remove(1);
-        assert!(check(&key, &removed, &head).unwrap().contains("row 2 is missing"));
+        assert!(check(&key, &removed, head).unwrap().contains("row 2 is missing"));
         let mut swapped = rows.clone();
         swapped.swap(0, 1);
-        assert!(check(&key, &swapped, &head).is_some());
-        assert!(check(&key, &rows[..4], &head).unwrap().contains("at the end"));
-        assert!(check(&AuditKey([8; 32]), &rows, &head).unwrap().contains("another key"));
+        assert!(check(&key, &swapped, head).is_some());
+        assert!(check(&key, &rows[..4], head).unwrap().contains("at the end"));
+        assert!(check(&AuditKey([8; 32]), &rows, head).unwrap().contains("another key"));
     }
 
     /// A row as it was written before entries had a filter, a change or a result, and the seal it had then.
@@ -315,10 +418,10 @@ mod tests {
         let entry: AuditEntry = serde_json::from_str(OLD_ROW).unwrap();
         assert_eq!(serde_json::to_string(&entry).unwrap(), OLD_ROW);
         let row = AuditRow { n: 1, entry, seal: OLD_SEAL.into() };
-        assert_eq!(check(&key, std::slice::from_ref(&row), OLD_SEAL), None);
+        assert_eq!(check(&key, std::slice::from_ref(&row), (1, OLD_SEAL)), None);
         let mut forged = row;
         forged.entry.result = Some("0 refused".into());
-        assert!(check(&key, &[forged], OLD_SEAL).unwrap().contains("row 1"));
+        assert!(check(&key, &[forged], (1, OLD_SEAL)).unwrap().contains("row 1"));
     }
 
     #[test]
@@ -344,7 +447,7 @@ mod tests {
         for change in changes {
             let mut forged = row.clone();
             change(&mut forged.entry);
-            assert!(check(&key, &[forged], &row.seal).unwrap().contains("row 1"));
+            assert!(check(&key, &[forged], (1, &row.seal)).unwrap().contains("row 1"));
         }
     }
 
@@ -355,7 +458,7 @@ mod tests {
         let check = |anchor: &Anchor, rows: &[AuditRow]| {
             let mut check = AuditCheck::new(&key, Some(anchor));
             rows.iter().for_each(|r| check.row(r));
-            check.finish(&head, None)
+            check.finish((5, &head), None)
         };
         let anchor = Anchor::after(&key, &rows[2]);
         let report = check(&anchor, &rows[3..]);

@@ -204,6 +204,8 @@ pub struct Census {
     /// Letters that an operation sent back and that are not settled.
     under_way: BTreeMap<OperationId, u64>,
     outcomes: BTreeMap<OperationId, Outcomes>,
+    /// Whether only the stored head of the audit trail is wrong, and every row of it is proved.
+    pub trail_mendable: bool,
     /// What was found on the way.
     pub verification: Verification,
 }

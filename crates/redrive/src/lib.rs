@@ -53,7 +53,7 @@ mod eval;
 pub mod executor;
 mod group;
 mod handler;
-mod here;
+pub mod here;
 pub mod maintenance;
 pub mod metrics;
 mod operate;

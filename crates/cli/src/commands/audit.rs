@@ -182,7 +182,7 @@ pub(crate) async fn run(app: &App, command: AuditCommand) -> Done {
                 None => Ok(ExitCode::Ok),
                 Some(what) => {
                     Err(CliError::new(ExitCode::CheckFailed, format!("the audit trail is broken: {what}"))
-                        .hint("keep the directory as it is, and compare it with a backup"))
+                        .hint("keep a copy of the directory as it is, and compare it with a backup"))
                 }
             }
         }

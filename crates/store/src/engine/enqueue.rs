@@ -3,7 +3,7 @@
 use super::Engine;
 use super::settle::Along;
 use super::tables::{Incoming, Kept, KeyRow, Live, QueueRow, Tables, unless_damaged};
-use redrive_core::audit::AuditEntry;
+use redrive_core::audit::{self, AuditEntry};
 use redrive_core::breaker::{BreakerKey, BreakerPolicy};
 use redrive_core::dead_letter::Actor;
 use redrive_core::error::{Outcome, Refusal};
@@ -233,11 +233,16 @@ impl<T: Tables> Engine<T> {
         let rules = self.queues()?.get(name).and_then(|row| row.policy.breaker.clone());
         let key = |rules: &Option<BreakerPolicy>| rules.as_ref().map(|rules| rules.key.clone());
         let (rekeyed, renumbered) = (key(&rules) != key(&policy.breaker), rules != policy.breaker);
+        let is_new = !self.queues()?.contains_key(name);
         self.ensure_queue(name, &policy)?;
-        let row = self.queue_whole(name)?;
-        let before = serde_json::to_string(row.policy.as_ref()).unwrap_or_default();
-        let after = serde_json::to_string(&policy).unwrap_or_default();
-        row.policy = Arc::new(policy);
+        let before = Arc::clone(&self.queue(name)?.policy);
+        // A queue that is made has the rules it is made with: what they are beside the usual ones is what changed.
+        let before = if is_new { Arc::default() } else { before };
+        if !is_new && *before == policy {
+            return Ok(());
+        }
+        let changes = audit::changes(before.as_ref(), &policy);
+        self.queue_whole(name)?.policy = Arc::new(policy);
         if rekeyed {
             self.forget_breakers(name)?;
         }
@@ -247,7 +252,7 @@ impl<T: Tables> Engine<T> {
             self.woke = true;
         }
         let entry = AuditEntry::new(now, actor, "configure", name, 1);
-        self.record(entry.with_detail(format!("{before} -> {after}")))?;
+        self.record(if changes.is_empty() { entry } else { entry.with_detail(changes) })?;
         Ok(())
     }
 

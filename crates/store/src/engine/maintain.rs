@@ -111,6 +111,10 @@ impl<T: Tables> Engine<T> {
             repaired += 1;
         }
         repaired += self.repair_groups()?;
+        if census.trail_mendable {
+            self.mend_trail(now)?;
+            repaired += 1;
+        }
         for what in &aside {
             self.record(AuditEntry::new(now, &Actor::new(SYSTEM, SYSTEM), "set aside", what, 1))?;
         }

@@ -78,6 +78,8 @@ pub(crate) struct Engine<T> {
     pub(crate) woke: bool,
     /// Audit rows that a deliberate bug keeps out of the commit they belong to; empty otherwise.
     pub(crate) late_audit: Vec<AuditRow>,
+    /// Whether the audit trail was found to end where its head says.
+    trail_checked: bool,
 }
 
 /// Rows that nearly every commit touches: read once, changed in memory, written once per commit.
@@ -128,6 +130,7 @@ impl<T: Tables> Engine<T> {
             purging: None,
             woke: false,
             late_audit: Vec::new(),
+            trail_checked: false,
         }
     }
 
@@ -279,6 +282,31 @@ impl<T: Tables> Engine<T> {
         self.cache.heads.as_mut().ok_or_else(|| unreachable_cache("heads"))
     }
 
+    /// Refuses to go on with an audit trail whose stored head is not its last row: the next row would break the chain
+    /// for good, or stand where there is one already. Looked at once, before the first row.
+    fn check_trail(&mut self) -> Kept<()> {
+        if !self.trail_checked {
+            let (n, seal) = trim::last(&self.tables)?;
+            let heads = self.heads()?;
+            if let Some(why) = audit::head_mismatch((heads.audit_n, &heads.audit_seal), (n, &seal)) {
+                return Err(StoreError::new(redrive_core::error::StoreErrorKind::Damaged, why));
+            }
+            self.trail_checked = true;
+        }
+        Ok(())
+    }
+
+    /// Sets the stored head to the last row and records that.
+    fn mend_trail(&mut self, now: Time) -> Kept<()> {
+        let last = trim::last(&self.tables)?;
+        let heads = self.heads()?;
+        let was = heads.audit_n;
+        (heads.audit_n, heads.audit_seal) = last;
+        let detail = format!("the stored head said row {was}, and the last row was {}", heads.audit_n);
+        let system = Actor::new("system", "doctor");
+        self.record(AuditEntry::new(now, &system, "repair", "audit", 1).with_detail(detail))
+    }
+
     fn queues(&mut self) -> Kept<&mut BTreeMap<QueueName, QueueRow>> {
         if self.cache.queues.is_none() {
             self.cache.queues = Some(self.tables.queues()?);
@@ -390,6 +418,7 @@ impl<T: Tables> Engine<T> {
 
     /// Appends to the audit trail, in this commit.
     fn record(&mut self, entry: AuditEntry) -> Kept<()> {
+        self.check_trail()?;
         let heads = self.heads()?;
         heads.audit_n += 1;
         let (n, previous) = (heads.audit_n, heads.audit_seal.clone());

@@ -318,7 +318,8 @@ pub(crate) fn audit_verify(tables: &dyn Reads, key: &AuditKey, head: Option<&str
             }
         }
     }
-    Ok(check.finish(&tables.heads()?.audit_seal, seen))
+    let stored = tables.heads()?;
+    Ok(check.finish((stored.audit_n, &stored.audit_seal), seen))
 }
 
 /// Recounts everything and compares. Gives the census too, for repair.
@@ -368,7 +369,8 @@ pub(crate) fn verify(tables: &dyn Reads, key: &AuditKey, deep: bool) -> Outcome<
     let audit = audit_verify(tables, key, None)?;
     census.verification.audit_rows = audit.rows;
     if let Some(broken) = audit.broken {
-        census.verification.find("I48", broken, false);
+        census.trail_mendable = audit.mendable;
+        census.verification.find("I48", broken, audit.mendable);
     }
     tables.check(deep, &mut census.verification)?;
     Ok(census)

@@ -3,7 +3,7 @@
 
 use super::Engine;
 use super::tables::{Kept, Reads, Tables};
-use redrive_core::audit::{Anchor, AuditEntry, AuditTrimmed};
+use redrive_core::audit::{Anchor, AuditEntry, AuditTrimmed, ORIGIN};
 use redrive_core::dead_letter::Actor;
 use redrive_core::error::{Outcome, StoreError, StoreErrorKind};
 use redrive_core::limits;
@@ -20,6 +20,14 @@ pub(crate) fn anchor(tables: &dyn Reads) -> Kept<Option<Anchor>> {
     // One that cannot be read proves nothing: the check of the chain says so.
     let unreadable = || Anchor { n: 0, seal: String::new(), proof: String::new() };
     Ok(Some(serde_json::from_slice(&entry.value).unwrap_or_else(|_| unreadable())))
+}
+
+/// The position and the seal of the last row; those of the anchor where all rows were trimmed.
+pub(crate) fn last(tables: &dyn Reads) -> Kept<(u64, String)> {
+    if let Some(row) = tables.audit_before(u64::MAX, 1)?.into_iter().next() {
+        return Ok((row.n, row.seal));
+    }
+    Ok(anchor(tables)?.map_or_else(|| (0, ORIGIN.to_owned()), |anchor| (anchor.n, anchor.seal)))
 }
 
 impl<T: Tables> Engine<T> {

@@ -17,5 +17,6 @@ mod heir;
 mod laws;
 mod pages;
 mod streams;
+mod trail;
 mod trust;
 mod wall;

@@ -50,7 +50,9 @@ pub(super) async fn rules_are_kept_as_they_were_set(stage: &Stage<'_>) {
     assert_eq!(stage.queue("q").await.policy, rules(2));
     let rows: Vec<_> = stage.trail().await.into_iter().map(|row| (row.act, row.target, row.reason)).collect();
     let row = |target: &str, reason: Option<String>| ("configure".to_owned(), target.to_owned(), reason);
-    assert_eq!(rows, [row("q", None), row("a", None), row("q", loud.reason)]);
+    assert_eq!(rows, [row("q", None), row("a", None), row("q", loud.reason.clone())]);
+    stage.store.configure(q("q"), rules(2), loud).await.expect("accepted");
+    assert_eq!(stage.trail().await.len(), 3, "what changes nothing leaves no row");
 }
 
 pub(super) async fn rules_that_cannot_be_meant_are_refused_by_field(stage: &Stage<'_>) {

@@ -115,7 +115,8 @@ impl Books {
         let mut check = AuditCheck::new(&AUDIT_KEY, self.anchor.as_ref());
         self.audit.iter().for_each(|row| check.row(row));
         let begins = self.anchor.as_ref().map_or(ORIGIN, |anchor| &anchor.seal);
-        let stored = self.audit.last().map_or(begins, |row| &row.seal);
+        let trimmed = self.anchor.as_ref().map_or(0, |anchor| anchor.n);
+        let stored = self.audit.last().map_or((trimmed, begins), |row| (row.n, &*row.seal));
         check.finish(stored, head.map(|h| h == begins || self.audit.iter().any(|row| row.seal == h)))
     }
 
@@ -295,7 +296,11 @@ impl Work for Model {
         policy.check(&name)?;
         self.at(|b, now| {
             b.check_name(&name, &policy)?;
+            let is_known = b.queues.contains_key(&name);
             let shelf = b.queues.entry(name.clone()).or_default();
+            if is_known && shelf.policy == policy {
+                return Ok(b.show_queue(&name, now)?);
+            }
             let key = |policy: &QueuePolicy| policy.breaker.as_ref().map(|rules| rules.key.clone());
             if key(&shelf.policy) != key(&policy) {
                 b.breakers.retain(|(queue, _), _| *queue != name);
