@@ -345,6 +345,14 @@ impl Census {
             }
         }
         let shown_open: BTreeMap<&LeafKey, i64> = leaves.iter().map(|(k, c)| (k, c.open)).collect();
+        // A kind without a counter of its own is counted with the others of its queue, where there are such.
+        let mut open = BTreeMap::new();
+        for (key, count) in std::mem::take(&mut self.open) {
+            let others = Some(key.other_kinds()).filter(|others| shown_open.contains_key(others));
+            let key = others.filter(|_| !shown_open.contains_key(&key)).unwrap_or(key);
+            *open.entry(key).or_insert(0) += count;
+        }
+        self.open = open;
         for (key, says) in &shown_open {
             let counted = self.open.get(*key).copied().unwrap_or(0);
             if counted != *says {

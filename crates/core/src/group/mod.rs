@@ -104,6 +104,17 @@ pub struct LeafKey {
     pub kind: String,
 }
 
+/// What stands for the kind in the counter of all kinds that have none of their own.
+pub const OTHER_KINDS: &str = "(other kinds)";
+
+impl LeafKey {
+    /// The counter of the same queue for kinds that have none of their own.
+    #[must_use]
+    pub fn other_kinds(&self) -> Self {
+        Self { kind: OTHER_KINDS.to_owned(), ..self.clone() }
+    }
+}
+
 /// A group as people see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Group {

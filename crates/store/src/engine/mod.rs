@@ -33,10 +33,10 @@ use crate::faults::{self, Fault};
 use breakers::Breakers;
 use hot::Hot;
 use redrive_core::audit::{self, AuditEntry, AuditKey, AuditRow};
-use redrive_core::dead_letter::Status;
+use redrive_core::dead_letter::{Actor, Status};
 use redrive_core::error::{Error, Outcome, Refusal, StoreError, StoreErrorKind};
 use redrive_core::group::{LeafCount, LeafKey};
-use redrive_core::ids::{GroupId, OperationId, QueueName};
+use redrive_core::ids::{GroupId, LeafId, OperationId, QueueName};
 use redrive_core::limits;
 use redrive_core::metrics::{Event, Tallies, TallyKey};
 use redrive_core::operation::Operation;
@@ -45,7 +45,7 @@ use redrive_core::scheduler::Scheduler;
 use redrive_core::signature::Tree;
 use redrive_core::store::Each;
 use redrive_core::time::Time;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Instant;
@@ -97,6 +97,8 @@ struct Cache {
     quarantined: i64,
     leaves: HashMap<LeafKey, LeafCount>,
     leaves_changed: BTreeSet<LeafKey>,
+    /// The counters that there are of a leaf, for leaves that were asked for.
+    leaf_rows: HashMap<LeafId, HashSet<LeafKey>>,
     standings: HashMap<GroupId, Standing>,
     standings_changed: BTreeSet<GroupId>,
     groups: lives::Groups,
@@ -240,6 +242,7 @@ impl<T: Tables> Engine<T> {
         }
         if cache.leaves.len() > LEAF_CACHE_MAX {
             cache.leaves.clear();
+            cache.leaf_rows.clear();
         }
         if std::mem::take(&mut cache.heads_changed)
             && let Some(heads) = &cache.heads
@@ -361,8 +364,29 @@ impl<T: Tables> Engine<T> {
         Ok(())
     }
 
+    /// The counter that a queue and a kind of a leaf belong to. A leaf has a bounded number of them; what comes beyond
+    /// is summed up per queue, and a counter that was once there stays.
+    fn counter_of(&mut self, key: LeafKey) -> Kept<LeafKey> {
+        if self.cache.leaves.contains_key(&key) {
+            return Ok(key);
+        }
+        if !self.cache.leaf_rows.contains_key(&key.leaf) {
+            let rows = self.tables.counts_of(key.leaf)?.into_iter().map(|(key, _)| key).collect();
+            self.cache.leaf_rows.insert(key.leaf, rows);
+        }
+        let rows = self.cache.leaf_rows.entry(key.leaf).or_default();
+        let key = if rows.contains(&key) || rows.len() < limits::LEAF_COUNTERS_MAX {
+            key
+        } else {
+            key.other_kinds()
+        };
+        rows.insert(key.clone());
+        Ok(key)
+    }
+
     fn count_leaf(&mut self, key: LeafKey, change: impl FnOnce(&mut LeafCount)) -> Kept<()> {
         self.touched += 1;
+        let key = self.counter_of(key)?;
         if !self.cache.leaves.contains_key(&key) {
             let count = self.tables.leaf_count(&key)?;
             self.cache.leaves.insert(key.clone(), count);

@@ -10,6 +10,7 @@
 
 mod bounds;
 mod damage;
+mod counters;
 mod embedded;
 mod filters;
 mod frames;

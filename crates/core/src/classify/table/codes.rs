@@ -379,7 +379,7 @@ mod tests {
     #[test]
     fn codes_that_are_none_mean_nothing() {
         for code in ["", " ", "é", "99999999999999999999", "-", "\u{0}1", "4é9"] {
-            let _ = found("Error", code, code);
+            assert_eq!(found("Error", code, code), Vec::<String>::new(), "{code:?}");
         }
     }
 }
