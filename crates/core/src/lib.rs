@@ -61,4 +61,5 @@ mod sync;
 pub mod target;
 pub mod template;
 pub mod time;
+pub mod traceback;
 pub mod transfer;

@@ -38,6 +38,13 @@ pub const LABEL_BYTES_MAX: usize = 256;
 pub const ERROR_MESSAGE_BYTES_MAX: usize = 8 * 1024;
 /// Bytes of one stack kept with a failure: about 600 frames.
 pub const STACK_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of what a program printed that are looked through for a traceback, from the end.
+pub const TRACEBACK_BYTES_MAX: usize = 64 * 1024;
+/// Counters of one leaf by queue and kind: what comes beyond is summed up per queue. A kind per message is a mistake
+/// that must not make every look at a group as long as the list of its messages.
+pub const LEAF_COUNTERS_MAX: usize = 256;
+/// Errors beneath an error that are kept: deeper ones say nothing new.
+pub const CAUSES_MAX: usize = 16;
 /// Bytes of an error message that its signature looks at. What tells two causes apart stands near the beginning.
 pub const SCAN_BYTES_MAX: usize = 2 * 1024;
 /// Bytes of a signature's template. Less than is looked at, so that where the scan ends rarely shows in it.

@@ -4,6 +4,7 @@
 
 use async_trait::async_trait;
 use redrive_core::failure::{ErrorInfo, Report};
+use redrive_core::limits;
 use redrive_core::message::{Delivery, Envelope, Payload};
 use redrive_core::progress::Progress;
 use redrive_core::time::Span;
@@ -103,7 +104,7 @@ impl HandlerError {
         let mut all = Self::new(error_type, error.to_string());
         let mut beneath = error.source();
         let mut causes = Vec::new();
-        while let Some(source) = beneath.filter(|_| causes.len() < CAUSES_MAX) {
+        while let Some(source) = beneath.filter(|_| causes.len() < limits::CAUSES_MAX) {
             causes.push(source.to_string());
             beneath = source.source();
         }
@@ -165,13 +166,10 @@ impl HandlerError {
     }
 }
 
-/// Errors beneath an error that are kept: deeper ones say nothing new.
-const CAUSES_MAX: usize = 16;
-
 // Not an error type itself: otherwise the conversion from every error type could not be written.
 impl<E: StdError + Send + Sync + 'static> From<E> for HandlerError {
     fn from(error: E) -> Self {
-        Self::of(short_type_name(std::any::type_name::<E>()), &error)
+        Self::of(&short_name_of::<E>(), &error)
     }
 }
 
@@ -183,17 +181,25 @@ impl fmt::Display for HandlerError {
 }
 
 /// The short name of a type.
-pub(crate) fn short_name_of<T: ?Sized>() -> &'static str {
+pub(crate) fn short_name_of<T: ?Sized>() -> String {
     short_type_name(std::any::type_name::<T>())
 }
 
-/// `a::b::Error<c::D>` is `b::Error`: the last module says whose `Error` it is, the rest is noise.
-fn short_type_name(full: &str) -> &str {
+/// `a::b::Error<c::D>` is `b::Error`: the last module says whose `Error` it is, the rest is noise. A module that is
+/// called `error` says nothing: then it is the whole path without it, as in `std::io::Error`.
+fn short_type_name(full: &str) -> String {
     let path = full.split('<').next().unwrap_or(full);
-    let mut starts = path.rmatch_indices("::").map(|(at, _)| at + 2);
-    let last = starts.next();
-    let start = if path.ends_with("::Error") { starts.next().or(last.map(|_| 0)) } else { last };
-    path.get(start.unwrap_or(0)..).unwrap_or(path)
+    let mut parts: Vec<&str> = path.split("::").collect();
+    let name = parts.pop().unwrap_or(path);
+    let whose = match (name, parts.last()) {
+        ("Error", Some(&("error" | "errors"))) => {
+            parts.pop();
+            parts.join("::")
+        }
+        ("Error", Some(module)) => (*module).to_owned(),
+        _ => String::new(),
+    };
+    if whose.is_empty() { name.to_owned() } else { format!("{whose}::{name}") }
 }
 
 /// What a handler is given: the delivery, and the means to say how far it is and to hear that it should stop.
@@ -311,7 +317,7 @@ impl Context {
 }
 
 fn undecodable<T>(error: &serde_json::Error) -> HandlerError {
-    let wanted = short_type_name(std::any::type_name::<T>());
+    let wanted = short_name_of::<T>();
     let mut all = HandlerError::new(
         redrive_core::failure::UNDECODABLE,
         format!("the payload is not a {wanted}: {error}"),
@@ -481,7 +487,11 @@ mod tests {
 
     #[test]
     fn type_names_are_short_and_say_whose_error_it_is() {
-        assert_eq!(short_type_name("std::io::error::Error"), "error::Error");
+        assert_eq!(short_name_of::<std::io::Error>(), "std::io::Error");
+        assert_eq!(short_name_of::<serde_json::Error>(), "serde_json::Error");
+        assert_eq!(short_name_of::<std::fmt::Error>(), "fmt::Error");
+        assert_eq!(short_name_of::<std::num::ParseIntError>(), "ParseIntError");
+        assert_eq!(short_type_name("shop::db::Error"), "db::Error");
         assert_eq!(short_type_name("shop::CardDeclined"), "CardDeclined");
         assert_eq!(short_type_name("shop::Wrapped<alloc::string::String>"), "Wrapped");
         assert_eq!(short_type_name("Error"), "Error");

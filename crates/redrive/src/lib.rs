@@ -58,6 +58,7 @@ pub mod maintenance;
 pub mod metrics;
 mod operate;
 mod pace;
+mod panics;
 mod replay;
 mod replies;
 pub mod resilient;

@@ -1,4 +1,4 @@
-//! The function of the top own frame of a stack, as six families of languages print one. It must not look at
+//! The function of the top own frame of a stack, as seven families of languages print one. It must not look at
 //! more than a bounded part of a stack, and it knows shapes of lines only: it never looks for the files.
 
 use super::kinds::{digits, shape, skip};
@@ -35,7 +35,7 @@ pub(super) fn own_function(stack: &str) -> Option<String> {
     let python = tail(stack, limits::STACK_BYTES_MAX).lines().rev().filter_map(python_frame).find(is_own);
     let stack = head(stack, limits::STACK_BYTES_MAX);
     let mut others = stack.lines().zip(stack.lines().skip(1).chain([""])).filter_map(|(line, next)| {
-        let frame = at_frame(line).or_else(|| ruby_frame(line));
+        let frame = at_frame(line).or_else(|| ruby_frame(line)).or_else(|| php_frame(line));
         frame.or_else(|| rust_frame(line, next)).or_else(|| go_frame(line, next))
     });
     python.or_else(|| others.find(is_own)).map(|(name, _)| label(name)).filter(|name| !name.is_empty())
@@ -72,8 +72,20 @@ fn at_frame(line: &str) -> Option<Frame<'_>> {
 /// ``x.rb:3:in `func'``, with or without `from`; since 3.4 with two equal quotes.
 fn ruby_frame(line: &str) -> Option<Frame<'_>> {
     let (place, name) = line.split_once(":in ")?;
-    let name = name.trim().strip_prefix(['`', '\''])?.trim_end_matches('\'');
+    let name = name.trim().strip_prefix(['`', '\''])?;
+    // The first line says the error, too.
+    let name = name.split_once("': ").map_or(name, |(name, _)| name).trim_end_matches('\'');
     Some((name.rsplit_once(" in ").map_or(name, |(_block, name)| name), place))
+}
+
+/// `#0 x.php(3): Class->func('a')`.
+fn php_frame(line: &str) -> Option<Frame<'_>> {
+    let (index, body) = line.strip_prefix('#')?.split_once(' ')?;
+    let (place, call) = body.split_once("): ")?;
+    let (_, number) = place.rsplit_once('(')?;
+    let is_number = |text: &str| !text.is_empty() && digits(text) == text.len();
+    let (name, _) = call.split_once('(').filter(|_| is_number(index) && is_number(number))?;
+    Some((name, place))
 }
 
 /// `3: crate::module::func`, with or without an address before and a hash after; the next line may say where.

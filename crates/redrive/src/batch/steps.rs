@@ -149,7 +149,7 @@ fn judge(step: &Step, done: &Finished, limit: Option<Span>) -> Result<(), StepEr
     let complaint = if stderr.is_empty() { done.stdout.last_lines(1, 400) } else { stderr };
     let with = |what: String| if complaint.is_empty() { what } else { format!("{what}: {complaint}") };
     let failed = if step.validates { kinds::VALIDATION_FAILED } else { kinds::COMMAND_FAILED };
-    Err(match &done.ended {
+    let error = match &done.ended {
         Ended::Exited(0) => return Ok(()),
         Ended::Cancelled => StepError::Stopped,
         Ended::Exited(code) => {
@@ -175,7 +175,19 @@ fn judge(step: &Step, done: &Finished, limit: Option<Span>) -> Result<(), StepEr
             };
             fail(step, kind, format!("could not be started: {}", not.why), None, false)
         }
-    })
+    };
+    Err(described(error, done))
+}
+
+/// A command that failed with a traceback failed in its own words.
+fn described(error: StepError, done: &Finished) -> StepError {
+    let StepError::Failed(mut report) = error else { return error };
+    if report.error.error_type == kinds::COMMAND_FAILED
+        && let Some(traceback) = done.stderr.traceback()
+    {
+        traceback.describe(&mut report.error);
+    }
+    StepError::Failed(report)
 }
 
 /// Whether a program says that something ran out.

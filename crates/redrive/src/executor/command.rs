@@ -9,6 +9,7 @@ use redrive_core::error::Refusal;
 use redrive_core::limits;
 use redrive_core::message::{Envelope, Payload};
 use redrive_core::target::{CommandTarget, PayloadBy, Target};
+use redrive_core::traceback::Traceback;
 use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -202,8 +203,19 @@ fn outcome(target: &CommandTarget, wants_reply: bool, finished: &Finished) -> Ou
             NotStartedKind::Other => HandlerError::new("CommandNotStarted", why),
         },
     };
-    let error = with_report(error, finished);
+    let mut error = with_report(error, finished);
+    if let Some(traceback) = traceback(finished) {
+        traceback.describe(&mut error.report_mut().error);
+    }
     if error.report().permanent { Outcome::DeadLetter(error) } else { Outcome::Fail(error) }
+}
+
+/// What the command died of in its own words. One that asks for another attempt, or was ended by us, did not die of it.
+fn traceback(finished: &Finished) -> Option<Traceback> {
+    match finished.ended {
+        Ended::Exited(0 | EXIT_LATER) | Ended::Cancelled | Ended::TimedOut | Ended::NotStarted(_) => None,
+        Ended::Exited(_) | Ended::Signalled(_) => finished.stderr.traceback(),
+    }
 }
 
 fn too_large(finished: &Finished) -> HandlerError {

@@ -1,6 +1,7 @@
 //! What a child printed, within bounds: the beginning and the end are kept, the middle is counted. Memory
 //! never grows beyond what was asked for, whatever the child prints.
 
+use redrive_core::traceback::{Traceback, last_traceback};
 use std::collections::VecDeque;
 
 /// How much of a stream is kept.
@@ -85,6 +86,12 @@ impl Captured {
                 format!("{head}\n… [{left_out} bytes left out] …\n{tail}")
             }
         }
+    }
+
+    /// The last traceback that was printed, if there is one.
+    #[must_use]
+    pub fn traceback(&self) -> Option<Traceback> {
+        last_traceback(&self.text())
     }
 
     /// The last lines that say something, at most this many, and at most this many bytes of them.

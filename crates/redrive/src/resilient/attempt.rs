@@ -1,11 +1,7 @@
 //! One attempt at a call: its time limit, and a panic caught. Knows nothing of policies.
 
 use redrive_core::time::Span;
-use std::any::Any;
-use std::future::{Future, poll_fn};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
-use std::task::Poll;
+use std::future::Future;
 
 /// How an attempt failed.
 #[derive(Debug, PartialEq)]
@@ -41,22 +37,10 @@ where
     }
 }
 
-/// The future's own output, or the words it panicked with. It is never polled again after that, so whatever it
-/// left half done inside itself is not seen by anybody.
+/// The future's own output, or the words it panicked with.
 pub(super) async fn caught<Fut: Future>(future: Fut) -> Result<Fut::Output, String> {
-    let mut future = pin!(future);
-    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
-        Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
-        Ok(Poll::Pending) => Poll::Pending,
-        Err(payload) => Poll::Ready(Err(words(payload.as_ref()))),
-    })
-    .await
-}
-
-fn words(payload: &(dyn Any + Send)) -> String {
-    let text = payload.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("without words").to_owned()
+    let ended = crate::panics::caught(future).await;
+    ended.map_err(|panicked| panicked.words.unwrap_or_else(|| "without words".to_owned()))
 }
 
 #[cfg(test)]

@@ -114,7 +114,7 @@ pub trait Describe {
 
 impl<E: StdError> Describe for E {
     fn describe(&self) -> HandlerError {
-        HandlerError::of(short_name_of::<E>(), self)
+        HandlerError::of(&short_name_of::<E>(), self)
     }
 }
 

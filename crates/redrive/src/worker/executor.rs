@@ -5,11 +5,11 @@ use super::Plan;
 use super::stage::{Ended, Unit};
 use crate::handler::{Context, HandlerError, Outcome};
 use crate::metrics::{Timer, Working};
+use crate::panics::{Panicked, caught};
 use redrive_core::failure::Report;
 use redrive_core::limits;
 use redrive_core::store::Settle;
 use redrive_core::time::Span;
-use std::any::Any;
 use std::time::Duration;
 use tokio::task::JoinError;
 use tokio::time::Instant;
@@ -33,7 +33,10 @@ pub(super) async fn execute(plan: &Plan, unit: Unit) -> Ended {
 async fn run(unit: &Unit) -> (Outcome, Option<AbortOnDropHandle<Outcome>>) {
     let Some(handler) = unit.handler.clone() else { return (no_handler(unit), None) };
     let context = Context::new(unit.delivery.clone(), unit.cancel.clone(), unit.reported.clone());
-    let mut task = AbortOnDropHandle::new(tokio::spawn(async move { handler.handle(context).await }));
+    let mut task = AbortOnDropHandle::new(tokio::spawn(async move {
+        let handled = caught(async move { handler.handle(context).await }).await;
+        handled.unwrap_or_else(|panicked| crashed(&panicked))
+    }));
     let overtime = async {
         match unit.timeout {
             Some(limit) => tokio::time::sleep(limit.to_std()).await,
@@ -41,7 +44,7 @@ async fn run(unit: &Unit) -> (Outcome, Option<AbortOnDropHandle<Outcome>>) {
         }
     };
     let timed_out = tokio::select! {
-        ended = &mut task => return (ended.unwrap_or_else(crashed), None),
+        ended = &mut task => return (ended.unwrap_or_else(ended_otherwise), None),
         () = unit.cancel.cancelled() => None,
         () = overtime => unit.timeout,
     };
@@ -49,7 +52,7 @@ async fn run(unit: &Unit) -> (Outcome, Option<AbortOnDropHandle<Outcome>>) {
     let stopped = tokio::time::timeout(LEEWAY, &mut task).await;
     match (timed_out, stopped) {
         // Told to stop from outside: what it says then is what counts.
-        (None, Ok(ended)) => (ended.unwrap_or_else(crashed), None),
+        (None, Ok(ended)) => (ended.unwrap_or_else(ended_otherwise), None),
         (None, Err(_)) => (Outcome::Release, still_running(task)),
         (Some(limit), Ok(_)) => (too_slow(limit), None),
         (Some(limit), Err(_)) => (too_slow(limit), still_running(task)),
@@ -79,19 +82,22 @@ pub(super) fn broke_down(plan: &Plan) -> Settle {
     Settle::Fail { failure: Box::new(report.analyse()), said: None }
 }
 
-/// A handler that panicked, or was ended from outside.
-fn crashed(error: JoinError) -> Outcome {
-    let Ok(panic) = error.try_into_panic() else { return Outcome::Release };
-    let mut error = HandlerError::new("Panic", panic_text(&*panic));
-    error.report_mut().crashed = true;
-    Outcome::Fail(error)
+/// A handler that was ended from outside, or panicked while what it held was dropped.
+fn ended_otherwise(error: JoinError) -> Outcome {
+    match error.try_into_panic() {
+        Ok(panic) => crashed(&Panicked::of(&*panic)),
+        Err(_) => Outcome::Release,
+    }
 }
 
-/// What a panic said. Anything but text is thrown by `panic_any` only.
-pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("the handler panicked without a message").into()
+/// A handler that panicked.
+fn crashed(panicked: &Panicked) -> Outcome {
+    let words = panicked.words.as_deref().unwrap_or("the handler panicked without a message");
+    let mut error = HandlerError::new("Panic", words);
+    let report = error.report_mut();
+    report.crashed = true;
+    report.error.stack = panicked.place.as_ref().map(|place| format!("panicked at {place}"));
+    Outcome::Fail(error)
 }
 
 /// Turns an outcome into what the store is told.

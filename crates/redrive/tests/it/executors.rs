@@ -64,6 +64,24 @@ async fn exit_codes_are_verdicts() {
 }
 
 #[tokio::test]
+async fn a_traceback_on_stderr_is_the_error() {
+    let script = "printf 'starting\\nTraceback (most recent call last):\\n  File \"/app/a.py\", line 3, in charge\\n    x()\\nshop.Declined: no funds\\n' >&2; exit ";
+    for (code, reason) in [(1, "max_attempts"), (65, "permanent")] {
+        let (_, last, why) = failure(CommandTarget::shell(format!("{script}{code}"))).await;
+        let error = &last["error"];
+        assert_eq!(
+            (&error["type"], &error["message"]),
+            (&"shop.Declined".into(), &"no funds".into()),
+            "{last}"
+        );
+        assert_eq!((error["code"].as_str(), why.as_str()), (Some(code.to_string().as_str()), reason));
+        assert!(error["stack"].as_str().unwrap().contains("line 3, in charge"), "{last}");
+    }
+    let (_, last, _) = failure(CommandTarget::shell(format!("{script}75"))).await;
+    assert_eq!(last["error"]["type"], "RetryLater", "the command handled it");
+}
+
+#[tokio::test]
 async fn a_command_that_cannot_run_is_a_failure_like_any_other() {
     let (counts, last, reason) = failure(CommandTarget::argv(["redrive-no-such-command"])).await;
     assert_eq!((counts.retried, counts.dead, reason.as_str()), (1, 1, "max_attempts"));

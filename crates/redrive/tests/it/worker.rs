@@ -90,7 +90,9 @@ async fn every_outcome_leads_where_it_says() {
     assert_eq!(by_kind["undecodable"].message.envelope.payload.bytes, br#"{"what":"undecodable"}"#);
     assert_eq!(by_kind["undecodable"].message.attempts, 1);
     assert_eq!(by_kind["fail"].message.failures[0].error.code.as_deref(), Some("503"));
-    assert!(by_kind["panic"].message.failures[0].error.message.contains("out of cheese"));
+    let panicked = &by_kind["panic"].message.failures[0].error;
+    assert!(panicked.message.contains("out of cheese"));
+    assert!(panicked.stack.as_ref().is_some_and(|place| place.contains("worker.rs:")), "{panicked:?}");
     let runs = runs.lock().unwrap().clone();
     assert_eq!((runs["done"], runs["fail"], runs["dead"], runs["flaky"]), (1, 3, 1, 2));
 }
