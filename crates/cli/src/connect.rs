@@ -13,10 +13,15 @@ use redrive::core::error::{Error, Outcome, Refusal, StoreError, StoreErrorKind};
 use redrive::core::ids::QueueName;
 use redrive::core::policy::QueuePolicy;
 use redrive::core::store::Store;
+use redrive::maintenance::tidy;
 use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How long a command sees to maintenance before its own work; a commit that has begun is finished.
+const TIDY_WITHIN: Duration = Duration::from_millis(100);
 
 /// Where the data is when nobody says.
 const DEFAULT_DATA: &str = "redrive-data";
@@ -181,8 +186,19 @@ impl App {
         }
     }
 
-    /// Opens the store.
+    /// Opens the store. Where that means the directory itself, one short pass of maintenance is done first, so that
+    /// retention is kept and text is found also where no worker runs.
     pub(crate) async fn open(&self, access: Access, hold: Hold) -> Result<Link<'_>, CliError> {
+        let link = self.open_as_it_is(access, hold).await?;
+        if let Err(error) = tidy(&*link, TIDY_WITHIN).await {
+            // The command's own call says it better, and may not need what failed here.
+            tracing::warn!(%error, "maintenance failed; the command goes on");
+        }
+        Ok(link)
+    }
+
+    /// Opens the store without maintenance, for whoever wants to see or copy it as it is.
+    pub(crate) async fn open_as_it_is(&self, access: Access, hold: Hold) -> Result<Link<'_>, CliError> {
         self.refuse_server()?;
         if access == Access::Existing {
             self.require_data()?;

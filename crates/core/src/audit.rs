@@ -3,6 +3,8 @@
 //! remove or reorder rows unnoticed, nor cut the end unnoticed by somebody who knows an earlier head.
 
 use crate::dead_letter::Actor;
+use crate::ids::QueueName;
+use crate::limits;
 use crate::masking::Rules;
 use crate::time::Time;
 use hmac::{Hmac, KeyInit as _, Mac as _};
@@ -76,6 +78,20 @@ impl AuditEntry {
             after: None,
             result: None,
         }
+    }
+
+    /// The entry of a maintenance pass that removed letters because their retention had ended, with the number per
+    /// dead letter queue.
+    #[must_use]
+    pub fn retention(at: Time, removed: &BTreeMap<QueueName, u64>) -> Self {
+        let listed = removed.iter().take(limits::RETENTION_DLQS_LISTED_MAX);
+        let mut parts: Vec<String> = listed.map(|(dlq, count)| format!("{dlq}: {count}")).collect();
+        let unlisted = removed.len().saturating_sub(parts.len());
+        if unlisted > 0 {
+            parts.push(format!("and {unlisted} more dead letter queues"));
+        }
+        let actor = Actor::new("system", "maintenance");
+        Self::new(at, &actor, "retention", "letters", removed.values().sum()).with_detail(parts.join(", "))
     }
 
     /// The same entry with more said.
@@ -449,6 +465,20 @@ mod tests {
             change(&mut forged.entry);
             assert!(check(&key, &[forged], (1, &row.seal)).unwrap().contains("row 1"));
         }
+    }
+
+    #[test]
+    fn a_retention_entry_counts_per_dead_letter_queue_and_stays_short() {
+        let queue = |n: usize| -> QueueName { format!("q{n:03}-dlq").parse().unwrap() };
+        let entry = |queues: usize| {
+            AuditEntry::retention(Time::from_millis(5), &(0..queues).map(|n| (queue(n), 2)).collect())
+        };
+        let two = entry(2);
+        assert_eq!((two.act.as_str(), two.target.as_str(), two.count), ("retention", "letters", 4));
+        assert_eq!(two.detail.as_deref(), Some("q000-dlq: 2, q001-dlq: 2"));
+        let many = entry(limits::RETENTION_DLQS_LISTED_MAX + 3);
+        assert!(many.detail.unwrap().ends_with("q049-dlq: 2, and 3 more dead letter queues"));
+        assert_eq!(many.count, 2 * (limits::RETENTION_DLQS_LISTED_MAX as u64 + 3), "the count is of all of them");
     }
 
     #[test]

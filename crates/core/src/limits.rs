@@ -251,6 +251,11 @@ pub const REAP_MAX: usize = 10_000;
 pub const PURGE_PAUSE_MAX: Span = Span::from_secs(10);
 /// Connections that read beside the writer. Each may have a cache of 16 MiB.
 pub const READERS_MAX: usize = 8;
+/// Live messages up to which a command that opens a directory also looks for run-out leases and overdue messages: the
+/// index that finds them is built first, about 10 ms for this many.
+pub const TIDY_MESSAGES_MAX: i64 = 10_000;
+/// Dead letter queues listed in the audit row of a retention pass: the row stays readable.
+pub const RETENTION_DLQS_LISTED_MAX: usize = 50;
 /// Commands one group commit takes before it answers.
 pub const GROUP_COMMANDS_MAX: usize = 1_024;
 /// Commands waiting for the writer before callers wait themselves.

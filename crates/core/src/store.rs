@@ -129,6 +129,35 @@ impl Reaped {
     pub fn is_idle(&self) -> bool {
         *self == Self::default()
     }
+
+    /// Both passes together.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        Self {
+            leases_lost: self.leases_lost.saturating_add(other.leases_lost),
+            timed_out: self.timed_out.saturating_add(other.timed_out),
+            released: self.released.saturating_add(other.released),
+            letters_expired: self.letters_expired.saturating_add(other.letters_expired),
+            letters_gone: self.letters_gone.saturating_add(other.letters_gone),
+            keys_forgotten: self.keys_forgotten.saturating_add(other.keys_forgotten),
+        }
+    }
+
+    /// Items changed.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        let messages = self.leases_lost.saturating_add(self.timed_out);
+        let letters = self.released.saturating_add(self.letters_expired).saturating_add(self.letters_gone);
+        messages.saturating_add(letters).saturating_add(self.keys_forgotten)
+    }
+
+    /// Whether a pass over at most `limit` items of each kind may have left some.
+    #[must_use]
+    pub fn may_have_left_some(&self, limit: usize) -> bool {
+        let letters = self.letters_expired.saturating_add(self.letters_gone);
+        let messages = self.leases_lost.saturating_add(self.timed_out);
+        [messages, self.released, letters, self.keys_forgotten].iter().any(|part| *part >= limit as u64)
+    }
 }
 
 /// A queue as people see it.
@@ -201,6 +230,11 @@ pub trait Work: Send + Sync {
 
     /// One bounded maintenance pass over at most `limit` items. **I14, I23** nothing hides behind a block.
     async fn reap(&self, limit: usize) -> Outcome<Reaped>;
+
+    /// The part of [`Self::reap`] that is quick however much the store holds, for a process that opens a directory
+    /// for a moment: letters always, messages only where there are few ([`limits::TIDY_MESSAGES_MAX`]). Nothing on a
+    /// connection to another process: whoever holds the store looks after it.
+    async fn tidy(&self, limit: usize) -> Outcome<Option<Reaped>>;
 
     /// Returns true as soon as one of the queues may have due work, or false after `at_most`.
     async fn wait(&self, queues: Vec<QueueName>, at_most: Span) -> Outcome<bool>;

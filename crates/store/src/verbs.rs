@@ -162,6 +162,10 @@ impl<A: Access> Work for EngineStore<A> {
         self.0.write(Load::FREES.long(), move |engine, now| engine.reap(limit, now)).await
     }
 
+    async fn tidy(&self, limit: usize) -> Outcome<Option<Reaped>> {
+        self.0.write(Load::FREES.long(), move |engine, now| engine.tidy(limit, now).map(Some)).await
+    }
+
     async fn wait(&self, queues: Vec<QueueName>, at_most: Span) -> Outcome<bool> {
         check_wait(&queues)?;
         let began = tokio::time::Instant::now();

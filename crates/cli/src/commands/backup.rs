@@ -46,7 +46,7 @@ pub(crate) async fn backup(app: &App, args: BackupArgs) -> Done {
     let Some(target) = target.to_str() else {
         return Err(CliError::usage(format!("{} is not UTF-8; name another directory", target.display())));
     };
-    let store = app.open(Access::Existing, Hold::Long).await?;
+    let store = app.open_as_it_is(Access::Existing, Hold::Long).await?;
     let bytes = store.backup(target.to_owned()).await?;
     copied(app, Path::new(target), bytes)
 }

@@ -82,7 +82,7 @@ fn finding(finding: &Finding) -> String {
 
 /// Runs it.
 pub(crate) async fn run(app: &App, args: DoctorArgs) -> Done {
-    let store = app.open(Access::Existing, Hold::Long).await.map_err(found)?;
+    let store = app.open_as_it_is(Access::Existing, Hold::Long).await.map_err(found)?;
     let verification = store
         .verify(VerifyRequest { deep: args.deep, repair: args.repair })
         .await

@@ -106,6 +106,7 @@ impl Show for Totals<'_> {
             .field("reviews", s.reviews)
             .field("quarantined", s.quarantined)
             .field("discarded", s.discarded)
+            .field("removed_by_retention", s.removed_by_retention)
             .field("expired", s.expired)
             .field("replies", s.replies)
             .field("replies_left_out", s.replies_left_out)

@@ -1,6 +1,6 @@
 //! The life of a message that keeps failing, as somebody at a terminal lives through it.
 
-use crate::support::{Office, Ran, text};
+use crate::support::{Office, Ran, text, until};
 use std::process::Stdio;
 
 #[test]
@@ -209,4 +209,38 @@ fn queues_are_paused_resumed_and_purged() {
     assert_eq!(office.json(&["queue", "purge", "q", "--yes"])["purged"], 2);
     let queue = office.json(&["queue", "show", "q"]);
     assert_eq!((&queue["leased"], &queue["purged"]), (&1.into(), &2.into()));
+}
+
+#[test]
+fn retention_is_kept_and_on_record_where_no_worker_runs() {
+    let office = Office::new();
+    office.hasty_queue("jobs");
+    let closed = office.dead_letter("jobs", "x", "no");
+    let open = office.dead_letter("jobs", "y", "no");
+    office.run(&["dlq", "resolve", &closed]).ok();
+    assert_eq!(office.items(&["dlq", "list", "status:resolved"]).len(), 1, "30 days have not passed");
+    office.run(&["dlq", "reopen", &closed]).ok();
+    office.run(&["queue", "set", "jobs", "--retention", "1ms"]).ok();
+    office.run(&["dlq", "resolve", &closed]).ok();
+    // Commands that look, no worker: the millisecond is over before the next process has started.
+    let listed: Vec<_> = office.items(&["dlq", "list"]).iter().map(|letter| text(&letter["id"])).collect();
+    assert_eq!(listed, [open]);
+    office.run(&["dlq", "show", &closed]).code(7);
+    let queue = office.json(&["queue", "show", "jobs"]);
+    assert_eq!((&queue["dead"], &queue["purged"]), (&1.into(), &1.into()));
+    assert_eq!(office.json(&["dlq", "stats"])["summary"]["removed_by_retention"], 1);
+    let rows = office.items(&["audit", "list", "--act", "retention"]);
+    assert_eq!(rows.len(), 1, "{rows:?}");
+    assert_eq!((&rows[0]["count"], &rows[0]["detail"]), (&1.into(), &"jobs-dlq: 1".into()));
+    office.run(&["doctor"]).ok();
+}
+
+#[test]
+fn a_lease_that_ran_out_is_seen_by_the_next_command() {
+    let office = Office::new();
+    let id = office.enqueue("jobs", "x");
+    let lease = ["lease", "jobs", "--lease", "100ms"];
+    assert_eq!(office.items(&lease).len(), 1);
+    until("the lease has run out", || office.json(&["message", "show", &id])["failed"] == 1);
+    assert_eq!(office.json(&["queue", "show", "jobs"])["leased"], 0);
 }

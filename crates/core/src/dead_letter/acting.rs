@@ -427,6 +427,13 @@ impl File {
         }
     }
 
+    /// Whether maintenance removes it: its retention, or the time to take a purge back, has ended. Work in progress
+    /// is never removed.
+    #[must_use]
+    pub fn is_past_retention(&self, now: Time) -> bool {
+        self.status != Status::Retrying && self.expires_at.is_some_and(|expires| expires <= now)
+    }
+
     /// Whether a dead-letter consumer may lease it now.
     #[must_use]
     pub fn leasable(&self, now: Time) -> bool {

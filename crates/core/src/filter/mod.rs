@@ -129,10 +129,11 @@ impl Filter {
         self.terms().iter().any(purged)
     }
 
-    /// Whether this letter is meant, at this instant. A purged one only when the filter asks for such.
+    /// Whether this letter is meant, at this instant. A purged one only when the filter asks for such, and one whose
+    /// retention has ended never: it is as good as removed, whether or not maintenance has come to it.
     #[must_use]
     pub fn matches_letter(&self, letter: &DeadLetter, now: Time) -> bool {
-        if letter.file.status == Status::Purged && !self.names_purged() {
+        if letter.file.status == Status::Purged && !self.names_purged() || letter.file.is_past_retention(now) {
             return false;
         }
         self.expr.as_ref().is_none_or(|expr| eval::Subject::letter(letter, now).satisfies(expr))

@@ -230,6 +230,9 @@ pub struct Summary {
     pub quarantined: u64,
     /// Messages and letters removed.
     pub discarded: u64,
+    /// Of these, the letters that retention removed.
+    #[serde(default)]
+    pub removed_by_retention: u64,
     /// Messages dropped because their time was over.
     pub expired: u64,
     /// Replies sent.
@@ -303,6 +306,7 @@ impl Stats {
         let count = |event| self.sum(event).count;
         let redrive_failed = count(Event::RedriveFailed);
         let left_out = |c: &Counted| c.labels.get("status").is_some_and(|status| status == "left_out");
+        let by_retention = |c: &Counted| c.labels.values().any(|what| what == "retention");
         let replies_left_out = self.sum_where(Event::Replied, left_out).count;
         let ended = acked.count.saturating_add(dead.count);
         let attempts = acked.sum.saturating_add(dead.sum);
@@ -329,6 +333,7 @@ impl Stats {
             reviews: count(Event::Reviewed),
             quarantined: count(Event::Quarantined),
             discarded: count(Event::Discarded),
+            removed_by_retention: self.sum_where(Event::Discarded, by_retention).count,
             expired: count(Event::Expired),
             replies: count(Event::Replied).saturating_sub(replies_left_out),
             replies_left_out,

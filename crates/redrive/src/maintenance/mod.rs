@@ -10,12 +10,14 @@ mod auto_redrive;
 mod index;
 mod operations;
 mod reap;
+mod tidy;
 
 pub use audit::TrimAudit;
 pub use auto_redrive::AutoRedriveLetters;
 pub use index::IndexText;
 pub use operations::ResumeOperations;
 pub use reap::Reap;
+pub use tidy::{Tidied, tidy};
 
 use crate::pace::{Pace, is_final, jittered, pause};
 use crate::runnable::{Heartbeat, Runnable};

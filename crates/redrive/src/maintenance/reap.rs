@@ -37,23 +37,23 @@ impl Chore for Reap {
 
     async fn pass(&self, store: &dyn Store) -> Result<Done, Error> {
         let reaped = ask(store.reap(self.page)).await?;
-        let Reaped { leases_lost, timed_out, released, letters_expired, letters_gone, keys_forgotten } =
-            reaped;
-        if leases_lost + timed_out + released + letters_expired + letters_gone > 0 {
-            // Never silent: what retention removes is said.
-            tracing::info!(
-                leases_lost,
-                timed_out,
-                released,
-                letters_expired,
-                letters_gone,
-                keys_forgotten,
-                "reaped"
-            );
-        }
-        let parts = [leases_lost, timed_out, released, letters_expired + letters_gone, keys_forgotten];
-        let full = self.page as u64;
-        let more = leases_lost + timed_out >= full || parts.iter().any(|part| *part >= full);
-        Ok(Done { did: parts.iter().sum(), more })
+        say(&reaped);
+        Ok(Done { did: reaped.total(), more: reaped.may_have_left_some(self.page) })
+    }
+}
+
+/// Never silent: what time and retention took away is said.
+pub(super) fn say(reaped: &Reaped) {
+    let Reaped { leases_lost, timed_out, released, letters_expired, letters_gone, keys_forgotten } = *reaped;
+    if reaped.total() > keys_forgotten {
+        tracing::info!(
+            leases_lost,
+            timed_out,
+            released,
+            letters_expired,
+            letters_gone,
+            keys_forgotten,
+            "reaped"
+        );
     }
 }

@@ -4,7 +4,7 @@ use super::Engine;
 use super::tables::{Letter, Tables};
 use redrive_core::audit::AuditEntry;
 use redrive_core::dead_letter::{Act, ActRequest, Actor, Status};
-use redrive_core::error::Outcome;
+use redrive_core::error::{Error, Outcome};
 use redrive_core::group::LeafKey;
 use redrive_core::group::life::SYSTEM;
 use redrive_core::ids::QueueName;
@@ -13,26 +13,47 @@ use redrive_core::limits;
 use redrive_core::poison::Release;
 use redrive_core::store::Reaped;
 use redrive_core::time::Time;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl<T: Tables> Engine<T> {
     /// One bounded pass: run-out leases, overdue messages, ended quarantines, retention, old keys.
     pub(crate) fn reap(&mut self, limit: usize, now: Time) -> Outcome<Reaped> {
         let limit = limit.clamp(1, limits::REAP_MAX);
         let (leases_lost, timed_out) = self.reap_messages(limit, now)?;
-        let mut reaped = Reaped { leases_lost, timed_out, ..Reaped::default() };
-        reaped.released = self.end_quarantines(limit, now)?;
+        Ok(Reaped { leases_lost, timed_out, ..self.reap_letters(limit, now)? })
+    }
+
+    /// The same without messages where the index that finds them is not there and would take long to build.
+    pub(crate) fn tidy(&mut self, limit: usize, now: Time) -> Outcome<Reaped> {
+        let live: i64 = self.queues()?.values().map(|row| row.counts.waiting + row.counts.leased).sum();
+        if self.hot.is_some() || live <= limits::TIDY_MESSAGES_MAX {
+            return self.reap(limit, now);
+        }
+        self.reap_letters(limit.clamp(1, limits::REAP_MAX), now)
+    }
+
+    /// Ended quarantines, retention and old keys. What retention removes is on record, one row for all of it.
+    fn reap_letters(&mut self, limit: usize, now: Time) -> Outcome<Reaped> {
+        let mut reaped = Reaped { released: self.end_quarantines(limit, now)?, ..Reaped::default() };
+        let mut removed: BTreeMap<QueueName, u64> = BTreeMap::new();
         for letter in self.tables.retention_ended(limit, now)? {
             self.remove_letter(&letter, now)?;
             match letter.file.status {
+                // That it was purged has a row already.
                 Status::Purged => reaped.letters_gone += 1,
                 Status::Pending
                 | Status::Retrying
                 | Status::Review
                 | Status::Quarantined
                 | Status::Resolved
-                | Status::Abandoned => reaped.letters_expired += 1,
+                | Status::Abandoned => {
+                    reaped.letters_expired += 1;
+                    *removed.entry(letter.file.dlq).or_default() += 1;
+                }
             }
+        }
+        if !removed.is_empty() {
+            self.record(AuditEntry::retention(now, &removed))?;
         }
         reaped.keys_forgotten = self.tables.drop_keys(now.minus(limits::KEY_WINDOW), limit)?;
         Ok(reaped)

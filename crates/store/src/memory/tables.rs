@@ -211,9 +211,7 @@ impl Reads for Maps {
     }
 
     fn retention_ended(&self, limit: usize, now: Time) -> Kept<Vec<Letter>> {
-        let ended = |l: &&Letter| {
-            l.file.status != Status::Retrying && l.file.expires_at.is_some_and(|expires| expires <= now)
-        };
+        let ended = |l: &&Letter| l.file.is_past_retention(now);
         let mut all: Vec<Letter> = self.letters.values().filter(ended).cloned().collect();
         all.sort_by_key(|l| (l.file.expires_at, l.slip.id));
         all.truncate(limit);

@@ -249,6 +249,9 @@ impl Work for RemoteStore {
     async fn reap(&self, limit: usize) -> Outcome<Reaped> {
         self.call(Call::Reap(limit)).await
     }
+    async fn tidy(&self, _limit: usize) -> Outcome<Option<Reaped>> {
+        Ok(None)
+    }
     async fn wait(&self, queues: Vec<QueueName>, at_most: Span) -> Outcome<bool> {
         self.call(Call::Wait(queues, at_most)).await
     }

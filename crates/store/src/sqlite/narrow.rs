@@ -163,6 +163,12 @@ impl SqlTables {
         if !ask.filter.names_purged() {
             condition.sql = format!("letters.status <> 'purged' AND {}", condition.sql);
         }
+        // And so is what has outlived its retention.
+        condition.sql = format!(
+            "(letters.expires_at IS NULL OR letters.expires_at > ? OR letters.status = 'retrying') AND {}",
+            condition.sql
+        );
+        condition.params.insert(0, Value::Integer(ask.now.as_millis()));
         if let Some(statuses) = ask.statuses {
             let marks = vec!["?"; statuses.len()].join(", ");
             condition.sql = format!("letters.status IN ({marks}) AND {}", condition.sql);

@@ -6,11 +6,14 @@ use crate::ids::message_id;
 use redrive_core::dead_letter::{Act, DeadLetter, File, Status};
 use redrive_core::error::Refusal;
 use redrive_core::failure::Reason;
+use redrive_core::filter::Filter;
 use redrive_core::invariants::Counts;
 use redrive_core::lifecycle::State;
 use redrive_core::limits;
 use redrive_core::message::NewMessage;
+use redrive_core::operation::PreviewRequest;
 use redrive_core::policy::QueuePolicy;
+use redrive_core::query::{PageRequest, Query};
 use redrive_core::store::{Enqueued, Reaped, Settle};
 use redrive_core::time::Span;
 
@@ -117,6 +120,67 @@ pub(super) async fn i34_retention_counts_from_closing(stage: &Stage<'_>) {
         "nothing is left of it"
     );
     assert_eq!(stage.message(resolved).await.failures, []);
+}
+
+pub(super) async fn i34_what_is_past_retention_is_neither_listed_nor_counted_before_it_is_removed(
+    stage: &Stage<'_>,
+) {
+    stage.set("q", QueuePolicy { retention: secs(60), ..rules(1) }).await;
+    let closed = stage.dead(new(1, "q"), "Bad").await.id();
+    let open = stage.dead(new(2, "q"), "Bad").await.id();
+    stage.act(closed, Act::Resolve).await.expect("pending");
+    stage.clock.advance(Span::from_millis(59_999));
+    assert_eq!(stage.letters("").await.len(), 2);
+    stage.clock.advance(MS);
+    for filter in ["", "status:resolved,pending", "queue:q", "error:Bad"] {
+        let listed: Vec<_> = stage.letters(filter).await.iter().map(DeadLetter::id).collect();
+        assert_eq!(listed, [open], "{filter:?}");
+    }
+    let all = Filter::default();
+    let look = PreviewRequest::new(Act::Note, all.clone(), 5);
+    assert_eq!(stage.store.preview(look).await.expect("preview answers").count, 1);
+    let query = Query { filter: all, page: PageRequest::first(10) };
+    assert_eq!(stage.store.export(query).await.expect("export answers").items.len(), 1);
+}
+
+pub(super) async fn i48_retention_leaves_one_row_per_pass_and_exact_counts(stage: &Stage<'_>) {
+    stage.set("a", QueuePolicy { retention: secs(60), ..rules(1) }).await;
+    stage.set("b", QueuePolicy { retention: secs(60), ..rules(1) }).await;
+    let rows = stage.trail().await.len();
+    for (n, queue) in [(1, "a"), (2, "b"), (3, "b"), (4, "b")] {
+        let id = stage.dead(new(n, queue), "Bad").await.id();
+        stage.act(id, Act::Resolve).await.expect("pending");
+        // One after the other, so that it is known which go first.
+        stage.clock.advance(MS);
+    }
+    stage.clock.advance(secs(60));
+    assert_eq!(stage.reap(3).await.letters_expired, 3);
+    assert_eq!(stage.reap(3).await.letters_expired, 1);
+    assert!(stage.reap(3).await.is_idle());
+    let trail = stage.trail().await;
+    let rows = &trail[rows + 4..];
+    let said: Vec<_> = rows.iter().map(|row| (row.act.as_str(), row.count, row.detail.as_deref())).collect();
+    assert_eq!(said, [("retention", 3, Some("a-dlq: 1, b-dlq: 2")), ("retention", 1, Some("b-dlq: 1"))]);
+    assert_eq!((rows[0].actor.as_str(), rows[0].source.as_str()), ("system", "maintenance"));
+    let counts = |enqueued| Counts { enqueued, purged: enqueued, ..Counts::default() };
+    assert_eq!((stage.counts("a").await, stage.counts("b").await), (counts(1), counts(3)));
+    assert_eq!(stage.store.stats().await.expect("stats answers").summary().removed_by_retention, 4);
+}
+
+pub(super) async fn a_process_that_comes_by_does_what_is_due(stage: &Stage<'_>) {
+    stage.set("q", QueuePolicy { retention: secs(60), ..rules(1) }).await;
+    let closed = stage.dead(new(1, "q"), "Bad").await.id();
+    stage.act(closed, Act::Resolve).await.expect("pending");
+    let aside = stage.dead(new(2, "q"), "Bad").await.id();
+    stage.act(aside, Act::Quarantine { until: stage.now().plus(secs(60)) }).await.expect("pending");
+    stage.send(new(3, "q")).await;
+    stage.take_one("q").await;
+    stage.clock.advance(secs(60));
+    let due = Reaped { leases_lost: 1, released: 1, letters_expired: 1, ..Reaped::default() };
+    let done = stage.store.tidy(10).await.expect("tidy answers");
+    // A connection leaves it to the process that holds the store.
+    let done = if done.is_some() { done } else { Some(stage.reap(10).await) };
+    assert_eq!(done, Some(due));
 }
 
 pub(super) async fn reopening_stops_retention(stage: &Stage<'_>) {

@@ -20,7 +20,7 @@ use redrive_core::store::{
 };
 use redrive_core::time::Time;
 use redrive_core::transfer::{check_import, death_of_import};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Books {
     /// Puts a new file on a letter; what that opens or closes is counted.
@@ -347,12 +347,21 @@ impl Books {
 
     pub(super) fn reap_letters(&mut self, limit: usize, reaped: &mut Reaped, now: Time) {
         reaped.released = self.end_quarantines(limit, now);
-        let expired = |f: &File| f.expires_at.filter(|t| *t <= now && f.status != Status::Retrying);
+        let expired = |f: &File| f.expires_at.filter(|_| f.is_past_retention(now));
+        let mut removed = BTreeMap::new();
         for id in self.letters_due(limit, expired) {
             let at = self.letter_at(id).expect("just found");
-            let purged = self.letters[at].file.status == Status::Purged;
-            *(if purged { &mut reaped.letters_gone } else { &mut reaped.letters_expired }) += 1;
+            let file = &self.letters[at].file;
+            if file.status == Status::Purged {
+                reaped.letters_gone += 1;
+            } else {
+                reaped.letters_expired += 1;
+                *removed.entry(file.dlq.clone()).or_default() += 1;
+            }
             self.remove_letter(at, now);
+        }
+        if !removed.is_empty() {
+            self.seal(AuditEntry::retention(now, &removed));
         }
         let old = self.keys.iter().filter(|(_, key)| key.created_at.plus(limits::KEY_WINDOW) <= now);
         let old: Vec<_> = old.map(|(name, _)| name.clone()).take(limit).collect();

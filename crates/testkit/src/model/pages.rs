@@ -235,6 +235,10 @@ impl Work for Model {
         })
     }
 
+    async fn tidy(&self, limit: usize) -> Outcome<Option<Reaped>> {
+        self.reap(limit).await.map(Some)
+    }
+
     /// Says whether there is due work now. The model never waits: nobody else could move its clock meanwhile.
     async fn wait(&self, queues: Vec<QueueName>, _at_most: Span) -> Outcome<bool> {
         self.at(|b, now| {
