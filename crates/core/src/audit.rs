@@ -478,7 +478,11 @@ mod tests {
         assert_eq!(two.detail.as_deref(), Some("q000-dlq: 2, q001-dlq: 2"));
         let many = entry(limits::RETENTION_DLQS_LISTED_MAX + 3);
         assert!(many.detail.unwrap().ends_with("q049-dlq: 2, and 3 more dead letter queues"));
-        assert_eq!(many.count, 2 * (limits::RETENTION_DLQS_LISTED_MAX as u64 + 3), "the count is of all of them");
+        assert_eq!(
+            many.count,
+            2 * (limits::RETENTION_DLQS_LISTED_MAX as u64 + 3),
+            "the count is of all of them"
+        );
     }
 
     #[test]

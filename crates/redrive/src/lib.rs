@@ -70,7 +70,7 @@ mod worker;
 pub use async_trait::async_trait;
 pub use batch::{
     Batch, BatchError, BatchHandle, BatchProgress, BatchSummary, Begin, DryRun, DryRunItem, FailureGroup,
-    Job, Problem,
+    Job, Problem, PrunedTree,
 };
 pub use consumer::{
     DeadLetterConsumer, DeadLetterConsumerBuilder, Disposition, IntoDisposition, LetterHandler, alert,

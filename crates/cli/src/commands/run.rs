@@ -8,7 +8,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use redrive::core::limits;
 use redrive::core::time::Span;
-use redrive::{Batch, BatchError, BatchProgress, BatchSummary, Begin, DryRun, Job};
+use redrive::{Batch, BatchError, BatchProgress, BatchSummary, Begin, DryRun, Job, PrunedTree};
 use std::io::{IsTerminal as _, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -20,6 +20,7 @@ Examples:
   redrive run resize.yaml --dry-run
   redrive run resize.yaml --max-parallel 16 --var quality=80
   redrive run resize.yaml --retry-dead
+  redrive run resize.yaml --prune --dry-run        which work trees of failed attempts are not needed any more
 
 The same command goes on where an earlier one stopped; what is done is never run again.";
 
@@ -45,9 +46,15 @@ pub(crate) struct RunArgs {
     /// Items worked on at once, instead of what the job says
     #[arg(long, value_name = "N")]
     max_parallel: Option<usize>,
-    /// Only show the items and the first commands
+    /// Only show the items and the first commands; with --prune, only what it would remove
     #[arg(long)]
     dry_run: bool,
+    /// Run nothing; remove the git work trees and branches of failed attempts that no open item needs
+    #[arg(long, conflicts_with_all = ["resume", "restart", "accept_changes", "retry_dead"])]
+    prune: bool,
+    /// With --prune, also remove those that hold changes of open items
+    #[arg(long, requires = "prune")]
+    force: bool,
     /// A variable for the job: ${var.NAME}
     #[arg(long = "var", value_name = "NAME=VALUE")]
     vars: Vec<String>,
@@ -67,6 +74,9 @@ pub(crate) async fn run(app: &App, args: RunArgs) -> Done {
         let what =
             format!("{} is inside {}, where work trees come and go", app.data.display(), trees.display());
         return Err(CliError::new(ExitCode::Refused, what).hint("name another directory with --data"));
+    }
+    if args.prune {
+        return prune(app, &args, job, directory, trees).await;
     }
     if args.dry_run {
         let plan = Batch::new(redrive::memory(), job).directory(directory).dry_run().await;
@@ -116,6 +126,18 @@ pub(crate) async fn run(app: &App, args: RunArgs) -> Done {
         summary if summary.is_complete() => ExitCode::Ok,
         _ => ExitCode::Partial,
     })
+}
+
+/// Removes work trees that are not needed any more, and says of each kept one why it is kept.
+async fn prune(app: &App, args: &RunArgs, job: Job, directory: &Path, trees: PathBuf) -> Done {
+    let store = app.open(Access::Existing, Hold::Long).await?;
+    let batch = Batch::new(store.store(), job).directory(directory).worktrees(trees).actor(app.user());
+    let pruned = batch.prune(args.dry_run, args.force).await.map_err(|error| explain(&error, &args.job))?;
+    app.out.all(&pruned)?;
+    let removed = pruned.iter().filter(|tree| tree.removed).count();
+    let did = if args.dry_run { "would be removed" } else { "removed" };
+    app.out.note(&format!("{removed} {did}, {} kept", pruned.len() - removed));
+    Ok(ExitCode::Ok)
 }
 
 fn read_job(args: &RunArgs) -> Result<Job, CliError> {
@@ -231,6 +253,17 @@ impl Show for BatchSummary {
             self.elapsed.to_string(),
             self.output.clone().unwrap_or_default().trim_end().to_owned(),
         ]
+    }
+}
+
+impl Show for PrunedTree {
+    const COLUMNS: &'static [Column] =
+        &[Column::whole("removed"), Column::whole("branch"), Column::text("why"), Column::text("worktree")];
+
+    fn cells(&self, _: &Look) -> Vec<String> {
+        let removed = if self.removed { "yes" } else { "no" };
+        let place = self.worktree.as_ref().map(|path| path.display().to_string());
+        vec![removed.to_owned(), self.branch.clone(), self.why.clone(), place.unwrap_or_default()]
     }
 }
 

@@ -169,9 +169,7 @@ fn whoever_waits_for_a_message_is_told_its_end() {
         office.hasty_queue("q");
         let wait = ["enqueue", "q", "--payload", "x", "--wait", "-o", "json"];
         let waiting = office.spawn(&wait, Stdio::null());
-        crate::support::until("the message is there", || {
-            !office.items(&["message", "list", "--queue", "q"]).is_empty()
-        });
+        until("the message is there", || !office.items(&["message", "list", "--queue", "q"]).is_empty());
         let token = text(&office.lease("q")["token"]);
         let how = ["--error-type", "E", "--message", "m", "--dead-letter"];
         let more: &[&str] = if settle == ["fail"] { &how } else { &[] };

@@ -133,7 +133,8 @@ impl Filter {
     /// retention has ended never: it is as good as removed, whether or not maintenance has come to it.
     #[must_use]
     pub fn matches_letter(&self, letter: &DeadLetter, now: Time) -> bool {
-        if letter.file.status == Status::Purged && !self.names_purged() || letter.file.is_past_retention(now) {
+        if letter.file.status == Status::Purged && !self.names_purged() || letter.file.is_past_retention(now)
+        {
             return false;
         }
         self.expr.as_ref().is_none_or(|expr| eval::Subject::letter(letter, now).satisfies(expr))

@@ -1,9 +1,10 @@
 //! A git work tree per item: made on a branch of its own, merged back into the parent branch when every step
-//! succeeded, removed then, and kept when something failed. It drives the `git` command and knows nothing of
-//! jobs.
+//! succeeded, removed then, and kept when something failed, until a later attempt of the item ends. It drives the
+//! `git` command and does not know which items are open.
 
 use super::error::BatchError;
 use super::steps::kinds;
+use crate::executor::output::Keep;
 use crate::executor::process::{Ended, Finished, Process};
 use redrive_core::failure::{ErrorInfo, Report};
 use redrive_core::time::Span;
@@ -14,6 +15,8 @@ use tokio_util::sync::CancellationToken;
 
 /// How long one git command may take.
 const GIT_LIMIT: Span = Span::from_secs(120);
+/// Bytes of a list of branches that are read: some hundred thousand of them.
+const LIST_BYTES: usize = 16 * 1024 * 1024;
 /// Bytes of `git status` kept with a failure.
 const CHANGES_BYTES: usize = 2_000;
 
@@ -21,8 +24,11 @@ const CHANGES_BYTES: usize = 2_000;
 #[derive(Clone, Debug)]
 pub(super) struct Repository {
     root: PathBuf,
-    /// Where work trees are made.
+    /// Where the work trees of this run are made.
     trees: PathBuf,
+    /// Where those of every run of every job are.
+    all_trees: PathBuf,
+    job: String,
     /// What branches are called: `redrive/JOB/RUN`.
     prefix: String,
     /// One at a time changes the parent's branch or the list of work trees.
@@ -33,15 +39,38 @@ pub(super) struct Repository {
 #[derive(Debug)]
 pub(super) struct Tree {
     repository: Repository,
+    /// What the names of all trees of its item begin with.
+    item: String,
     path: PathBuf,
     branch: String,
 }
 
+/// A work tree and branch that a failed attempt left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct KeptTree {
+    /// Where it is; none when only the branch is left.
+    pub(super) path: Option<PathBuf>,
+    pub(super) branch: String,
+    /// The run in short, as in the branch.
+    pub(super) run: String,
+}
+
+impl KeptTree {
+    /// The last part of the branch: which attempt of which item.
+    pub(super) fn name(&self) -> &str {
+        self.branch.rsplit('/').next().unwrap_or_default()
+    }
+}
+
 async fn git(directory: &Path, args: &[&str]) -> Finished {
+    git_keeping(directory, args, Keep::default()).await
+}
+
+async fn git_keeping(directory: &Path, args: &[&str], keep: Keep) -> Finished {
     let argv = std::iter::once("git").chain(args.iter().copied());
     // Asking for a password would wait for ever.
     let process = Process::argv(argv).directory(directory).env("GIT_TERMINAL_PROMPT", "0").limit(GIT_LIMIT);
-    process.run(&CancellationToken::new()).await
+    process.keep_stdout(keep).run(&CancellationToken::new()).await
 }
 
 fn worked(done: &Finished) -> bool {
@@ -85,15 +114,86 @@ impl Repository {
                 "map.worktree needs a commit to begin from; commit something".into(),
             ));
         }
-        let short: String = run.chars().rev().take(8).collect::<Vec<_>>().into_iter().rev().collect();
-        let trees = trees.join(format!("{job}-{short}"));
+        let short = Self::short(run);
         let prefix = format!("redrive/{job}/{short}");
-        Ok(Self { root, trees, prefix, turn: Arc::default() })
+        let (all_trees, trees) = (trees.to_owned(), trees.join(format!("{job}-{short}")));
+        Ok(Self { root, trees, all_trees, job: job.to_owned(), prefix, turn: Arc::default() })
     }
 
-    /// A work tree on a branch of its own, from where the parent branch is now.
-    pub(super) async fn tree(&self, name: &str) -> Result<Tree, Box<Report>> {
-        let path = self.trees.join(name);
+    /// What a run is called in branches and directories.
+    pub(super) fn short(run: &str) -> String {
+        run.chars().rev().take(8).collect::<Vec<_>>().into_iter().rev().collect()
+    }
+
+    /// The branches that failed attempts of a run left, with their work trees; of every run of the job when none is
+    /// named.
+    pub(super) async fn kept(&self, run: &str) -> Result<Vec<KeptTree>, BatchError> {
+        let within = if run.is_empty() { String::new() } else { format!("{run}/") };
+        self.matching(&format!("refs/heads/redrive/{}/{within}", self.job)).await
+    }
+
+    async fn matching(&self, pattern: &str) -> Result<Vec<KeptTree>, BatchError> {
+        let args = ["for-each-ref", "--format=%(refname:short)%09%(worktreepath)", pattern];
+        let listed = git_keeping(&self.root, &args, Keep { head: LIST_BYTES, tail: 0 }).await;
+        if !worked(&listed) {
+            return Err(BatchError::Git(format!("git for-each-ref failed: {}", said(&listed))));
+        }
+        let prefix = format!("redrive/{}/", self.job);
+        let text = String::from_utf8_lossy(&listed.stdout.kept()).into_owned();
+        let lines = text.lines().filter_map(|line| line.split_once('\t'));
+        let kept = lines.filter_map(|(branch, path)| {
+            let (run, name) = branch.strip_prefix(&prefix)?.split_once('/')?;
+            // A step may have checked out something else there: then git does not know whose tree it is.
+            let usual = || self.all_trees.join(format!("{}-{run}", self.job)).join(name);
+            let path = if path.is_empty() { usual() } else { PathBuf::from(path) };
+            let path = Some(path).filter(|path| path.exists());
+            Some(KeptTree { path, branch: branch.to_owned(), run: run.to_owned() })
+        });
+        Ok(kept.collect())
+    }
+
+    /// What a tree holds that is nowhere else: changes that are not committed, or commits that are not merged.
+    pub(super) async fn holds(&self, tree: &KeptTree) -> Option<String> {
+        if let Some(path) = &tree.path {
+            let status = git(path, &["status", "--porcelain"]).await;
+            if !worked(&status) {
+                return Some(format!("what git could not tell ({})", said(&status)));
+            }
+            if status.stdout.total() > 0 {
+                return Some("uncommitted changes".to_owned());
+            }
+        }
+        let ahead = git(&self.root, &["rev-list", "--count", &format!("HEAD..{}", tree.branch)]).await;
+        match ahead.stdout.text().trim() {
+            "0" => None,
+            count => Some(format!("commits that are not merged ({count})")),
+        }
+    }
+
+    /// Removes a work tree and its branch.
+    pub(super) async fn discard(&self, tree: &KeptTree) -> Result<(), String> {
+        let _turn = self.turn.lock().await;
+        match &tree.path {
+            Some(path) => {
+                let place = path.display().to_string();
+                let removed = git(&self.root, &["worktree", "remove", "--force", &place]).await;
+                if !worked(&removed) {
+                    return Err(said(&removed));
+                }
+                // The directory of the run goes with its last tree.
+                let _ = path.parent().map(std::fs::remove_dir);
+            }
+            // Somebody removed the directory; git does not know it yet, and would not let the branch go.
+            None => drop(git(&self.root, &["worktree", "prune"]).await),
+        }
+        let removed = git(&self.root, &["branch", "-D", &tree.branch]).await;
+        if worked(&removed) { Ok(()) } else { Err(said(&removed)) }
+    }
+
+    /// A work tree for one attempt of an item, on a branch of its own, from where the parent branch is now.
+    pub(super) async fn tree(&self, item: &str, attempt: &str) -> Result<Tree, Box<Report>> {
+        let name = format!("{item}-{attempt}");
+        let path = self.trees.join(&name);
         let branch = format!("{}/{name}", self.prefix);
         let failed = |what: String| trouble(kinds::WORKTREE_ERROR, "worktree", what);
         let _turn = self.turn.lock().await;
@@ -108,7 +208,7 @@ impl Repository {
         if !worked(&made) {
             return Err(failed(format!("git worktree add failed: {}", said(&made))));
         }
-        Ok(Tree { repository: self.clone(), path, branch })
+        Ok(Tree { repository: self.clone(), item: item.to_owned(), path, branch })
     }
 }
 
@@ -145,6 +245,18 @@ impl Tree {
             format!("the merge into the parent branch conflicts in {files}")
         };
         Err(trouble(kinds::MERGE_CONFLICT, "merge", what))
+    }
+
+    /// Removes what earlier attempts of the same item left.
+    pub(super) async fn remove_earlier(&self) {
+        let Repository { prefix, .. } = &self.repository;
+        let pattern = format!("refs/heads/{prefix}/{}-*", self.item);
+        let kept = self.repository.matching(&pattern).await.unwrap_or_default();
+        for tree in kept.iter().filter(|tree| tree.branch != self.branch) {
+            if let Err(error) = self.repository.discard(tree).await {
+                tracing::warn!(branch = tree.branch, error, "an earlier work tree could not be removed");
+            }
+        }
     }
 
     /// Removes it and its branch. What cannot be removed is only in the way of people who look.

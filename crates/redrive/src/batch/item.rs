@@ -4,6 +4,7 @@
 use super::git::{Repository, Tree};
 use super::ledger::{ItemResult, Tag};
 use super::mapping::Limits;
+use super::prune::item_name;
 use super::spec::Job;
 use super::steps::{Output, Stage, StepError, kinds, write_log};
 use super::template::Values;
@@ -82,9 +83,11 @@ impl ItemHandler {
         begun: Instant,
         output: &mut Output,
     ) -> Result<(), StepError> {
-        let name = format!("{}-{}.{}", tag.index, context.delivery().message.generation, context.attempt());
+        let message = &context.delivery().message;
+        let item = item_name(tag.index, message.envelope.id);
+        let attempt = format!("{}.{}", message.generation, context.attempt());
         let tree = match &self.repository {
-            Some(repository) => Some(repository.tree(&name).await.map_err(StepError::Failed)?),
+            Some(repository) => Some(repository.tree(&item, &attempt).await.map_err(StepError::Failed)?),
             None => None,
         };
         let done = self.steps_in(context, tag, begun, output, tree.as_ref()).await;
@@ -93,6 +96,10 @@ impl ItemHandler {
             Ok(()) => tree.merge().await.map_err(StepError::Failed),
             Err(error) => Err(error),
         };
+        // Only the last failed attempt is worth looking at, and none once the item is done.
+        if !matches!(merged, Err(StepError::Stopped)) && message.deliveries > 1 {
+            tree.remove_earlier().await;
+        }
         match merged {
             Ok(()) => {
                 tree.remove().await;

@@ -3,7 +3,6 @@
 
 use super::after::{Tally, aftermath};
 use super::error::BatchError;
-use super::git::Repository;
 use super::item::ItemHandler;
 use super::ledger::{Dead, Ledger, Tag, written};
 use super::run::{Batch, BatchProgress, BatchSummary};
@@ -155,12 +154,7 @@ impl Run<'_> {
     pub(super) async fn map(&self, hold: &Hold) -> Result<Worked, BatchError> {
         let batch = self.batch;
         let job = &batch.job;
-        let repository = if job.worktree {
-            let found = Repository::find(&batch.directory, &batch.trees, job.name(), &self.state.run).await?;
-            Some(found)
-        } else {
-            None
-        };
+        let repository = if job.worktree { Some(batch.repository(&self.state.run).await?) } else { None };
         let over = Arc::new(OnceLock::new());
         let handler = ItemHandler {
             over: Arc::clone(&over),

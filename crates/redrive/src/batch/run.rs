@@ -151,7 +151,7 @@ pub struct Batch {
     pub(super) trees: PathBuf,
     begin: Begin,
     retry_dead: bool,
-    actor: String,
+    pub(super) actor: String,
     pub(super) grace: Span,
     pub(super) handle: BatchHandle,
     pub(super) on_progress: Option<OnProgress>,
@@ -297,9 +297,12 @@ impl Batch {
             state.stage = Stage::Mapping;
             kept.save(self.store.as_ref(), Some(state.clone())).await?;
         }
+        // Somebody may have closed items of it since.
+        self.remove_closed_trees(&state.run).await;
         let run = Run { batch: self, state: &state, items: &selected.items, bodies: &bodies };
         let idle = state.stage == Stage::Finished && run.is_idle().await?;
         let worked = if idle { Worked::default() } else { run.map(hold).await? };
+        self.remove_closed_trees(&state.run).await;
         let mut summary = run.sum_up(&worked).await?;
         summary.bad_rows = read.bad_rows;
         summary.bad_row_samples = read.bad_samples;
@@ -371,7 +374,9 @@ impl Batch {
         }
         let ledger = Ledger { store: self.store.as_ref(), job: &self.job, run: &old.run, only: None };
         let ids = ledger.dead(&HashSet::new()).await?.ids;
-        self.act(&ids, &Act::Abandon, "the job was restarted").await
+        self.act(&ids, &Act::Abandon, "the job was restarted").await?;
+        self.remove_trees_of(&old.run).await;
+        Ok(())
     }
 
     async fn empty(&self, queue: QueueName) -> Result<(), BatchError> {

@@ -1,6 +1,8 @@
 //! Batch runs with a git work tree per item: merged when it went well, kept with its artifacts when not.
 
 use super::batch::Shop;
+use redrive::core::dead_letter::{Act, ActRequest, Actor};
+use redrive::{Batch, Begin, PrunedTree};
 use std::process::Command;
 
 fn git(shop: &Shop, args: &[&str]) -> String {
@@ -67,4 +69,115 @@ async fn a_missing_commit_and_a_conflict_are_failures_with_artifacts() {
         assert_eq!(conflict.error.message, "the merge into the parent branch conflicts in shared");
     }
     assert_eq!(git(&shop, &["status", "--porcelain"]), "", "the parent is left clean");
+}
+
+/// A job of one item that leaves a change behind and fails, three times, unless `mended` is there.
+const STUBBORN: &str = "name: g
+input: {command: 'echo 1'}
+map:
+  worktree: true
+  retry: {max_attempts: 3, backoff: {strategy: fixed, initial: 0s, jitter: none}}
+  steps:
+    - run: |
+        test -e ../../../mended && exit 0
+        WHAT
+        exit 1
+";
+
+fn stubborn(shop: &Shop, what: &str) -> Batch {
+    let batch = shop.batch(&STUBBORN.replace("WHAT", what));
+    batch.directory(shop.path("repo")).worktrees(shop.path("trees"))
+}
+
+fn branches(shop: &Shop) -> Vec<String> {
+    let listed = git(shop, &["for-each-ref", "--format=%(refname:short)", "refs/heads/redrive/"]);
+    listed.lines().map(str::to_owned).collect()
+}
+
+/// How many work trees there are beside the repository itself.
+fn trees(shop: &Shop) -> usize {
+    git(shop, &["worktree", "list"]).lines().count() - 1
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_last_failed_attempt_of_an_item_is_kept_and_none_when_it_is_done() {
+    let shop = repository();
+    let batch = stubborn(&shop, "echo change > loose");
+    assert_eq!(batch.run().await.unwrap().dead, 1);
+    let letter = shop.letters().await.remove(0);
+    assert_eq!(letter.message.failures.len(), 3);
+    let kept = branches(&shop);
+    assert_eq!((kept.len(), trees(&shop)), (1, 1), "{kept:?}");
+    assert!(kept[0].ends_with("-1.3"), "{kept:?}");
+    let artifacts = letter.message.failures[2].artifacts.join("\n");
+    assert!(artifacts.contains(&format!("branch: {}", kept[0])), "{artifacts}");
+
+    assert_eq!(batch.clone().retry_dead(true).run().await.unwrap().dead, 1, "it fails again");
+    assert_eq!(trees(&shop), 1);
+    assert!(branches(&shop)[0].ends_with("-2.3"), "{:?}", branches(&shop));
+    shop.write("mended", "");
+    assert!(batch.retry_dead(true).run().await.unwrap().is_complete());
+    assert_eq!((branches(&shop), trees(&shop)), (Vec::new(), 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_work_tree_of_a_closed_item_goes_with_the_next_run_and_with_a_restart() {
+    let shop = repository();
+    let batch = stubborn(&shop, "echo change > loose");
+    batch.run().await.unwrap();
+    let id = shop.letters().await[0].id();
+    let actor = Actor::new("eve", "test");
+    let request = ActRequest { id, act: Act::Abandon, actor, expected_version: None };
+    shop.store.act(vec![request]).await.unwrap().remove(0).unwrap();
+    assert_eq!(trees(&shop), 1);
+    batch.run().await.unwrap();
+    assert_eq!((branches(&shop), trees(&shop)), (Vec::new(), 0));
+
+    batch.clone().begin(Begin::Restart).run().await.unwrap();
+    let first = branches(&shop);
+    batch.begin(Begin::Restart).run().await.unwrap();
+    let second = branches(&shop);
+    assert_eq!((first.len(), second.len(), trees(&shop)), (1, 1, 1));
+    assert_ne!(first, second, "that of the run before is gone");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pruning_says_what_it_removes_and_keeps_the_changes_of_an_open_item() {
+    let shop = repository();
+    let batch = stubborn(&shop, "echo change > loose");
+    batch.run().await.unwrap();
+    let removed = |pruned: &[PrunedTree]| pruned.iter().map(|tree| tree.removed).collect::<Vec<_>>();
+    let pruned = batch.prune(false, false).await.unwrap();
+    assert_eq!((removed(&pruned), trees(&shop)), (vec![false], 1));
+    assert!(pruned[0].why.contains("open") && pruned[0].why.contains("uncommitted changes"), "{pruned:?}");
+    let pruned = batch.prune(true, true).await.unwrap();
+    assert_eq!((removed(&pruned), trees(&shop)), (vec![true], 1), "a dry run removes nothing");
+
+    // What another data directory left in the same repository is not this one's to judge.
+    git(&shop, &["branch", "redrive/g/0a0a0a0a/0-1.1"]);
+    let pruned = batch.prune(false, false).await.unwrap();
+    assert_eq!(removed(&pruned), [false, false]);
+    assert!(pruned.iter().any(|tree| tree.why.contains("does not know")), "{pruned:?}");
+    let pruned = batch.prune(false, true).await.unwrap();
+    assert_eq!(removed(&pruned), [true, true]);
+    assert_eq!((branches(&shop), trees(&shop)), (Vec::new(), 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pruning_takes_what_holds_nothing_and_leaves_commits_that_are_nowhere_else() {
+    let shop = repository();
+    let batch = stubborn(&shop, "true");
+    batch.run().await.unwrap();
+    let pruned = batch.prune(false, false).await.unwrap();
+    assert!(pruned[0].removed && pruned[0].why.contains("no changes"), "{pruned:?}");
+    assert_eq!((branches(&shop), trees(&shop)), (Vec::new(), 0));
+
+    let batch = stubborn(&shop, "echo x > new && git add . && git commit -qm new").begin(Begin::Restart);
+    batch.run().await.unwrap();
+    let pruned = batch.prune(false, false).await.unwrap();
+    assert!(!pruned[0].removed && pruned[0].why.contains("not merged (1)"), "{pruned:?}");
+    // Somebody removed the directory by hand: the branch is still known and still holds the commit.
+    std::fs::remove_dir_all(pruned[0].worktree.as_ref().unwrap()).unwrap();
+    let pruned = batch.prune(false, true).await.unwrap();
+    assert_eq!((pruned[0].removed, &pruned[0].worktree, branches(&shop)), (true, &None, Vec::new()));
 }
