@@ -134,6 +134,12 @@ pub(crate) const fn of_store_error(kind: StoreErrorKind) -> ExitCode {
     }
 }
 
+impl From<std::io::Error> for CliError {
+    fn from(error: std::io::Error) -> Self {
+        Self::io("read the input", &error)
+    }
+}
+
 impl From<Refusal> for CliError {
     fn from(refusal: Refusal) -> Self {
         let (code, hint) = of_refusal(&refusal);

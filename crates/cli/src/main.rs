@@ -7,6 +7,7 @@ mod config;
 mod confirm;
 mod connect;
 mod exit_code;
+mod input;
 mod ndjson;
 mod output;
 mod policy_change;
@@ -31,14 +32,18 @@ fn main() -> std::process::ExitCode {
 
 /// Ctrl-C, or whoever asks the process to end.
 async fn interrupt() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let Ok(mut terminated) = signal(SignalKind::terminate()) else {
-        let _ = tokio::signal::ctrl_c().await;
-        return;
-    };
     tokio::select! {
         _ = tokio::signal::ctrl_c() => {}
-        _ = terminated.recv() => {}
+        () = terminated() => {}
+    }
+}
+
+/// Ends when the process is asked to end by anything but Ctrl-C, which may be meant for another program.
+pub(crate) async fn terminated() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let Ok(mut terminate) = signal(SignalKind::terminate()) else { return hung_up().await };
+    tokio::select! {
+        _ = terminate.recv() => {}
         () = hung_up() => {}
     }
 }

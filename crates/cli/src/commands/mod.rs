@@ -93,7 +93,7 @@ pub(crate) async fn run(app: &App, command: Command) -> Done {
         Command::Doctor(args) => doctor::run(app, args).await,
         Command::Classify(args) => classify::run(app, args).await,
         Command::Top(args) => crate::top::run(app, args).await,
-        Command::Signature(args) => signature::run(app, &args),
+        Command::Signature(args) => signature::run(app, args).await,
         Command::Init => init::run(app),
         Command::Completions(args) => completions::run(app, &args),
     }

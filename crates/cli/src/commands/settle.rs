@@ -5,6 +5,7 @@ use super::enqueue::read_payload;
 use super::{each, only};
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::{CliError, Done, ExitCode};
+use crate::input;
 use crate::output::{Column, Look, Show};
 use clap::Args;
 use redrive::core::failure::{ErrorInfo, Report};
@@ -15,7 +16,6 @@ use redrive::core::policy::Override;
 use redrive::core::progress::Progress;
 use redrive::core::store::{Settle, Settled, Settlement};
 use redrive::core::time::Span;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -166,9 +166,9 @@ impl Show for Settled {
 /// Runs `ack`.
 pub(crate) async fn ack(app: &App, args: AckArgs) -> Done {
     let payload = match args.reply.as_deref() {
-        Some("-") => Some(read_payload(Path::new("-"))?),
+        Some("-") => Some(read_payload(Path::new("-")).await?),
         Some(text) => Some(match text.strip_prefix('@') {
-            Some(file) => read_payload(Path::new(file))?,
+            Some(file) => read_payload(Path::new(file)).await?,
             None => text.as_bytes().to_vec(),
         }),
         None => None,
@@ -231,15 +231,9 @@ async fn settle(app: &App, token: LeaseToken, what: Settle) -> Done {
 
 /// Reads a stack, as far as it will be kept. Whatever is not text becomes a mark: a failure report is worth
 /// more than its last byte.
-fn read_stack(path: &Path) -> Result<String, CliError> {
-    let mut bytes = Vec::new();
-    let limit = limits::STACK_BYTES_MAX as u64 + 1;
-    let read = if path == Path::new("-") {
-        std::io::stdin().take(limit).read_to_end(&mut bytes)
-    } else {
-        std::fs::File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes))
-    };
-    read.map_err(|error| CliError::io(format_args!("read the stack from {}", path.display()), &error))?;
+async fn read_stack(path: &Path) -> Result<String, CliError> {
+    let failed = |error| CliError::io(format_args!("read the stack from {}", path.display()), &error);
+    let bytes = input::bytes(path, limits::STACK_BYTES_MAX as u64 + 1).await.map_err(failed)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 

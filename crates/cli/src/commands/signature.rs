@@ -3,6 +3,7 @@
 
 use crate::connect::App;
 use crate::exit_code::{CliError, Done, ExitCode};
+use crate::input;
 use crate::output::{Column, Look, Show, escape};
 use clap::Args;
 use redrive::core::failure::ErrorInfo;
@@ -126,18 +127,23 @@ struct Seen {
 }
 
 /// Runs it.
-pub(crate) fn run(app: &App, args: &SignatureArgs) -> Done {
-    let rules = rules(app, args)?;
+pub(crate) async fn run(app: &App, args: SignatureArgs) -> Done {
+    let rules = rules(app, &args)?;
     let asked = args.explain.clone().unwrap_or_default();
     if asked.contains(&0) {
         return Err(CliError::usage("--explain: lines are counted from 1"));
     }
-    let seen = read(BufReader::new(io::stdin().lock()), args, &rules, &asked)?;
-    if args.explain.is_some() {
+    let (explain, top) = (args.explain.is_some(), args.top);
+    let lines_asked = asked.clone();
+    let seen = input::on_a_thread(move || {
+        read(BufReader::new(io::stdin().lock()), &args, &rules, &lines_asked)
+    });
+    let seen = seen.await?;
+    if explain {
         return why(app, &seen, &asked);
     }
     let templates = templates(&seen);
-    match args.top {
+    match top {
         Some(top) => summaries(app, &seen, &templates, top),
         None => lines(app, &seen, &templates),
     }

@@ -99,18 +99,24 @@ pub(crate) async fn run(app: &App, args: TopArgs) -> Done {
         () = feed.watch(want, args.every.to_std()) => {}
         () = feed.carry_out(todo) => {}
         () = told_to_stop(&stop) => interrupted = true,
+        () = screen::hung_up() => interrupted = true,
     }
-    // Without anybody to hear from, the desk ends by itself; only then is the terminal given back.
+    // Without anybody to hear from, the desk ends by itself; only then is the terminal given back. A desk that waits for
+    // another program, or reads from a terminal that is gone, may never end, and is left behind.
     drop(feed);
-    let ended = match ended {
-        Some(ended) => ended,
-        None => drawing.await,
-    };
+    if ended.is_none() && !screen::lent() {
+        tokio::select! {
+            done = &mut drawing => ended = Some(done),
+            () = screen::hung_up() => interrupted = true,
+        }
+    }
     drop(screen);
-    let broke = |_| CliError::new(ExitCode::Error, "redrive top broke; the panic above says where");
-    ended.map_err(broke)??;
-    if interrupted {
+    if interrupted || !screen::there() {
         return Err(app.interrupted());
+    }
+    if let Some(ended) = ended {
+        let broke = |_| CliError::new(ExitCode::Error, "redrive top broke; the panic above says where");
+        ended.map_err(broke)??;
     }
     if let Some(farewell) = app.farewell() {
         app.out.note(&farewell);
@@ -118,13 +124,19 @@ pub(crate) async fn run(app: &App, args: TopArgs) -> Done {
     Ok(ExitCode::Ok)
 }
 
-/// Ends when a signal asks for the end, and not while that was meant for a program that has the terminal.
+/// Ends when a signal asks for the end. Ctrl-C while another program has the terminal is meant for that program.
 async fn told_to_stop(stop: &tokio::sync::Notify) {
-    loop {
-        stop.notified().await;
-        if !screen::lent() {
-            return;
+    let interrupted = async {
+        loop {
+            stop.notified().await;
+            if !screen::lent() {
+                return;
+            }
         }
+    };
+    tokio::select! {
+        () = interrupted => {}
+        () = crate::terminated() => {}
     }
 }
 

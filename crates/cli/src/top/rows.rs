@@ -1,6 +1,7 @@
-//! A list that changes while somebody looks at it. The row under the cursor stays where it is on the screen
-//! whatever comes, goes or changes place around it, so that a key never hits another row than the one that was
-//! read. Plain data: it does not know what its rows are.
+//! A list that changes while somebody looks at it. The cursor stays on its row, and the row on its line of the screen,
+//! whatever comes, goes or changes place around it, so that a key never hits another row than the one that was read.
+//! The row moves only to make room: no row is hidden while lines are blank. Plain data: it does not know what its rows
+//! are.
 
 /// Something with an identity that a list can hold on to.
 pub(super) trait Row {
@@ -87,9 +88,22 @@ impl<T: Row> Rows<T> {
     pub(super) fn resize(&mut self, height: usize) {
         self.height = height.max(1);
         self.line = self.line.min(self.height - 1);
+        self.fill();
     }
 
-    /// Other rows take the place of all. The one under the cursor stays on its line.
+    /// Uses blank lines at one end of the screen for rows that are hidden at the other.
+    fn fill(&mut self) {
+        let behind = self.items.len().saturating_sub(self.cursor);
+        let hidden_above = self.cursor.saturating_sub(self.line);
+        let blank_below = self.height.saturating_sub(self.line + behind);
+        self.line += hidden_above.min(blank_below);
+        let blank_above = self.line.saturating_sub(self.cursor);
+        let hidden_below = (self.line + behind).saturating_sub(self.height);
+        self.line -= blank_above.min(hidden_below);
+    }
+
+    /// Other rows take the place of all. The one under the cursor stays on its line, unless lines would stay blank that
+    /// hidden rows have room on.
     pub(super) fn replace(&mut self, mut fresh: Vec<T>) {
         if self.items.is_empty() {
             self.items = fresh;
@@ -117,6 +131,7 @@ impl<T: Row> Rows<T> {
                 self.gone = true;
             }
         }
+        self.fill();
     }
 
     /// Forgets everything: another list begins.
@@ -191,7 +206,7 @@ mod tests {
         assert_eq!(screen(&list), ["10", "11", ">12", "13"], "newer rows come above, out of sight");
         assert_eq!(list.hidden(), (3, 6));
         list.replace(rows([12, 19, 10]));
-        assert_eq!(screen(&list), ["-", "-", ">12", "19"], "an order that changed moves the others");
+        assert_eq!(screen(&list), ["-", ">12", "19", "10"], "an order that changed moves the others");
         list.go(1);
         assert_eq!(screen(&list), ["12", ">19", "10", "-"], "blank lines go when somebody moves");
     }
@@ -217,7 +232,19 @@ mod tests {
         assert!(list.gone());
         list.replace(rows([2, 0, 1]));
         assert!(!list.gone());
-        assert_eq!(screen(&list), [">0", "1", "-"]);
+        assert_eq!(screen(&list), ["2", ">0", "1"]);
+    }
+
+    #[test]
+    fn no_row_is_hidden_while_lines_are_blank() {
+        let mut list = list([5], 30);
+        list.replace(rows([9, 5]));
+        assert_eq!(list.hidden(), (0, 0), "two rows fit thirty lines");
+        assert_eq!(screen(&list)[..3], ["9", ">5", "-"]);
+        list.resize(1);
+        assert_eq!((screen(&list), list.hidden()), (vec![">5".to_owned()], (1, 0)));
+        list.resize(2);
+        assert_eq!(screen(&list), ["9", ">5"]);
     }
 
     #[test]

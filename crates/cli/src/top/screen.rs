@@ -7,9 +7,11 @@ use ratatui::crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
 use ratatui::crossterm::{cursor, execute};
-use std::io::stdout;
+use std::io::{IsTerminal as _, stdin, stdout};
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 /// Whether the terminal is ours at the moment.
 static BORROWED: AtomicBool = AtomicBool::new(false);
@@ -33,9 +35,8 @@ impl Screen {
 
     /// Refuses where there is no terminal to take.
     pub(super) fn required(out: &crate::output::Output) -> Result<(), CliError> {
-        use std::io::IsTerminal as _;
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        if out.terminal && std::io::stdin().is_terminal() && !dumb {
+        if out.terminal && there() && !dumb {
             return Ok(());
         }
         Err(CliError::new(ExitCode::Refused, "redrive top needs a terminal for its keys and its screen")
@@ -60,6 +61,26 @@ pub(super) fn lend<T>(to: impl FnOnce() -> T) -> Result<T, CliError> {
     let taken = take();
     LENT.store(false, Ordering::SeqCst);
     taken.map(|()| ended)
+}
+
+/// Ends when the terminal is gone: its window was closed, or the connection to it was cut. Not everybody is sent a
+/// signal then, and reading from such a terminal neither waits nor brings anything.
+pub(super) async fn hung_up() {
+    let Ok(terminal) = AsyncFd::with_interest(stdin(), Interest::READABLE) else {
+        return std::future::pending().await;
+    };
+    while let Ok(mut guard) = terminal.ready(Interest::READABLE).await {
+        if guard.ready().is_read_closed() {
+            return;
+        }
+        // A key: whoever reads it takes it, and the next one makes the terminal ready again.
+        guard.clear_ready();
+    }
+}
+
+/// Whether the terminal is still there.
+pub(super) fn there() -> bool {
+    stdin().is_terminal()
 }
 
 /// Whether another program has the terminal.

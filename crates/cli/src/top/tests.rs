@@ -425,7 +425,7 @@ fn news_never_move_the_letter_under_the_cursor() {
     press(&mut state, "jjj");
     let line_of = |state: &State| screen(state).lines().position(|line| line.starts_with('>'));
     let before = line_of(&state);
-    let mut rows = letters(1..=9);
+    let mut rows = letters(1..=30);
     rows.insert(0, letter(90, 1_001, Status::Pending));
     rows.insert(0, letter(91, 1_002, Status::Pending));
     let news = letters_news(&state, rows, None);

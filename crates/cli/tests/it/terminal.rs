@@ -11,7 +11,9 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 /// What a person would see, and what the terminal was told.
@@ -121,11 +123,19 @@ pub(crate) struct Terminal {
     /// Kept open to look at the terminal's own settings.
     line: OwnedFd,
     seen: Arc<(Mutex<Seen>, Condvar)>,
+    /// Reads what the terminal is sent, until it is told to let go of it.
+    reader: JoinHandle<()>,
+    closing: Arc<AtomicBool>,
 }
 
 impl Terminal {
     /// Starts the command in a terminal of 80 x 24.
     pub(crate) fn start(office: &Office, args: &[&str]) -> Self {
+        Self::start_with(office, args, &[])
+    }
+
+    /// The same with more variables.
+    pub(crate) fn start_with(office: &Office, args: &[&str], variables: &[(&str, &str)]) -> Self {
         let (width, height) = (80, 24);
         let control = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&control).unwrap();
@@ -136,21 +146,48 @@ impl Terminal {
         let open = || rustix::fs::open(&name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap();
         let line = open();
         let mut command = office.command(args);
-        command.env("TERM", "xterm-256color").env_remove("NO_COLOR");
+        command.env("TERM", "xterm-256color").env_remove("NO_COLOR").envs(variables.iter().copied());
         command.stdin(Stdio::from(open())).stdout(Stdio::from(open())).stderr(Stdio::from(open()));
         let child = command.spawn().unwrap();
         let seen = Arc::new((Mutex::new(Seen::new(width.into(), height.into())), Condvar::new()));
         let (keys, mut output) = (File::from(control.try_clone().unwrap()), File::from(control));
         let eye = Arc::clone(&seen);
-        std::thread::spawn(move || {
+        let closing = Arc::new(AtomicBool::new(false));
+        let closed = Arc::clone(&closing);
+        let reader = std::thread::spawn(move || {
             let mut bytes = [0; 4096];
             // The end of the terminal is an error on Linux; either way nothing more comes.
             while let Ok(n @ 1..) = output.read(&mut bytes) {
+                if closed.load(Ordering::SeqCst) {
+                    return;
+                }
                 eye.0.lock().unwrap().take(&bytes[..n]);
                 eye.1.notify_all();
             }
         });
-        Self { child, keys, line, seen }
+        Self { child, keys, line, seen, reader, closing }
+    }
+
+    /// Takes the terminal away, as when its window is closed, and waits for the command to end; gives the exit code.
+    #[track_caller]
+    pub(crate) fn hang_up(self) -> Option<i32> {
+        let Self { mut child, keys, line, reader, closing, .. } = self;
+        closing.store(true, Ordering::SeqCst);
+        // Wakes the reader.
+        rustix::io::write(&line, b"\n").unwrap();
+        reader.join().unwrap();
+        drop(keys);
+        crate::support::until("the command ends", || child.try_wait().unwrap().is_some());
+        child.wait().unwrap().code()
+    }
+
+    /// Types a line and waits until the command has read it.
+    #[track_caller]
+    pub(crate) fn types(&mut self, text: &str) {
+        self.press(&format!("{text}\n"));
+        // The echo tells that the line has arrived.
+        self.shows(text);
+        crate::support::until("the line is read", || rustix::io::ioctl_fionread(&self.line).unwrap() == 0);
     }
 
     /// Types.

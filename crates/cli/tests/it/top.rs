@@ -80,6 +80,105 @@ fn it_goes_on_when_the_process_that_holds_the_directory_is_gone_and_a_signal_end
 }
 
 #[test]
+fn it_ends_with_its_terminal_and_gives_up_the_directory() {
+    let office = three_letters();
+    for keys in ["", "\r", "?"] {
+        let mut top = Terminal::start(&office, &["top", "--every", "100ms"]);
+        top.shows("Timeout: gateway timeout");
+        top.press(keys);
+        assert_eq!(top.hang_up(), Some(130), "{keys:?}");
+        assert!(!has_entry(&office.data(), "socket"), "nobody holds the directory");
+    }
+    office.run(&["doctor"]).ok();
+}
+
+#[test]
+fn every_signal_that_asks_for_the_end_ends_it_and_restores_the_terminal() {
+    let office = three_letters();
+    for signal in [Signal::HUP, Signal::TERM, Signal::INT] {
+        let top = Terminal::start(&office, &["top"]);
+        top.shows("Timeout: gateway timeout");
+        top.signal(signal);
+        assert_eq!(top.ended().0, Some(130), "{signal:?}");
+    }
+}
+
+/// The editor waits for a line that never comes, as a person would.
+#[test]
+fn it_can_be_ended_while_an_editor_has_the_terminal() {
+    let office = three_letters();
+    let mut top = Terminal::start_with(&office, &["top", "--act"], &[("EDITOR", "sh -c 'echo editing; read line' --")]);
+    top.shows("Timeout: gateway timeout");
+    top.press("\r");
+    top.shows("pending");
+    top.press("\r");
+    top.shows("TIMELINE");
+    top.press("e");
+    top.shows("editing");
+    top.signal(Signal::TERM);
+    assert_eq!(top.exited(), Some(130));
+    office.run(&["doctor"]).ok();
+}
+
+#[test]
+fn groups_that_fit_the_screen_are_all_on_it() {
+    let office = three_letters();
+    let top = Terminal::start(&office, &["top", "--every", "100ms"]);
+    top.shows("Timeout: gateway timeout");
+    for n in 0..4 {
+        office.dead_letter("mail", &n.to_string(), "mailbox is full");
+    }
+    let screen = top.shows("2 groups, 7 open letters");
+    assert!(!screen.contains("above"), "{screen}");
+    let screen = top.shows("mailbox is full");
+    assert!(screen.contains("gateway timeout"), "{screen}");
+    top.signal(Signal::TERM);
+    assert_eq!(top.ended().0, Some(130));
+}
+
+/// Every command that can read from a terminal, while it reads.
+#[test]
+fn whatever_reads_a_terminal_ends_when_it_is_told_to_or_when_the_terminal_is_gone() {
+    let office = three_letters();
+    let id = office.dead_letter("q", "{}", "x");
+    office.enqueue("work", "{}");
+    let token = crate::support::text(&office.lease("work")["token"]);
+    for args in [
+        vec!["signature"],
+        vec!["classify", "-"],
+        vec!["enqueue", "work", "--ndjson", "--keep-going"],
+        vec!["enqueue", "work", "--payload-file", "-"],
+        vec!["dlq", "edit", &id, "--payload", "-", "--unchecked"],
+        vec!["dlq", "patch", &id, "--patch", "-"],
+        vec!["dlq", "import", "-", "--keep-going"],
+        vec!["ack", &token, "--reply", "-"],
+        vec!["fail", &token, "--error-type", "T", "--message", "m", "--stack", "-"],
+    ] {
+        let mut reading = Terminal::start(&office, &args);
+        reading.types("{nonsense");
+        reading.signal(Signal::TERM);
+        assert_eq!(reading.exited(), Some(130), "{args:?}");
+        let mut reading = Terminal::start(&office, &args);
+        reading.types("{nonsense");
+        assert!(reading.hang_up().is_some_and(|code| code != 0), "{args:?}");
+    }
+    for end in ["hang up", "signal"] {
+        let asking = Terminal::start(&office, &["dlq", "retry", "--all"]);
+        asking.shows("[y/N]");
+        let code = match end {
+            "signal" => {
+                asking.signal(Signal::TERM);
+                asking.exited()
+            }
+            _ => asking.hang_up(),
+        };
+        assert!(matches!(code, Some(5 | 130)), "{end}: {code:?}");
+    }
+    assert_eq!(retrying(&office), 0);
+    office.run(&["doctor"]).ok();
+}
+
+#[test]
 fn nothing_that_was_handed_in_reaches_the_terminal_as_it_is() {
     let office = Office::new();
     office.dead_letter("q", "\u{1b}]0;pwned\u{7}", "\u{1b}]0;pwned\u{7}\u{1b}[31mred\u{9b}5m");

@@ -1,6 +1,7 @@
 //! `dlq edit`: other content for one letter, from an editor, a file or flags. The store is not held while a person
 //! types; whoever was faster wins, and the other is shown what the letter says now. What was there is kept.
 
+use super::super::enqueue::read_payload;
 use super::super::only;
 use super::diff::{changes, is_json};
 use crate::confirm::confirm;
@@ -12,11 +13,10 @@ use redrive::core::dead_letter::{Act, ActRequest, DeadLetter};
 use redrive::core::disclosure::{Disclosed, Disclosure};
 use redrive::core::error::{Error, Refusal};
 use redrive::core::ids::MessageId;
-use redrive::core::limits;
 use redrive::core::masking::Rules;
 use redrive::core::revision::{Content, Edit};
 use redrive::core::store::LetterState;
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
@@ -116,7 +116,7 @@ pub(crate) async fn run(app: &App, args: EditArgs) -> Done {
         None => {
             // Nobody waits for this directory while somebody types.
             drop(store);
-            written(&args, &before)?
+            written(&args, &before).await?
         }
     };
     let kept = |error: CliError| match &draft {
@@ -233,7 +233,7 @@ fn check_json(before: &Content, after: &Content) -> Result<(), CliError> {
 }
 
 /// The content that the flags or a person ask for, and the file with a person's text.
-fn written(args: &EditArgs, before: &Content) -> Result<(Content, Option<Draft>), CliError> {
+async fn written(args: &EditArgs, before: &Content) -> Result<(Content, Option<Draft>), CliError> {
     let mut after = before.clone();
     let mut draft = None;
     if args.asks_a_person() {
@@ -241,7 +241,7 @@ fn written(args: &EditArgs, before: &Content) -> Result<(Content, Option<Draft>)
         after.payload.bytes = file.edited(&before.payload.bytes)?;
         draft = Some(file);
     } else if let Some(path) = &args.payload {
-        after.payload.bytes = read(path)?;
+        after.payload.bytes = read_payload(path).await?;
     }
     if let Some(content_type) = &args.content_type {
         after.payload.content_type.clone_from(content_type);
@@ -251,24 +251,6 @@ fn written(args: &EditArgs, before: &Content) -> Result<(Content, Option<Draft>)
     }
     after.headers.extend(args.header.iter().cloned());
     Ok((after, draft))
-}
-
-/// A payload from a file, never more than a message could carry.
-fn read(path: &Path) -> Result<Vec<u8>, CliError> {
-    let unreadable = |error: &std::io::Error| CliError::io(format_args!("read {}", path.display()), error);
-    let mut bytes = Vec::new();
-    let most = limits::PAYLOAD_BYTES_MAX as u64 + 1;
-    if path == Path::new("-") {
-        std::io::stdin().lock().take(most).read_to_end(&mut bytes).map_err(|error| unreadable(&error))?;
-    } else {
-        let file = std::fs::File::open(path).map_err(|error| unreadable(&error))?;
-        file.take(most).read_to_end(&mut bytes).map_err(|error| unreadable(&error))?;
-    }
-    if bytes.len() > limits::PAYLOAD_BYTES_MAX {
-        let what = format!("the payload is larger than {} bytes", limits::PAYLOAD_BYTES_MAX);
-        return Err(CliError::usage(what));
-    }
-    Ok(bytes)
 }
 
 /// A payload in a file of its own, readable by nobody else, while a person edits it. It goes when it is not needed

@@ -5,6 +5,7 @@
 use super::act::{self, Selection, possible};
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::{CliError, Done, ExitCode};
+use crate::input;
 use crate::output::{Column, Look, Show, complain};
 use crate::progress::Progress;
 use clap::Args;
@@ -15,7 +16,7 @@ use redrive::core::patch::Patch;
 use redrive::core::query::{PageRequest, Query};
 use redrive::core::time::Time;
 use serde::Serialize;
-use std::io::Read as _;
+use std::path::Path;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -66,7 +67,7 @@ struct Trial {
 pub(crate) async fn run(app: &App, args: PatchArgs) -> Done {
     let which = args.which;
     let patch = match (&args.patch, which.goes_on()) {
-        (Some(text), _) => read(text)?,
+        (Some(text), _) => read(text).await?,
         // Only the operation's own patch counts then; `run` finds that it is to patch.
         (None, true) => parse(r#"[{"op":"test","path":"","value":null}]"#)?,
         (None, false) => return Err(CliError::usage("--patch is missing")),
@@ -136,19 +137,12 @@ impl Trial {
 }
 
 /// A patch from the command line, a file or stdin.
-fn read(text: &str) -> Result<Patch, CliError> {
+async fn read(text: &str) -> Result<Patch, CliError> {
     if text.trim_start().starts_with('[') {
         return parse(text);
     }
-    let unreadable = |error: &std::io::Error| CliError::io(format_args!("read the patch {text}"), error);
-    let mut bytes = Vec::new();
-    let most = limits::PATCH_BYTES_MAX as u64 + 1;
-    if text == "-" {
-        std::io::stdin().lock().take(most).read_to_end(&mut bytes).map_err(|error| unreadable(&error))?;
-    } else {
-        let file = std::fs::File::open(text).map_err(|error| unreadable(&error))?;
-        file.take(most).read_to_end(&mut bytes).map_err(|error| unreadable(&error))?;
-    }
+    let failed = |error| CliError::io(format_args!("read the patch {text}"), &error);
+    let bytes = input::bytes(Path::new(text), limits::PATCH_BYTES_MAX as u64 + 1).await.map_err(failed)?;
     let content = String::from_utf8(bytes).map_err(|_| CliError::usage("--patch: not UTF-8"))?;
     parse(&content)
 }

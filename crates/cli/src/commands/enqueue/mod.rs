@@ -6,6 +6,7 @@ mod line;
 use super::only;
 use crate::connect::{Access, App, Hold, Link};
 use crate::exit_code::{CliError, Done, ExitCode};
+use crate::input;
 use crate::ndjson;
 use crate::output::{Column, Look, Show};
 use clap::Args;
@@ -16,7 +17,7 @@ use redrive::core::message::{NewMessage, Payload, Priority};
 use redrive::core::store::Enqueued;
 use redrive::core::time::{Span, Time};
 use std::collections::BTreeSet;
-use std::io::{IsTerminal as _, Read as _};
+use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -176,10 +177,10 @@ impl EnqueueArgs {
         message
     }
 
-    fn payload(&self) -> Result<Payload, CliError> {
+    async fn payload(&self) -> Result<Payload, CliError> {
         let bytes = match (&self.payload, &self.payload_file) {
             (Some(text), _) => text.clone().into_bytes(),
-            (None, Some(path)) => read_payload(path)?,
+            (None, Some(path)) => read_payload(path).await?,
             (None, None) => Vec::new(),
         };
         Ok(Payload { bytes, content_type: self.content_type.clone() })
@@ -187,17 +188,9 @@ impl EnqueueArgs {
 }
 
 /// The bytes of a file or of stdin; one more than allowed is enough to know that it is too long.
-pub(super) fn read_payload(path: &Path) -> Result<Vec<u8>, CliError> {
-    let source = || -> std::io::Result<Box<dyn std::io::Read>> {
-        if path == Path::new("-") {
-            return Ok(Box::new(std::io::stdin()));
-        }
-        Ok(Box::new(std::fs::File::open(path)?))
-    };
-    let mut bytes = Vec::new();
-    let limit = limits::PAYLOAD_BYTES_MAX as u64 + 1;
-    let read = source().and_then(|source| source.take(limit).read_to_end(&mut bytes));
-    read.map_err(|error| CliError::io(format_args!("read the payload from {}", path.display()), &error))?;
+pub(crate) async fn read_payload(path: &Path) -> Result<Vec<u8>, CliError> {
+    let failed = |error| CliError::io(format_args!("read the payload from {}", path.display()), &error);
+    let bytes = input::bytes(path, limits::PAYLOAD_BYTES_MAX as u64 + 1).await.map_err(failed)?;
     if bytes.len() > limits::PAYLOAD_BYTES_MAX {
         let what = format!("payload: {} is longer than {} bytes", path.display(), limits::PAYLOAD_BYTES_MAX);
         return Err(CliError::usage(what).hint("store it elsewhere and enqueue a reference to it"));
@@ -206,7 +199,7 @@ pub(super) fn read_payload(path: &Path) -> Result<Vec<u8>, CliError> {
 }
 
 async fn one(app: &App, args: &EnqueueArgs, queue: QueueName) -> Done {
-    let mut message = args.message(app, queue.clone(), args.payload()?);
+    let mut message = args.message(app, queue.clone(), args.payload().await?);
     message.check()?;
     if args.wait && message.key.is_none() {
         // A keyed message's end is remembered, so that we can ask for it.
