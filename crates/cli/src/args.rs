@@ -9,19 +9,15 @@ use crate::output::choice::{self, Template};
 use crate::output::{ColorWhen, Format, TimeStyle, complain, escape};
 use crate::progress::ProgressWhen;
 use clap::builder::TypedValueParser as _;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, FromArgMatches as _, Parser, Subcommand};
 use redrive::core::query::Cursor;
 use redrive::core::time::{Span, Time};
 use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
 
-/// The exit codes, for the end of the help.
-const EXIT_CODES: &str = "Exit codes: 0 ok, 1 error, 2 usage, 3 nothing matched (--fail-empty), 4 partial, \
-5 refused, 6 conflict, 7 not found, 8 auth, 9 unreachable, 10 check failed, 130 interrupted.";
-
 /// The dead letter office for background work.
 #[derive(Debug, Parser)]
-#[command(name = "redrive", version, after_help = EXIT_CODES, arg_required_else_help = true)]
+#[command(name = "redrive", version, arg_required_else_help = true)]
 pub(crate) struct Cli {
     /// Flags every command takes.
     #[command(flatten)]
@@ -35,7 +31,7 @@ pub(crate) struct Cli {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
-    /// The data directory [default: ./redrive-data]
+    /// The data directory [default: ./redrive-data if it is there, else the user's own]
     #[arg(long, global = true, env = "REDRIVE_DATA", hide_env_values = true, value_name = "DIR", value_parser = any_path())]
     pub data: Option<PathBuf>,
     /// The configuration file [default: ./redrive.toml if it is there]
@@ -293,7 +289,8 @@ pub(crate) struct RevealArgs {
 /// Reads the command line. Help is printed to stdout; anything wrong with it to stderr, made harmless, since
 /// it may quote what a script was given.
 pub(crate) fn parse() -> Result<Cli, std::process::ExitCode> {
-    Cli::try_parse().map_err(|error| {
+    let read = crate::help::command().try_get_matches().and_then(|found| Cli::from_arg_matches(&found));
+    read.map_err(|error| {
         if error.use_stderr() {
             complain(error.render().to_string().trim_end());
         } else {

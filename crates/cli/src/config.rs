@@ -30,10 +30,29 @@ pub(crate) struct Config {
     pub output: Option<Format>,
     /// How times are shown.
     pub time: Option<TimeStyle>,
-    /// The policies it proposes.
-    pub queues: BTreeMap<QueueName, QueuePolicy>,
+    /// What it says about queues.
+    pub queues: BTreeMap<QueueName, Proposal>,
     /// The user's own rules for grouping, patterns for classifying errors, and what is masked.
     pub known: Knowledge,
+}
+
+/// What a configuration file says about one queue.
+#[derive(Debug)]
+pub(crate) struct Proposal {
+    /// The settings it names.
+    change: PolicyChange,
+    /// The policy of a queue that has no other: the default with these settings.
+    pub fresh: QueuePolicy,
+}
+
+impl Proposal {
+    /// The policy with the settings that the file names; all others stay as the store has them.
+    ///
+    /// # Errors
+    /// Text for settings that contradict the others.
+    pub(crate) fn on(&self, stored: Option<&QueuePolicy>) -> Result<QueuePolicy, String> {
+        stored.map_or_else(|| Ok(self.fresh.clone()), |policy| self.change.apply(policy.clone()))
+    }
 }
 
 /// The file as it is written.
@@ -93,13 +112,13 @@ pub(crate) fn parse(text: &str) -> Result<Config, String> {
         format!("{at}{}", explained(error.message()))
     })?;
     let mut queues = BTreeMap::new();
-    for (name, change) in &written.queues {
+    for (name, change) in written.queues {
         let of_queue = |what: String| format!("queue {name:?}: {what}");
         let queue: QueueName =
             name.parse().map_err(|e: redrive::core::ids::IdError| of_queue(e.to_string()))?;
-        let policy = change.apply(QueuePolicy::default()).map_err(of_queue)?;
-        policy.check(&queue).map_err(|refusal| of_queue(refusal.to_string()))?;
-        queues.insert(queue, policy);
+        let fresh = change.apply(QueuePolicy::default()).map_err(of_queue)?;
+        fresh.check(&queue).map_err(|refusal| of_queue(refusal.to_string()))?;
+        queues.insert(queue, Proposal { change, fresh });
     }
     let known = Knowledge {
         rules: SignatureRules::compile(&written.signature.rule).map_err(|error| error.to_string())?,
@@ -160,11 +179,34 @@ mod tests {
             delays = ["1s", "10s"]
         "#;
         let config = parse(text).unwrap();
-        let policy = &config.queues[&"payments".parse().unwrap()];
+        let policy = &config.queues[&"payments".parse().unwrap()].fresh;
         assert_eq!((policy.max_attempts, policy.lease), (3, Span::from_secs(45)));
         assert_eq!(policy.backoff.base(2), Span::from_secs(10));
         assert_eq!(policy.exclude.len(), 2);
         assert_eq!(config.output, Some(Format::Json));
+    }
+
+    #[test]
+    fn only_the_settings_that_are_named_change() {
+        let queue: QueueName = "q".parse().unwrap();
+        let proposed = |text: &str, stored: &QueuePolicy| {
+            parse(&format!("[queues.q]\n{text}")).unwrap().queues[&queue].on(Some(stored)).unwrap()
+        };
+        let everything = "max_attempts = 7\nttl = \"1h\"\nmax_messages = 9\ndlq = \"d\"\n\
+                          routes = { network = \"net\", timeout = \"slow\" }\nhandling = { timeout = \"fast_retry\" }\n\
+                          breaker = { key = \"kind\", failures = 3 }\nbackoff = { initial = \"2s\" }";
+        let stored = proposed(everything, &QueuePolicy::default());
+        assert_eq!((stored.max_attempts, stored.max_messages, stored.routes.len()), (7, Some(9), 2));
+        let changed = proposed("lease = \"45s\"", &stored);
+        assert_eq!(changed, QueuePolicy { lease: Span::from_secs(45), ..stored.clone() });
+        let changed = proposed("backoff = { cap = \"9s\" }\nbreaker = { probes = 5 }", &stored);
+        assert_eq!((changed.backoff.initial, changed.backoff.cap), (Span::from_secs(2), Span::from_secs(9)));
+        assert_eq!(changed.breaker.map(|breaker| (breaker.failures, breaker.probes)), Some((3, 5)));
+        let none = "ttl = \"none\"\nmax_messages = \"none\"\ndlq = \"none\"\nroutes = { network = \"none\" }\n\
+                    handling = { timeout = \"none\" }\nbreaker = { key = \"none\" }";
+        let taken = proposed(none, &stored);
+        assert_eq!((taken.ttl, taken.max_messages, taken.dlq, taken.breaker), (None, None, None, None));
+        assert_eq!((taken.routes.len(), taken.handling.len(), taken.max_attempts), (1, 0, 7));
     }
 
     #[test]

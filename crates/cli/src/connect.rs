@@ -17,14 +17,46 @@ use redrive::maintenance::tidy;
 use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Duration;
 
 /// How long a command sees to maintenance before its own work; a commit that has begun is finished.
 const TIDY_WITHIN: Duration = Duration::from_millis(100);
 
-/// Where the data is when nobody says.
-const DEFAULT_DATA: &str = "redrive-data";
+/// The data directory of a directory that has one.
+const LOCAL_DATA: &str = "redrive-data";
+
+/// Which data directory a command makes when nobody names one and neither is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NewData {
+    /// `./redrive-data`, or the user's own if that is there.
+    Here,
+    /// The user's own, since the command is run in other people's directories.
+    Users,
+    /// `./redrive-data`, whatever else is there.
+    OnlyHere,
+}
+
+/// The data directory when nobody names one, the same for every command: `./redrive-data` if it is there, else the
+/// user's own if that is there, else the one to make.
+fn data_directory(new: NewData) -> PathBuf {
+    let local = PathBuf::from(LOCAL_DATA);
+    match user_data_directory() {
+        Some(users) if !local.exists() => match new {
+            NewData::Users => users,
+            NewData::Here if users.is_dir() => users,
+            NewData::Here | NewData::OnlyHere => local,
+        },
+        Some(_) | None => local,
+    }
+}
+
+/// The directory for the data of this user, as the XDG base directory specification has it.
+fn user_data_directory() -> Option<PathBuf> {
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let home = || absolute("HOME").map(|home| home.join(".local/share"));
+    absolute("XDG_DATA_HOME").or_else(home).map(|place| place.join("redrive"))
+}
 
 /// Whether a command may make the data directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +120,7 @@ impl Link<'_> {
 pub(crate) struct App {
     /// The data directory.
     pub data: PathBuf,
+    data_is_named: bool,
     /// The configuration file that was named, if one was.
     pub config_path: Option<PathBuf>,
     /// What it says.
@@ -102,7 +135,7 @@ pub(crate) struct App {
 
 impl App {
     /// Puts flags, environment and configuration together, in this order of precedence.
-    pub(crate) fn new(global: Global, config: Config) -> Self {
+    pub(crate) fn new(global: Global, config: Config, new: NewData) -> Self {
         let format = global.output.or(global.template.as_ref().map(|_| Format::Template)).or(config.output);
         let color = if global.no_color { ColorWhen::Never } else { global.color.unwrap_or(ColorWhen::Auto) };
         let choice = Choice::made(global.columns.map(|named| named.0), global.template);
@@ -111,8 +144,11 @@ impl App {
         let out = Output::new(format, global.time.or(config.time), color, loudness, choice);
         crate::output::mask_with(config.known.masking.clone());
         let actor = global.actor.or_else(|| config.actor.clone());
+        let named = global.data.or_else(|| config.data.clone());
+        let data_is_named = named.is_some();
         Self {
-            data: global.data.or_else(|| config.data.clone()).unwrap_or_else(|| DEFAULT_DATA.into()),
+            data: named.unwrap_or_else(|| data_directory(new)),
+            data_is_named,
             actor: actor.filter(|name| !name.is_empty()).unwrap_or_else(redrive::here::user),
             config_path: global.config,
             out,
@@ -123,23 +159,10 @@ impl App {
         }
     }
 
-    /// The same with the user's own data directory, where nobody named one and there is none here. For commands
-    /// that are run in other people's directories.
-    pub(crate) fn or_user_data(mut self) -> Self {
-        if self.data == Path::new(DEFAULT_DATA) && !self.data.exists() {
-            let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
-            let home = || absolute("HOME").map(|home| home.join(".local/share"));
-            if let Some(place) = absolute("XDG_DATA_HOME").or_else(home) {
-                self.data = place.join("redrive");
-            }
-        }
-        self
-    }
-
     /// The same from the flags alone, reading the configuration they name.
-    pub(crate) fn load(global: Global) -> Result<Self, CliError> {
+    pub(crate) fn load(global: Global, new: NewData) -> Result<Self, CliError> {
         let config = config::load(global.config.as_deref())?;
-        Ok(Self::new(global, config))
+        Ok(Self::new(global, config, new))
     }
 
     /// Who acts, as the audit trail will say.
@@ -203,6 +226,7 @@ impl App {
         if access == Access::Existing {
             self.require_data()?;
         }
+        self.say_where();
         Ok(Link { app: self, hold, store: self.reach(access, hold).await? })
     }
 
@@ -220,6 +244,17 @@ impl App {
         let what = "this version cannot talk to a server: servers come with `redrive serve`, which it does not have yet";
         let hint = "leave out --server and REDRIVE_URL, and name a data directory with --data";
         Err(CliError::new(ExitCode::Unreachable, what).hint(hint))
+    }
+
+    /// Says once which directory is used when that is neither the one here nor one that somebody named.
+    fn say_where(&self) {
+        static SAID: Once = Once::new();
+        if !self.data_is_named && self.data != Path::new(LOCAL_DATA) {
+            let place = self.data.display();
+            SAID.call_once(|| {
+                self.out.note(&format!("using {place}, since there is no ./{LOCAL_DATA} here"))
+            });
+        }
     }
 
     fn require_data(&self) -> Result<(), CliError> {
@@ -243,7 +278,9 @@ impl App {
         queues: &BTreeSet<QueueName>,
     ) -> Result<(), CliError> {
         for queue in queues {
-            let Some(policy) = self.config.queues.get(queue) else { continue };
+            let Some(policy) = self.config.queues.get(queue).map(|proposal| &proposal.fresh) else {
+                continue;
+            };
             if store.ask(async |s| policy_in(s, queue).await).await?.is_none() {
                 let actor = self.actor(Some("from redrive.toml".into()));
                 store.ask(async |s| s.configure(queue.clone(), policy.clone(), actor.clone()).await).await?;

@@ -16,12 +16,13 @@ use redrive::core::poison::Release;
 use redrive::core::policy::{ErrorMatch, OnDead, OnExpire, QueuePolicy};
 use redrive::core::target::Target;
 use redrive::core::time::Span;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IntoDeserializer as _, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
+use std::marker::PhantomData;
 use std::str::FromStr;
 
-/// A setting that can also be taken away: `none` on the command line.
+/// A setting that can also be taken away: `none` on the command line and in `redrive.toml`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Maybe<T>(Option<T>);
 
@@ -42,7 +43,33 @@ impl<T: FromStr> FromStr for Maybe<T> {
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Maybe<T> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        T::deserialize(d).map(|value| Self(Some(value)))
+        d.deserialize_any(ValueOrNone(PhantomData))
+    }
+}
+
+/// Reads a value, or the word `none`.
+struct ValueOrNone<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for ValueOrNone<T> {
+    type Value = Maybe<T>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a value, or \"none\"")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Maybe<T>, E> {
+        if text == "none" {
+            return Ok(Maybe(None));
+        }
+        T::deserialize(text.into_deserializer()).map(|value| Maybe(Some(value)))
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<Maybe<T>, E> {
+        T::deserialize(number.into_deserializer()).map(|value| Maybe(Some(value)))
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Maybe<T>, E> {
+        T::deserialize(number.into_deserializer()).map(|value| Maybe(Some(value)))
     }
 }
 
@@ -67,7 +94,7 @@ fn handling(text: &str) -> Result<(Route, Maybe<Handling>), String> {
     Ok((route.parse()?, handling.parse()?))
 }
 
-/// The settings to change; what is not said stays.
+/// The settings to change; a setting that is not named stays as it is. A list and a target are one setting each.
 #[derive(Args, Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct PolicyChange {
@@ -129,10 +156,8 @@ pub(crate) struct PolicyChange {
     exclude: Option<Vec<Maybe<ErrorMatch>>>,
     /// Give a route its own drawer; repeatable, ROUTE=none takes it back
     #[arg(long = "route", value_name = "ROUTE=DRAWER", value_parser = route)]
-    #[serde(skip)]
+    #[serde(rename = "routes", deserialize_with = "by_route")]
     route: Vec<(Route, Maybe<QueueName>)>,
-    #[arg(skip)]
-    routes: Option<BTreeMap<Route, QueueName>>,
     #[command(flatten)]
     backoff: BackoffChange,
     /// Whether failures are retried by the queue's backoff or by their category
@@ -140,10 +165,8 @@ pub(crate) struct PolicyChange {
     strategy: Option<RetryBy>,
     /// What is done about failures of a route; repeatable, ROUTE=none is the usual
     #[arg(long = "handling", value_name = "ROUTE=HANDLING", value_parser = handling)]
-    #[serde(skip)]
+    #[serde(rename = "handling", deserialize_with = "by_route")]
     handle: Vec<(Route, Maybe<Handling>)>,
-    #[arg(skip)]
-    handling: Option<BTreeMap<Route, Handling>>,
     #[command(flatten)]
     breaker: BreakerChange,
     #[command(flatten)]
@@ -318,6 +341,15 @@ pub(crate) struct BackoffChange {
     jitter: Option<Jitter>,
 }
 
+/// A table with a key for each route that is named.
+fn by_route<'de, D, T>(d: D) -> Result<Vec<(Route, Maybe<T>)>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    BTreeMap::deserialize(d).map(|table: BTreeMap<Route, Maybe<T>>| table.into_iter().collect())
+}
+
 /// Sets a value if one was given.
 pub(crate) fn set<T: Clone>(target: &mut T, given: Option<&T>) {
     if let Some(value) = given {
@@ -367,7 +399,6 @@ impl PolicyChange {
         set(&mut policy.search_payload, self.search_payload.as_ref());
         set_rules(&mut policy.include, self.include.as_ref());
         set_rules(&mut policy.exclude, self.exclude.as_ref());
-        set(&mut policy.routes, self.routes.as_ref());
         for (route, Maybe(drawer)) in &self.route {
             match drawer {
                 Some(drawer) => policy.routes.insert(*route, drawer.clone()),
@@ -389,7 +420,6 @@ impl PolicyChange {
             }
             policy.strategy = strategy;
         }
-        set(&mut policy.handling, self.handling.as_ref());
         for (route, Maybe(handling)) in &self.handle {
             match handling {
                 Some(handling) => policy.handling.insert(*route, *handling),

@@ -289,7 +289,7 @@ impl Census {
         let id = operation.id;
         if operation.outcomes != counted || operation.members != counted.sum() {
             let what = format!(
-                "operation {id}: {} members and {:?}, recounted {counted:?}",
+                "operation {id}: {} members and {}, recounted {counted}",
                 operation.members, operation.outcomes
             );
             self.verification.find("I36", what, true);

@@ -184,7 +184,7 @@ struct Desk {
     actor: Actor,
     concurrency: usize,
     lease: Span,
-    timeout: Duration,
+    timeout: Span,
     leave_for: Span,
     grace: Duration,
     idle: Duration,
@@ -323,7 +323,7 @@ impl DeadLetterConsumerBuilder {
             actor: Actor::new(self.name, "library"),
             concurrency: self.concurrency,
             lease: self.lease,
-            timeout: self.timeout.to_std(),
+            timeout: self.timeout,
             leave_for: self.leave_for,
             grace: self.grace.to_std(),
             idle: self.idle.to_std().max(SHORTEST),
@@ -443,7 +443,7 @@ impl Desk {
         task: &mut JoinHandle<Result<Disposition, HandlerError>>,
         hurry: &CancellationToken,
     ) -> Option<LetterSettle> {
-        let late = tokio::time::sleep(self.timeout);
+        let late = tokio::time::sleep(self.timeout.to_std());
         tokio::pin!(late);
         let mut beats = tokio::time::interval(self.lease.to_std() / 3);
         beats.tick().await;
@@ -457,7 +457,7 @@ impl Desk {
                 }),
                 () = &mut late => {
                     task.abort();
-                    return Some(failed(&format!("the handler took longer than {:?}", self.timeout)));
+                    return Some(failed(&format!("the handler took longer than {}", self.timeout)));
                 }
                 () = hurry.cancelled() => {
                     task.abort();

@@ -1,14 +1,13 @@
 //! `message`: live messages, from enqueue to the last attempt. What died is under `dlq`.
 
-use super::{each, error_text, filter, listed, narrowed, payload_text, within};
+use super::{each, evidence, filter, listed, narrowed, payload_text, within};
 use crate::args::{ListArgs, RevealArgs};
 use crate::confirm::confirm;
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::{CliError, Done, ExitCode};
-use crate::output::{Column, Look, Revealed, Sheet, Show, escape};
+use crate::output::{Column, Look, Revealed, Sheet, Show};
 use clap::Subcommand;
 use redrive::core::disclosure::{Disclosed, Disclosure};
-use redrive::core::failure::Failure;
 use redrive::core::ids::{MessageId, QueueName};
 use redrive::core::masking::Rules;
 use redrive::core::message::Message;
@@ -138,30 +137,8 @@ impl Show for Message {
             .field("content_type", &e.payload.content_type)
             .block("headers", headers.join("\n"))
             .block("payload", payload_text(&e.payload))
-            .block("failures", failures(&self.failures, self.failed, look))
+            .block("failures", evidence::of(&self.failures, self.failed, look))
     }
-}
-
-/// The kept failures, one line each, and how many were not kept.
-fn failures(kept: &[Failure], failed: u32, look: &Look) -> String {
-    let line = |failure: &Failure| {
-        let by = failure.worker.as_deref().map(|worker| format!(" by {worker}")).unwrap_or_default();
-        let step = failure.step.as_deref().map(|step| format!(" in {step}")).unwrap_or_default();
-        let code = failure.error.code.as_deref().map(|code| format!(" ({code})")).unwrap_or_default();
-        let (at, category) = (look.time(failure.at), failure.category);
-        let (generation, attempt) = (failure.generation, failure.attempt);
-        let error = escape::line(&error_text(&failure.error)).into_owned();
-        format!("{generation}.{attempt}  {at}{by}{step}  {category}  {error}{code}")
-    };
-    let mut lines: Vec<String> = kept.iter().map(line).collect();
-    let failed = usize::try_from(failed).unwrap_or(usize::MAX);
-    if failed > kept.len() {
-        lines.push(format!(
-            "({} more between the first and the last are counted, not kept)",
-            failed - kept.len()
-        ));
-    }
-    lines.join("\n")
 }
 
 /// A message that was taken back.

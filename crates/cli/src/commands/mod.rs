@@ -9,6 +9,7 @@ pub(crate) mod completions;
 pub(crate) mod dlq;
 pub(crate) mod doctor;
 pub(crate) mod enqueue;
+mod evidence;
 pub(crate) mod group;
 pub(crate) mod init;
 pub(crate) mod lease;
@@ -24,7 +25,7 @@ pub(crate) mod work;
 
 use crate::args::{Command, Global, ListArgs, Order, PageArgs, When};
 use crate::config::Config;
-use crate::connect::{App, Link};
+use crate::connect::{App, Link, NewData};
 use crate::exit_code::{CliError, Done, ExitCode};
 use crate::output::{Show, choice, complain, rules, value};
 use redrive::core::error::{Outcome, Refusal};
@@ -41,8 +42,9 @@ use serde_json::Value;
 pub(crate) fn surroundings(global: Global, command: &Command) -> Result<App, CliError> {
     let global = global.without_empty();
     match command {
-        Command::Run(_) => App::load(global).map(App::or_user_data),
-        Command::Init | Command::Completions(_) => Ok(App::new(global, Config::default())),
+        Command::Run(_) => App::load(global, NewData::Users),
+        Command::Restore(_) => App::load(global, NewData::OnlyHere),
+        Command::Init | Command::Completions(_) => Ok(App::new(global, Config::default(), NewData::Here)),
         Command::Enqueue(_)
         | Command::Lease(_)
         | Command::Ack(_)
@@ -60,11 +62,10 @@ pub(crate) fn surroundings(global: Global, command: &Command) -> Result<App, Cli
         | Command::Breaker(_)
         | Command::Audit(_)
         | Command::Backup(_)
-        | Command::Restore(_)
         | Command::Doctor(_)
         | Command::Signature(_)
         | Command::Classify(_)
-        | Command::Top(_) => App::load(global),
+        | Command::Top(_) => App::load(global, NewData::Here),
     }
 }
 

@@ -237,7 +237,7 @@ pub(crate) async fn run(app: &App, command: QueueCommand) -> Done {
         QueueCommand::Set { queue, change, reason } => {
             let store = app.open(Access::Create, Hold::Moment).await?;
             let stored = policy_in(&*store, &queue).await?;
-            let proposed = app.config.queues.get(&queue).cloned();
+            let proposed = app.config.queues.get(&queue).map(|proposal| proposal.fresh.clone());
             let now = stored.clone().or(proposed).unwrap_or_default();
             let policy = change.apply(now).map_err(CliError::usage)?;
             if stored.as_ref() == Some(&policy) {
@@ -270,9 +270,11 @@ async fn apply(app: &App, dry_run: bool) -> Done {
     let access = if dry_run { Access::Existing } else { Access::Create };
     let store = app.open(access, Hold::Moment).await?;
     let (mut list, mut changed) = (app.out.list::<Drift>(), 0_u64);
-    for (queue, policy) in &app.config.queues {
+    for (queue, proposal) in &app.config.queues {
         let stored = policy_in(&*store, queue).await?;
-        if stored.as_ref() == Some(policy) {
+        let policy =
+            proposal.on(stored.as_ref()).map_err(|what| CliError::usage(format!("queue {queue}: {what}")))?;
+        if stored.as_ref() == Some(&policy) {
             continue;
         }
         changed += 1;
@@ -280,7 +282,7 @@ async fn apply(app: &App, dry_run: bool) -> Done {
             let actor = app.actor(Some("queue apply".into()));
             store.configure(queue.clone(), policy.clone(), actor).await?;
         }
-        list.add(&drift(queue, stored.as_ref(), policy))?;
+        list.add(&drift(queue, stored.as_ref(), &policy))?;
     }
     list.end(None)?;
     let did = if dry_run { "would change" } else { "changed" };

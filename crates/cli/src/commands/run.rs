@@ -3,7 +3,7 @@
 
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::{CliError, Done, ExitCode};
-use crate::output::{Column, Look, Output, Show, complain, escape};
+use crate::output::{Column, Look, Output, Sheet, Show, complain, escape};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use redrive::core::limits;
@@ -254,6 +254,18 @@ impl Show for BatchSummary {
             self.output.clone().unwrap_or_default().trim_end().to_owned(),
         ]
     }
+
+    fn sheet(&self, _: &Look) -> Sheet {
+        Sheet::default()
+            .field("job", &self.job)
+            .field("total", self.total)
+            .field("done", self.done)
+            .field("dead", self.dead)
+            .field("skipped", self.skipped)
+            .field("left", self.left)
+            .field("elapsed", self.elapsed)
+            .block("output", self.output.clone().unwrap_or_default())
+    }
 }
 
 impl Show for PrunedTree {
@@ -277,19 +289,39 @@ impl Show for DryRun {
     ];
 
     fn cells(&self, _: &Look) -> Vec<String> {
-        let items = self.items.iter().map(|item| {
-            let commands: Vec<String> =
-                item.commands.iter().map(|command| format!("  $ {command}")).collect();
-            format!("{}: {}\n{}", item.index, item.item, commands.join("\n"))
-        });
         vec![
             self.job.clone(),
             self.rows.to_string(),
             self.bad_rows.to_string(),
             self.total.to_string(),
-            items.collect::<Vec<_>>().join("\n"),
+            planned(self),
         ]
     }
+
+    fn sheet(&self, _: &Look) -> Sheet {
+        let more = self.total.saturating_sub(self.items.len() as u64);
+        let title = if more > 0 { format!("items ({more} more follow)") } else { "items".to_owned() };
+        Sheet::default()
+            .field("job", &self.job)
+            .field("rows", self.rows)
+            .field("bad_rows", self.bad_rows)
+            .field("total", self.total)
+            .block(title, planned(self))
+    }
+}
+
+/// The first items and their commands, each on lines of its own.
+fn planned(plan: &DryRun) -> String {
+    let mut lines = Vec::new();
+    for item in &plan.items {
+        lines.push(format!("{}: {}", item.index, item.item));
+        for command in &item.commands {
+            let mut parts = command.trim_end().lines();
+            lines.push(format!("  $ {}", parts.next().unwrap_or_default()));
+            lines.extend(parts.map(|part| format!("    {part}")));
+        }
+    }
+    lines.join("\n")
 }
 
 /// How far a run is: a bar on a terminal, a plain line now and then elsewhere.

@@ -23,6 +23,8 @@ const FAIL_EXAMPLES: &str = "\
 Examples:
   redrive fail \"$token\" --error-type HttpError --message 'timed out after 30 s' --code 504
   redrive fail \"$token\" --error-type BadOrder --message 'no such customer' --permanent
+  redrive fail \"$token\" --error-type HttpError --message 'timed out' --cause 'connection reset by peer' \\
+    --context 'charge order 4411' --context 'POST /charges' --duration 30s --log /var/log/charge.log
   ./handler 2> stack.txt || redrive fail \"$token\" --error-type Crash --message 'exit 1' --stack stack.txt
 
 The queue's policy decides whether the message is tried again, and when, or becomes a dead letter; the answer
@@ -74,9 +76,30 @@ pub(crate) struct FailArgs {
     /// A file with the stack; `-` is stdin
     #[arg(long, value_name = "FILE")]
     stack: Option<PathBuf>,
+    /// The error beneath this one
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    cause: Option<String>,
+    /// What was being done, from the outside in; repeatable
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    context: Vec<String>,
     /// The step that failed
     #[arg(long, value_name = "STEP")]
     step: Option<String>,
+    /// How long the work took
+    #[arg(long, value_name = "DURATION")]
+    duration: Option<Span>,
+    /// Where the log is: a path or a URL
+    #[arg(long, value_name = "PLACE")]
+    log: Option<String>,
+    /// What was left behind, such as a directory, a branch or a core dump; repeatable
+    #[arg(long = "artifact", value_name = "PLACE")]
+    artifacts: Vec<String>,
+    /// The machine it ran on
+    #[arg(long, value_name = "NAME")]
+    host: Option<String>,
+    /// The version of the handler
+    #[arg(long, value_name = "VERSION")]
+    handler_version: Option<String>,
     /// Trying again is useless: a dead letter at once
     #[arg(long)]
     permanent: bool,
@@ -187,15 +210,25 @@ pub(crate) async fn ack(app: &App, args: AckArgs) -> Done {
 
 /// Runs `fail`.
 pub(crate) async fn fail(app: &App, args: FailArgs) -> Done {
+    let stack = match &args.stack {
+        Some(path) => Some(read_stack(path).await?),
+        None => None,
+    };
     let report = Report {
         error: ErrorInfo {
             error_type: args.error_type,
             message: args.message,
             code: args.code,
-            stack: args.stack.as_deref().map(read_stack).transpose()?,
-            ..ErrorInfo::default()
+            stack,
+            context: args.context,
+            cause: args.cause,
         },
         step: args.step,
+        duration: args.duration,
+        host: args.host,
+        version: args.handler_version,
+        log: args.log,
+        artifacts: args.artifacts,
         permanent: args.permanent,
         crashed: args.crashed,
         retry_after: args.retry_after,

@@ -135,9 +135,8 @@ pub(crate) async fn run(app: &App, args: SignatureArgs) -> Done {
     }
     let (explain, top) = (args.explain.is_some(), args.top);
     let lines_asked = asked.clone();
-    let seen = input::on_a_thread(move || {
-        read(BufReader::new(io::stdin().lock()), &args, &rules, &lines_asked)
-    });
+    let seen =
+        input::on_a_thread(move || read(BufReader::new(io::stdin().lock()), &args, &rules, &lines_asked));
     let seen = seen.await?;
     if explain {
         return why(app, &seen, &asked);

@@ -10,8 +10,6 @@ use ratatui::crossterm::{cursor, execute};
 use std::io::{IsTerminal as _, stdin, stdout};
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 
 /// Whether the terminal is ours at the moment.
 static BORROWED: AtomicBool = AtomicBool::new(false);
@@ -64,17 +62,10 @@ pub(super) fn lend<T>(to: impl FnOnce() -> T) -> Result<T, CliError> {
 }
 
 /// Ends when the terminal is gone: its window was closed, or the connection to it was cut. Not everybody is sent a
-/// signal then, and reading from such a terminal neither waits nor brings anything.
+/// signal then, and whoever reads from such a terminal neither waits nor is told that there is nothing to wait for.
 pub(super) async fn hung_up() {
-    let Ok(terminal) = AsyncFd::with_interest(stdin(), Interest::READABLE) else {
-        return std::future::pending().await;
-    };
-    while let Ok(mut guard) = terminal.ready(Interest::READABLE).await {
-        if guard.ready().is_read_closed() {
-            return;
-        }
-        // A key: whoever reads it takes it, and the next one makes the terminal ready again.
-        guard.clear_ready();
+    while there() {
+        tokio::time::sleep(super::LOOK_EVERY).await;
     }
 }
 

@@ -21,6 +21,21 @@ fn a_configuration_seeds_new_queues_and_apply_writes_the_rest() {
     office.run(&["queue", "apply"]).ok().says("2 of 2 queues changed");
     assert!(office.items(&["queue", "apply"]).is_empty());
     assert_eq!(office.json(&["queue", "show", "other"])["policy"]["lease_ms"], 45_000);
+
+    // What the file does not name stays as somebody set it.
+    office.run(&["queue", "set", "q", "--ttl", "1h", "--max-messages", "9", "--route", "network=net"]).ok();
+    office.file("redrive.toml", "[queues.q]\nlease = \"50s\"\nroutes = { timeout = \"slow\" }\n");
+    let settings: Vec<String> =
+        office.items(&["queue", "apply"]).iter().map(|drift| text(&drift["setting"])).collect();
+    assert_eq!(settings, ["lease", "routes.timeout"]);
+    let policy = office.json(&["queue", "show", "q"])["policy"].clone();
+    assert_eq!((&policy["lease_ms"], &policy["max_attempts"]), (&50_000.into(), &3.into()));
+    assert_eq!((&policy["ttl_ms"], &policy["max_messages"]), (&3_600_000.into(), &9.into()));
+    assert_eq!((&policy["routes"]["network"], &policy["routes"]["timeout"]), (&"net".into(), &"slow".into()));
+    office.file("redrive.toml", "[queues.q]\nttl = \"none\"\n");
+    office.run(&["queue", "apply"]).ok();
+    let policy = office.json(&["queue", "show", "q"])["policy"].clone();
+    assert!(policy["ttl_ms"].is_null() && policy["max_messages"] == 9, "{policy}");
 }
 
 #[test]

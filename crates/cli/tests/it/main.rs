@@ -15,6 +15,7 @@ mod bulk;
 mod classify;
 mod config;
 mod edit;
+mod evidence;
 mod groups;
 mod intelligence;
 mod masking;

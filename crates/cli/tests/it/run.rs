@@ -185,6 +185,24 @@ fn without_a_data_directory_the_users_own_is_taken() {
     };
     run(&["run", "job.yaml"]).ok();
     assert!(office.path("share/redrive").is_dir() && !office.path("redrive-data").exists());
+    office.file(
+        "bad.yaml",
+        "name: bad\ninput: {command: 'seq 1 2'}\nmap: {steps: [{run: 'exit 3'}], retry: {max_attempts: 1}}\n",
+    );
+    run(&["run", "bad.yaml"]).code(4).says("redrive dlq list 'queue:run.bad'");
+    let listed =
+        run(&["dlq", "list", "queue:run.bad", "-o", "json"]).ok().says("since there is no ./redrive-data");
+    assert_eq!(
+        listed.json()["items"].as_array().unwrap().len(),
+        2,
+        "the other commands look in the same place"
+    );
+    run(&["enqueue", "q", "--payload", "x"]).ok();
+    run(&["doctor"]).ok();
+    assert!(!office.path("redrive-data").exists());
+    let elsewhere = office.path("elsewhere");
+    let quiet = run(&["dlq", "list", "--data", elsewhere.to_str().unwrap()]).code(7);
+    assert!(!quiet.stderr.contains("since there is no"));
     std::fs::create_dir(office.path("redrive-data")).unwrap();
     close(&office.path("redrive-data"));
     run(&["run", "job.yaml"]).ok();

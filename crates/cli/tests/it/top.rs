@@ -107,7 +107,8 @@ fn every_signal_that_asks_for_the_end_ends_it_and_restores_the_terminal() {
 #[test]
 fn it_can_be_ended_while_an_editor_has_the_terminal() {
     let office = three_letters();
-    let mut top = Terminal::start_with(&office, &["top", "--act"], &[("EDITOR", "sh -c 'echo editing; read line' --")]);
+    let mut top =
+        Terminal::start_with(&office, &["top", "--act"], &[("EDITOR", "sh -c 'echo editing; read line' --")]);
     top.shows("Timeout: gateway timeout");
     top.press("\r");
     top.shows("pending");

@@ -379,6 +379,20 @@ pub struct Outcomes {
     pub undone: u64,
 }
 
+impl fmt::Display for Outcomes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { waiting, running, succeeded, failed_same, failed_other, skipped, conflict, undone } = self;
+        write!(
+            f,
+            "{waiting} waiting, {running} running, {succeeded} succeeded, {failed_same} failed the same way, "
+        )?;
+        write!(
+            f,
+            "{failed_other} failed otherwise, {skipped} skipped, {conflict} in conflict, {undone} undone"
+        )
+    }
+}
+
 impl Outcomes {
     /// The number of one kind.
     pub fn of(&mut self, outcome: MemberOutcome) -> &mut u64 {

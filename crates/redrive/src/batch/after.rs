@@ -159,7 +159,8 @@ async fn custom(batch: &Batch, command: &Command, letter: &LetterDelivery) -> Op
         Ended::Cancelled => None,
         ended @ (Ended::Exited(_) | Ended::Signalled(_) | Ended::TimedOut | Ended::NotStarted(_)) => {
             let said = done.stderr.last_lines(1, 200);
-            Some((Act::Review, format!("on_item_failure.custom left it in the drawer: {ended:?} {said}")))
+            let said = if said.is_empty() { said } else { format!(": {said}") };
+            Some((Act::Review, format!("on_item_failure.custom left it in the drawer, it {ended}{said}")))
         }
     }
 }

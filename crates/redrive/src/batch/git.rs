@@ -83,7 +83,7 @@ fn said(done: &Finished) -> String {
     match &done.ended {
         Ended::NotStarted(not) => not.why.clone(),
         ended @ (Ended::Exited(_) | Ended::Signalled(_) | Ended::TimedOut | Ended::Cancelled) => {
-            if text.is_empty() { format!("{ended:?}") } else { text }
+            if text.is_empty() { format!("git {ended}") } else { text }
         }
     }
 }

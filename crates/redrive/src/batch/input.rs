@@ -50,11 +50,11 @@ pub(super) async fn read(input: &Input, directory: &Path, values: &Values<'_>) -
             let complaint = done.stderr.last_lines(3, 400);
             let why = match done.ended {
                 Ended::Exited(0) => None,
-                Ended::Exited(code) => Some(format!("ended with exit code {code}")),
-                Ended::Signalled(signal) => Some(format!("was ended by signal {signal}")),
                 Ended::TimedOut => Some(format!("took longer than {timeout} (input.timeout)")),
-                Ended::Cancelled => Some("was stopped".to_owned()),
-                Ended::NotStarted(not) => Some(format!("could not be started: {}", not.why)),
+                ended
+                @ (Ended::Exited(_) | Ended::Signalled(_) | Ended::Cancelled | Ended::NotStarted(_)) => {
+                    Some(ended.to_string())
+                }
             };
             if let Some(why) = why {
                 return Err(BatchError::Input(format!("the input command {why}: {complaint}")));

@@ -131,7 +131,7 @@ impl Stage<'_> {
 
 /// Lines of a log that say which step printed what.
 fn log_of(step: &Step, done: &Finished) -> String {
-    let mut log = format!("== {} ({:?}, {})\n", step.name, done.ended, done.duration);
+    let mut log = format!("== {} {} after {}\n", step.name, done.ended, done.duration);
     for (stream, text) in [("stdout", done.stdout.text()), ("stderr", done.stderr.text())] {
         if !text.is_empty() {
             log.push_str(&format!("-- {stream}\n{text}"));

@@ -273,6 +273,19 @@ pub enum Ended {
     NotStarted(NotStarted),
 }
 
+impl std::fmt::Display for Ended {
+    /// Goes on after the name of what ended: "git ended with exit code 1".
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Exited(code) => write!(f, "ended with exit code {code}"),
+            Self::Signalled(signal) => write!(f, "was ended by signal {signal}"),
+            Self::TimedOut => f.write_str("took too long and was stopped"),
+            Self::Cancelled => f.write_str("was stopped"),
+            Self::NotStarted(not) => write!(f, "could not be started: {}", not.why),
+        }
+    }
+}
+
 /// Why a child could not be started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotStarted {

@@ -238,7 +238,7 @@ async fn written(args: &EditArgs, before: &Content) -> Result<(Content, Option<D
     let mut draft = None;
     if args.asks_a_person() {
         let file = Draft::new(before)?;
-        after.payload.bytes = file.edited(&before.payload.bytes)?;
+        after.payload.bytes = file.edited(&before.payload.bytes).await?;
         draft = Some(file);
     } else if let Some(path) = &args.payload {
         after.payload.bytes = read_payload(path).await?;
@@ -281,7 +281,7 @@ impl Draft {
 
     /// Opens the editor and gives the text it left. Most editors end a text with a line end; one that was not there
     /// before is taken off again.
-    fn edited(&self, before: &[u8]) -> Result<Vec<u8>, CliError> {
+    async fn edited(&self, before: &[u8]) -> Result<Vec<u8>, CliError> {
         let set = |name: &str| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
         let Some(editor) = set("VISUAL").or_else(|| set("EDITOR")) else {
             let what = "neither VISUAL nor EDITOR says which editor to open";
@@ -295,7 +295,7 @@ impl Draft {
             let what = format!("the editor {editor:?} ended with {status}; nothing was changed");
             return Err(CliError::new(ExitCode::Error, what));
         }
-        let mut bytes = read(&self.path).map_err(|error| {
+        let mut bytes = read_payload(&self.path).await.map_err(|error| {
             let path = self.keep().display();
             error.hint(format!("your text is kept: {path}"))
         })?;

@@ -9,7 +9,6 @@ use redrive::core::dead_letter::{Captured, DeadLetter, Note, Status};
 use redrive::core::failure::{ErrorInfo, Failure, Reason, Report};
 use redrive::core::ids::{MessageId, QueueName};
 use redrive::core::message::{NewMessage, Payload};
-use redrive::core::policy::QueuePolicy;
 use redrive::core::time::{Span, Time};
 use serde::Deserialize;
 use serde_json::Value;
@@ -260,7 +259,7 @@ impl Mapping {
             reason: if flag(&fields.retryable) == Some(false) { Reason::Permanent } else { Reason::Imported },
             note: note.map(|text| Note { at: dead_at, by: "import".into(), text }),
         };
-        let policy = config.queues.get(&queue).cloned().unwrap_or_else(QueuePolicy::default);
+        let policy = config.queues.get(&queue).map(|proposal| proposal.fresh.clone()).unwrap_or_default();
         let mut letter = captured.letter(&policy);
         if flag(&fields.review) == Some(true) {
             letter.file.status = Status::Review;
