@@ -199,7 +199,8 @@ mod tests {
         assert_eq!((stored.max_attempts, stored.max_messages, stored.routes.len()), (7, Some(9), 2));
         let changed = proposed("lease = \"45s\"", &stored);
         assert_eq!(changed, QueuePolicy { lease: Span::from_secs(45), ..stored.clone() });
-        let changed = proposed("backoff = { cap = \"9s\" }\nbreaker = { probes = 5 }", &stored);
+        let changed =
+            proposed("backoff = { cap = \"9s\" }\nbreaker = { key = \"kind\", probes = 5 }", &stored);
         assert_eq!((changed.backoff.initial, changed.backoff.cap), (Span::from_secs(2), Span::from_secs(9)));
         assert_eq!(changed.breaker.map(|breaker| (breaker.failures, breaker.probes)), Some((3, 5)));
         let none = "ttl = \"none\"\nmax_messages = \"none\"\ndlq = \"none\"\nroutes = { network = \"none\" }\n\

@@ -11,10 +11,10 @@ The dead letter office for background work.
 Usage: redrive COMMAND [OPTIONS]
 
 Work
-  enqueue                            hand in work: one message, or many as NDJSON
+  enqueue                            hand in one message, or many as NDJSON
   work, run                          run a command per message, or per item
   lease, ack, fail, extend, release  the steps of a worker, for scripts
-  message, queue, breaker            live messages, rules of queues, what is down
+  message, queue, breaker            live messages, queues, what is down
 Dead letters
   top                                watch it all in a terminal, and act on it
   group                              failures by cause
@@ -24,10 +24,10 @@ Dead letters
 Look after it
   doctor, audit                      recount everything; who did what
   backup, restore                    copy the store while work goes on
-  init, completions                  write a redrive.toml; complete in your shell
+  init, completions                  write a redrive.toml; shell completion
   signature, classify, bench         group and classify errors; measure speed
 
-`redrive help COMMAND` explains one, `redrive help options` what all of them take.
+`redrive help COMMAND` explains one, `redrive help options` what all take.
 Example: redrive enqueue demo --payload '{\"n\":1}'
 ";
 

@@ -107,7 +107,7 @@ fn what_cannot_be_used_changes_nothing() {
     edit(&office, "true", &[&id, "--yes"]).ok().says("nothing changed");
     edit(&office, "", &[&id, "--yes"]).code(2).says("neither VISUAL nor EDITOR");
     let large = office.file("large", vec![b'x'; 8 * 1024 * 1024 + 1]);
-    office.run(&["dlq", "edit", &id, "--payload", &large, "--yes"]).code(2).says("larger than");
+    office.run(&["dlq", "edit", &id, "--payload", &large, "--yes"]).code(2).says("longer than");
     office.run(&["dlq", "edit", &id, "--payload", "missing", "--yes"]).code(7).says("missing");
     office.run(&["dlq", "edit", &id, "--restore", "1", "--yes"]).code(7).says("has no revision 1");
     office.run(&["dlq", "edit", &id, "--header", "novalue"]).code(2).says("NAME=VALUE");

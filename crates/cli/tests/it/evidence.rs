@@ -69,6 +69,7 @@ fn a_dry_run_shows_each_command_on_its_own_line() {
     office.file("job.yaml", job);
     let shown = office.run(&["run", "job.yaml", "--dry-run"]).ok().text();
     assert!(!shown.contains("\\n"), "{shown}");
-    let expected = "items:\n  0: 1\n    $ echo 1\n      echo again\n  1: 2\n    $ echo 2\n      echo again\n";
+    let expected =
+        "items:\n  0: 1\n    $ echo '1'\n      echo again\n  1: 2\n    $ echo '2'\n      echo again\n";
     assert!(shown.contains(expected), "{shown}");
 }

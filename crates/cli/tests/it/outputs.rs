@@ -128,7 +128,13 @@ fn pages_walk_the_whole_list_once() {
 fn help_and_completions_are_there() {
     let office = Office::new();
     let help = office.run(&["--help"]).ok().text();
-    assert!(help.contains("Exit codes: 0 ok") && help.contains("enqueue"));
+    assert!(help.contains("enqueue") && help.lines().count() <= 24, "{help}");
+    assert!(help.lines().all(|line| line.chars().count() <= 80), "{help}");
+    let options = office.run(&["help", "options"]).ok().text();
+    assert!(options.contains("--data <DIR>") && options.contains("Exit codes: 0 ok"), "{options}");
+    let list = office.run(&["dlq", "list", "--help"]).ok().text();
+    assert!(list.contains("Example: redrive dlq list") && !list.contains("--no-color"), "{list}");
+    assert!(list.trim_end().ends_with("redrive help options"), "{list}");
     office.run(&[]).code(2);
     for command in ["enqueue", "lease", "fail", "doctor"] {
         assert!(office.run(&[command, "--help"]).ok().text().contains("Examples:"), "{command}");

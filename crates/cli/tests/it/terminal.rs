@@ -137,13 +137,16 @@ impl Terminal {
     /// The same with more variables.
     pub(crate) fn start_with(office: &Office, args: &[&str], variables: &[(&str, &str)]) -> Self {
         let (width, height) = (80, 24);
-        let control = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        // No child inherits the other side: the terminal is gone when this process lets go of it.
+        let control = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&control).unwrap();
         unlockpt(&control).unwrap();
         tcsetwinsize(&control, Winsize { ws_row: height, ws_col: width, ws_xpixel: 0, ws_ypixel: 0 })
             .unwrap();
         let name = ptsname(&control, Vec::new()).unwrap();
-        let open = || rustix::fs::open(&name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap();
+        let open = || {
+            rustix::fs::open(&name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).unwrap()
+        };
         let line = open();
         let mut command = office.command(args);
         command.env("TERM", "xterm-256color").env_remove("NO_COLOR").envs(variables.iter().copied());
