@@ -7,6 +7,7 @@ mod config;
 mod confirm;
 mod connect;
 mod exit_code;
+mod given;
 mod help;
 mod input;
 mod ndjson;

@@ -15,7 +15,7 @@ pub struct IdError {
 }
 
 impl IdError {
-    fn new(text: &str, wanted: &'static str) -> Self {
+    pub(crate) fn new(text: &str, wanted: &'static str) -> Self {
         Self { text: text.chars().take(80).collect(), wanted }
     }
 }

@@ -54,6 +54,7 @@ pub mod review;
 pub mod revision;
 pub mod scheduler;
 pub mod settlement;
+pub mod short_id;
 pub mod signature;
 pub mod store;
 pub mod survey;

@@ -199,6 +199,8 @@ pub const PAGE_ITEMS_MAX: usize = 1_000;
 pub const PAGE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Items on a page when the caller does not say.
 pub const PAGE_ITEMS_DEFAULT: usize = 50;
+/// Digits that a short id has at least: of fewer, several ids end in them in any store worth looking at.
+pub const ID_TAIL_DIGITS_MIN: usize = 4;
 /// Candidates one filtered page looks at before it stops and says so.
 pub const PAGE_SCAN_MAX: usize = 100_000;
 /// Time one filtered page takes before it stops and says so, once it has looked at [`PAGE_MISSES_MIN`] in vain.

@@ -23,6 +23,7 @@ use crate::operation::{Control, Member, Operation, OperationSpec, Preview, Previ
 use crate::policy::QueuePolicy;
 use crate::query::{Page, PageRequest, Query};
 use crate::revision::Revision;
+use crate::short_id::TailQuery;
 use crate::time::{Span, Time};
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -553,6 +554,10 @@ pub trait Store: Work + Letters {
 
     /// Copies the store to a new directory, as of one commit, while work goes on (**I9**).
     async fn backup(&self, target: String) -> Outcome<u64>;
+
+    /// Whole ids that end in these digits. A page looks at [`limits::PAGE_SCAN_MAX`] ids at most: like a filtered list
+    /// it may have nothing on it and still a next one.
+    async fn ids_ending(&self, query: TailQuery) -> Outcome<Page<String>>;
 
     /// Reads a small durable value.
     async fn kv_get(&self, namespace: String, key: String) -> Outcome<Option<KvEntry>>;

@@ -161,7 +161,8 @@ impl fmt::Display for Span {
             return f.write_str("0s");
         }
         let mut rest = self.0;
-        for (name, unit) in UNITS {
+        // Weeks are understood and not written: people say 30 days, not 4 weeks and 2 days.
+        for (name, unit) in UNITS.into_iter().skip_while(|(name, _)| *name == "w") {
             if rest >= unit {
                 write!(f, "{}{name}", rest / unit)?;
                 rest %= unit;
@@ -264,6 +265,11 @@ mod tests {
         for ms in [1, 999, 61_001, 604_800_001] {
             let span = Span::from_millis(ms);
             assert_eq!(span.to_string().parse::<Span>(), Ok(span));
+        }
+        for (text, written) in
+            [("30d", "30d"), ("2w", "14d"), ("24h", "1d"), ("36h", "1d12h"), ("90m", "1h30m")]
+        {
+            assert_eq!(text.parse::<Span>().unwrap().to_string(), written, "{text}");
         }
     }
 

@@ -6,7 +6,7 @@ use crate::engine::lease::{check_wait, deliver};
 use crate::engine::letters::check_import;
 use crate::engine::settle::Said;
 use crate::engine::tables::{Incoming, Reads, Tables, unless_damaged};
-use crate::engine::{Engine, export, group_reads, preview, reads, replies, survey, text};
+use crate::engine::{Engine, export, group_reads, preview, reads, replies, short_ids, survey, text};
 use async_trait::async_trait;
 use redrive_core::audit::{AuditKey, AuditReport, AuditRow, AuditTrimmed};
 use redrive_core::breaker::BreakerView;
@@ -24,6 +24,7 @@ use redrive_core::operation::{Control, Member, Operation, OperationSpec, Preview
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Page, PageRequest, Query};
 use redrive_core::revision::Revision;
+use redrive_core::short_id::TailQuery;
 use redrive_core::store::{
     Drawer, Each, Enqueued, HandOver, Indexed, KeyState, KvEntry, LeaseRequest, LetterLeaseRequest,
     LetterSettlement, LetterState, Letters, Purged, Queue, Reaped, Settle, Settled, Settlement, Store,
@@ -451,6 +452,10 @@ impl<A: Access> Store for EngineStore<A> {
 
     async fn backup(&self, target: String) -> Outcome<u64> {
         self.0.copy_to(absolute(&target)?).await
+    }
+
+    async fn ids_ending(&self, query: TailQuery) -> Outcome<Page<String>> {
+        self.0.read(move |tables, _| short_ids::ids_ending(tables, &query)).await
     }
 
     async fn kv_get(&self, namespace: String, key: String) -> Outcome<Option<KvEntry>> {

@@ -114,12 +114,12 @@ impl Show for AuditRow {
         Column::whole("at"),
         Column::text("actor"),
         Column::whole("act"),
-        Column::whole("target"),
-        Column::number("count"),
-        Column::text("reason"),
-        Column::text("filter"),
-        Column::text("result"),
-        Column::text("detail"),
+        Column::id("target"),
+        Column::number("count").optional(2),
+        Column::main("reason"),
+        Column::text("filter").optional(3),
+        Column::text("result").optional(4),
+        Column::text("detail").optional(1),
     ];
 
     // What is sealed is what was written; what is shown has no secrets, such as those of a target's headers.

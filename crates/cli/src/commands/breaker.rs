@@ -51,11 +51,11 @@ impl Show for BreakerView {
     const COLUMNS: &'static [Column] = &[
         Column::whole("queue"),
         Column::whole("key"),
-        Column::whole("state"),
+        Column::state("state"),
         Column::number("held"),
-        Column::whole("since"),
+        Column::whole("since").optional(1),
         Column::whole("until"),
-        Column::text("why"),
+        Column::main("why"),
     ];
 
     fn cells(&self, look: &Look) -> Vec<String> {

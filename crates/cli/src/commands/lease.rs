@@ -51,13 +51,13 @@ pub(crate) struct LeaseArgs {
 
 impl Show for Delivery {
     const COLUMNS: &'static [Column] = &[
-        Column::whole("token"),
-        Column::whole("id"),
-        Column::whole("queue"),
-        Column::whole("kind"),
+        Column::token("token"),
+        Column::id("id").optional(5),
+        Column::whole("queue").optional(2),
+        Column::whole("kind").optional(3),
         Column::number("attempt"),
-        Column::whole("lease_expires_at"),
-        Column::text("payload"),
+        Column::whole("lease_expires_at").optional(4),
+        Column::main("payload").optional(1),
     ];
 
     fn cells(&self, look: &Look) -> Vec<String> {

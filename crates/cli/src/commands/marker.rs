@@ -39,7 +39,7 @@ pub(crate) struct MarkerArgs {
 
 impl Show for Marker {
     const COLUMNS: &'static [Column] =
-        &[Column::number("n"), Column::whole("at"), Column::text("by"), Column::text("text")];
+        &[Column::number("n"), Column::whole("at"), Column::text("by"), Column::main("text")];
 
     fn masked(&self, rules: &Rules) -> Option<Self> {
         Some(Self { text: rules.mask_text(&self.text).into_owned(), ..self.clone() })

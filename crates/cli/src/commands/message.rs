@@ -1,17 +1,19 @@
 //! `message`: live messages, from enqueue to the last attempt. What died is under `dlq`.
 
-use super::{each, evidence, filter, listed, narrowed, payload_text, within};
+use super::{each, evidence, listed, narrowed, payload_text, within};
 use crate::args::{ListArgs, RevealArgs};
 use crate::confirm::confirm;
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::{CliError, Done, ExitCode};
-use crate::output::{Column, Look, Revealed, Sheet, Show};
+use crate::given::{self, Given};
+use crate::output::{Column, Look, Revealed, Sheet, Show, escape};
 use clap::Subcommand;
 use redrive::core::disclosure::{Disclosed, Disclosure};
 use redrive::core::ids::{MessageId, QueueName};
 use redrive::core::masking::Rules;
 use redrive::core::message::Message;
 use redrive::core::query::Query;
+use redrive::core::short_id::IdKind;
 use redrive::core::store::Store;
 use serde::Serialize;
 
@@ -31,17 +33,17 @@ pub(crate) enum MessageCommand {
     },
     /// Show one live message with its failures so far
     Show {
-        /// The message
+        /// The message: its id, or the last digits of it
         #[arg(value_name = "ID")]
-        id: MessageId,
+        id: Given<MessageId>,
         #[command(flatten)]
         reveal: RevealArgs,
     },
     /// Take waiting messages back; leased ones are refused
     Cancel {
-        /// The messages
+        /// The messages: their ids, or the last digits of each
         #[arg(required = true, value_name = "ID")]
-        ids: Vec<MessageId>,
+        ids: Vec<Given<MessageId>>,
         /// Why, for the audit trail
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
@@ -60,14 +62,14 @@ impl MessageCommand {
 
 impl Show for Message {
     const COLUMNS: &'static [Column] = &[
-        Column::whole("id"),
+        Column::id("id"),
         Column::whole("queue"),
-        Column::text("kind"),
-        Column::whole("priority"),
-        Column::whole("state"),
+        Column::main("kind"),
+        Column::whole("priority").optional(2),
+        Column::state("state"),
         Column::number("attempts"),
-        Column::whole("ready_at"),
-        Column::whole("enqueued_at"),
+        Column::whole("ready_at").optional(1),
+        Column::whole("enqueued_at").optional(3),
     ];
 
     fn masked(&self, rules: &Rules) -> Option<Self> {
@@ -149,7 +151,7 @@ struct Cancelled {
 }
 
 impl Show for Cancelled {
-    const COLUMNS: &'static [Column] = &[Column::whole("id"), Column::whole("state")];
+    const COLUMNS: &'static [Column] = &[Column::id("id"), Column::state("state")];
 
     fn cells(&self, _: &Look) -> Vec<String> {
         vec![self.id.to_string(), self.state.to_owned()]
@@ -160,7 +162,7 @@ impl Show for Cancelled {
 pub(crate) async fn run(app: &App, command: MessageCommand) -> Done {
     match command {
         MessageCommand::List { filter: text, queue, list } => {
-            let filter = filter(&text)?;
+            let filter = given::filter(app, &text, IdKind::Message).await?;
             filter.check_for_messages().map_err(|error| CliError::usage(format!("filter: {error}")))?;
             let filter = within(narrowed(filter, "queue", queue.as_ref())?, &list, "enqueued")?;
             let store = app.open(Access::Existing, Hold::Moment).await?;
@@ -168,6 +170,7 @@ pub(crate) async fn run(app: &App, command: MessageCommand) -> Done {
             listed(app, store, &list, fetch).await
         }
         MessageCommand::Show { id, reveal } => {
+            let id = id.message(app).await?;
             let store = app.open(Access::Existing, Hold::Moment).await?;
             let message = store.message(id).await?;
             if !reveal.reveal {
@@ -180,11 +183,15 @@ pub(crate) async fn run(app: &App, command: MessageCommand) -> Done {
             Ok(ExitCode::Ok)
         }
         MessageCommand::Cancel { ids, reason, yes } => {
+            let mut whole = Vec::with_capacity(ids.len());
+            for id in &ids {
+                whole.push(id.message(app).await?);
+            }
             if ids.len() > 1 {
                 confirm(&format!("cancel {} messages?", ids.len()), yes).await?;
             }
             let store = app.open(Access::Existing, Hold::Moment).await?;
-            let results = store.cancel(ids, app.actor(reason)).await?;
+            let results = store.cancel(whole, app.actor(reason)).await?;
             each(app, results.into_iter().map(|r| r.map(|id| Cancelled { id, state: "cancelled" })).collect())
         }
     }

@@ -191,7 +191,7 @@ async fn listed<T: Show>(
         for item in page.items {
             // An order tells of what is ordered: only by what is shown.
             let shown = value(item.masked(rules()).as_ref().unwrap_or(&item))?;
-            kept.push((choice::at(&shown, &order.field).cloned(), item));
+            kept.push((choice::at(&shown, &order.field), item));
         }
         kept.sort_by(|(a, _), (b, _)| in_order(order, a.as_ref(), b.as_ref()));
         left_out += kept.len().saturating_sub(wanted);

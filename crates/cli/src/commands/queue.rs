@@ -89,13 +89,13 @@ impl QueueCommand {
 
 impl Show for Queue {
     const COLUMNS: &'static [Column] = &[
-        Column::whole("name"),
+        Column::main("name"),
         Column::number("ready"),
         Column::number("scheduled"),
         Column::number("leased"),
         Column::number("dead"),
         Column::number("done"),
-        Column::whole("paused"),
+        Column::state("paused"),
     ];
 
     fn masked(&self, rules: &Rules) -> Option<Self> {
@@ -174,7 +174,7 @@ struct Drift {
 
 impl Show for Drift {
     const COLUMNS: &'static [Column] =
-        &[Column::whole("queue"), Column::whole("setting"), Column::text("store"), Column::text("config")];
+        &[Column::whole("queue"), Column::main("setting"), Column::text("store"), Column::text("config")];
 
     fn masked(&self, rules: &Rules) -> Option<Self> {
         let shown = |value: &Option<String>| {

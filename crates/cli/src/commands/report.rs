@@ -131,14 +131,14 @@ impl Show for Totals<'_> {
 
 impl Show for QueueStats {
     const COLUMNS: &'static [Column] = &[
-        Column::whole("queue"),
+        Column::main("queue"),
         Column::number("waiting"),
         Column::number("leased"),
-        Column::number("bytes"),
-        Column::number("peak"),
+        Column::number("bytes").optional(1),
+        Column::number("peak").optional(3),
         Column::number("letters_open"),
-        Column::number("letters_peak"),
-        Column::number("utilisation"),
+        Column::number("letters_peak").optional(4),
+        Column::number("utilisation").optional(2),
     ];
 
     fn cells(&self, _: &Look) -> Vec<String> {
@@ -153,7 +153,7 @@ impl Show for QueueStats {
 
 impl Show for Alert {
     const COLUMNS: &'static [Column] =
-        &[Column::whole("alert"), Column::whole("level"), Column::whole("subject"), Column::text("text")];
+        &[Column::whole("alert"), Column::state("level"), Column::whole("subject"), Column::main("text")];
 
     fn cells(&self, _: &Look) -> Vec<String> {
         vec![self.rule.clone(), self.level.to_string(), self.subject.clone(), self.text.clone()]

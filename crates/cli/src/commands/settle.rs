@@ -166,8 +166,8 @@ pub(crate) struct ReleaseArgs {
 
 impl Show for Settled {
     const COLUMNS: &'static [Column] = &[
-        Column::whole("id"),
-        Column::whole("state"),
+        Column::id("id"),
+        Column::state("state"),
         Column::whole("ready_at"),
         Column::whole("lease_expires_at"),
         Column::whole("reason"),

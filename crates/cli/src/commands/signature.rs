@@ -66,7 +66,7 @@ struct Filed {
 
 impl Show for Filed {
     const COLUMNS: &'static [Column] =
-        &[Column::whole("line"), Column::whole("group"), Column::whole("leaf"), Column::text("template")];
+        &[Column::whole("line"), Column::id("group"), Column::id("leaf"), Column::main("template")];
 
     fn cells(&self, _look: &Look) -> Vec<String> {
         vec![self.line.to_string(), self.group.to_string(), self.leaf.to_string(), self.template.clone()]
@@ -98,12 +98,8 @@ struct Summary {
 }
 
 impl Show for Summary {
-    const COLUMNS: &'static [Column] = &[
-        Column::whole("group"),
-        Column::whole("lines"),
-        Column::text("template"),
-        Column::text("variables"),
-    ];
+    const COLUMNS: &'static [Column] =
+        &[Column::id("group"), Column::whole("lines"), Column::main("template"), Column::text("variables")];
 
     fn cells(&self, _look: &Look) -> Vec<String> {
         let value = |(value, n): &(String, u64)| format!("{value} ({n})");

@@ -2,10 +2,12 @@
 //! a path into the item as JSON has it; so whatever a view leaves out or masks cannot be reached from here either.
 
 use super::escape;
-use super::table::{Column, Fit};
+use super::table::Column;
 use super::{Look, Show, value};
 use crate::exit_code::CliError;
 use serde_json::Value;
+use serde_json::value::RawValue;
+use std::collections::HashMap;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -47,6 +49,11 @@ impl Choice {
         })
     }
 
+    /// Whether somebody named the columns.
+    pub(super) const fn names_columns(&self) -> bool {
+        self.columns.is_some()
+    }
+
     /// The columns of a table of these.
     pub(super) fn columns<T: Show>(&'static self, wide: bool) -> Vec<Column> {
         let known = || T::COLUMNS.iter().chain(T::MORE);
@@ -55,10 +62,7 @@ impl Choice {
             None => T::COLUMNS.to_vec(),
             Some(names) => {
                 let column = |name: &'static String| {
-                    known()
-                        .find(|column| column.name == name)
-                        .copied()
-                        .unwrap_or(Column { name, fit: Fit::Text })
+                    known().find(|column| column.name == name).copied().unwrap_or(Column::text(name))
                 };
                 names.iter().map(column).collect()
             }
@@ -124,17 +128,47 @@ pub(crate) fn columns(text: &str) -> Result<Vec<String>, String> {
     }
 }
 
-/// The text at a path such as `error.message` or `tags.0`; nothing when there is no such place.
+/// The text at a path such as `error.message`, `tags.0` or `payload.order.id`; nothing when there is no such place.
 pub(super) fn text_at(item: &Value, path: &str) -> Option<String> {
-    Some(match at(item, path)? {
+    let value = match payload_at(item, path) {
+        // Numbers in a payload may be of any size, so they are shown as they are written.
+        Some(raw) => match serde_json::from_str(raw.get()).ok()? {
+            Value::Number(_) => return Some(raw.get().to_owned()),
+            value => value,
+        },
+        None => field_at(item, path)?.clone(),
+    };
+    Some(match value {
         Value::Null => String::new(),
-        Value::String(text) => text.clone(),
+        Value::String(text) => text,
         other @ (Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => other.to_string(),
     })
 }
 
 /// The value at a path.
-pub(crate) fn at<'a>(item: &'a Value, path: &str) -> Option<&'a Value> {
+pub(crate) fn at(item: &Value, path: &str) -> Option<Value> {
+    match payload_at(item, path) {
+        Some(raw) => serde_json::from_str(raw.get()).ok(),
+        None => field_at(item, path).cloned(),
+    }
+}
+
+/// The place inside a payload. The item has the payload as text; where that text is JSON, a path goes on in it.
+fn payload_at<'a>(item: &'a Value, path: &str) -> Option<&'a RawValue> {
+    let inside = path.strip_prefix("payload.")?;
+    let Some(Value::String(text)) = item.get("payload") else { return None };
+    inside.split('.').try_fold(serde_json::from_str::<&RawValue>(text).ok()?, |value, step| {
+        match serde_json::from_str::<HashMap<String, &RawValue>>(value.get()) {
+            Ok(map) => map.get(step).copied(),
+            Err(_) => {
+                let items: Vec<&RawValue> = serde_json::from_str(value.get()).ok()?;
+                items.get(step.parse::<usize>().ok()?).copied()
+            }
+        }
+    })
+}
+
+fn field_at<'a>(item: &'a Value, path: &str) -> Option<&'a Value> {
     path.split('.').try_fold(item, |value, step| match value {
         Value::Object(map) => map.get(step),
         Value::Array(items) => items.get(step.parse::<usize>().ok()?),
@@ -222,6 +256,29 @@ mod tests {
         for wrong in ["{id", "id}", "{}", "{ }", "{a{b}}"] {
             assert!(wrong.parse::<Template>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_path_goes_on_inside_a_payload_that_is_json() {
+        let payload =
+            r#"{"order": {"id": 12345678901234567890123, "lines": [{"sku": "a-1"}]}, "note": null}"#;
+        let item = serde_json::json!({"id": "a1", "payload": payload});
+        for (path, text) in [
+            ("payload.order.id", Some("12345678901234567890123")),
+            ("payload.order.lines.0.sku", Some("a-1")),
+            ("payload.order.lines.0", Some(r#"{"sku":"a-1"}"#)),
+            ("payload.note", Some("")),
+            ("payload.order.nothing", None),
+            ("payload.order.lines.1", None),
+            ("payload", Some(payload)),
+        ] {
+            assert_eq!(text_at(&item, path).as_deref(), text, "{path}");
+        }
+        assert_eq!(at(&item, "payload.order.lines.0.sku"), Some("a-1".into()));
+        let plain = serde_json::json!({"payload": "no json"});
+        assert_eq!(text_at(&plain, "payload.order.id"), None);
+        let template: Template = "{id} {payload.order.id}".parse().unwrap();
+        assert_eq!(template.line(&item), "a1 12345678901234567890123\n");
     }
 
     #[test]

@@ -3,6 +3,8 @@
 
 pub(crate) mod choice;
 pub(crate) mod escape;
+mod layout;
+mod paint;
 pub(crate) mod table;
 mod yaml;
 
@@ -36,9 +38,9 @@ pub(crate) fn rules() -> &'static Rules {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Format {
-    /// For people.
+    /// For people; on a terminal it fits the width, with short ids and rough times.
     Table,
-    /// The same with more columns.
+    /// The same with more columns, whole ids and exact times, however long its lines are.
     Wide,
     /// One document: an object, or `{"items": […], "next": cursor}`.
     Json,
@@ -214,7 +216,8 @@ impl Output {
     ) -> Self {
         let terminal = io::stdout().is_terminal();
         let color = color.holds(terminal);
-        let time = time.unwrap_or(if terminal { TimeStyle::Relative } else { TimeStyle::Iso });
+        let rough = terminal && format != Format::Wide;
+        let time = time.unwrap_or(if rough { TimeStyle::Relative } else { TimeStyle::Iso });
         let look = Look { time, now: redrive::store::clock::Wall.now() };
         Self { format, quiet, progress, terminal, color, look, choice }
     }
@@ -226,19 +229,27 @@ impl Output {
         }
     }
 
+    /// Whether somebody named the columns.
+    pub(crate) const fn names_columns(&self) -> bool {
+        self.choice.names_columns()
+    }
+
     /// Prints one item.
     pub(crate) fn one<T: Show>(&self, item: &T) -> Result<(), CliError> {
         let masked = item.masked(rules());
         let item = masked.as_ref().unwrap_or(item);
         match self.format {
-            Format::Table | Format::Wide => self.raw(item.sheet(&self.look).render().as_bytes()),
+            // Whoever names columns wants those and no more.
+            Format::Table | Format::Wide if !self.names_columns() => {
+                self.raw(item.sheet(&self.look).render().as_bytes())
+            }
             Format::Json => self.raw((escape::json(pretty(item)?) + "\n").as_bytes()),
-            Format::Ndjson | Format::Csv | Format::Template | Format::None => {
+            Format::Yaml => self.raw(yaml::document(&value(item)?).as_bytes()),
+            Format::Table | Format::Wide | Format::Ndjson | Format::Csv | Format::Template | Format::None => {
                 let mut list = self.list();
                 list.add(std::slice::from_ref(item))?;
                 list.end(None).map(drop)
             }
-            Format::Yaml => self.raw(yaml::document(&value(item)?).as_bytes()),
         }
     }
 
@@ -290,10 +301,12 @@ impl Output {
     pub(crate) fn sample<T: Show>(&self, items: &[T]) {
         let row = |item: &T| item.masked(rules()).as_ref().unwrap_or(item).cells(&self.look);
         let rows: Vec<Vec<String>> = items.iter().map(row).collect();
-        let text = table::Table::default().page(T::COLUMNS, &rows, self.room(), false);
+        let space = table::Space { room: self.room(), color: false, chosen: false };
+        let text = table::Table::default().page(T::COLUMNS, &rows, space);
         complain(text.trim_end());
     }
 
+    /// How many places a line of the terminal has; nothing in a pipe, where lines may be of any length.
     fn room(&self) -> Option<usize> {
         let said = || std::env::var("COLUMNS").ok()?.parse().ok();
         let measured = || ratatui::crossterm::terminal::size().ok().map(|(width, _)| usize::from(width));
@@ -339,7 +352,16 @@ impl<T: Show> List<T> {
                 }
                 let columns = self.columns(items)?;
                 let rows = self.rows(items, &columns, &self.out.look)?;
-                self.table.page(&columns, &rows, self.out.room(), self.out.color)
+                let room = if self.out.format == Format::Wide { None } else { self.out.room() };
+                let chosen = self.out.names_columns();
+                let text =
+                    self.table.page(&columns, &rows, table::Space { room, color: self.out.color, chosen });
+                let left_out = self.table.left_out(&columns);
+                if chosen && !self.begun && !left_out.is_empty() {
+                    let names = left_out.join(", ");
+                    self.out.note(&format!("no room for {names}; name fewer columns, or say -o wide"));
+                }
+                text
             }
             Format::Template => {
                 let template = self.out.choice.template()?;

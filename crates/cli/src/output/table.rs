@@ -1,172 +1,89 @@
-//! Tables and sheets for people. On a terminal a table fits the width by shortening its text columns; in a
-//! pipe nothing is shortened. Every cell is made harmless here, so nobody else has to think of it.
+//! Tables and sheets for people. On a terminal a table fits the width, as [`super::layout`] decides; in a pipe
+//! nothing is shortened. Every cell is made harmless here, so nobody else has to think of it.
 
-use super::escape;
+pub(crate) use super::layout::{Column, places, shortened, width_of};
+use super::layout::{Fit, GAP, Layout};
+use super::{escape, paint};
 use std::fmt::Write as _;
 
-/// How a column behaves when there is not enough room.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fit {
-    /// Never shortened: ids, tokens, names and times are useless in part.
-    Whole,
-    /// Never shortened, to the right.
-    Number,
-    /// Shortened when need be.
-    Text,
-}
-
-/// A column: the field's name, as in JSON, and how it behaves.
+/// What a table may use.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Column {
-    /// The name.
-    pub name: &'static str,
-    /// How it behaves.
-    pub fit: Fit,
-}
-
-impl Column {
-    /// A column that is shown whole.
-    pub(crate) const fn whole(name: &'static str) -> Self {
-        Self { name, fit: Fit::Whole }
-    }
-
-    /// A column of numbers.
-    pub(crate) const fn number(name: &'static str) -> Self {
-        Self { name, fit: Fit::Number }
-    }
-
-    /// A column of text.
-    pub(crate) const fn text(name: &'static str) -> Self {
-        Self { name, fit: Fit::Text }
-    }
-}
-
-/// Text columns are not made narrower than this.
-const TEXT_WIDTH_MIN: usize = 10;
-/// What stands between columns.
-const GAP: usize = 2;
-
-/// How many places a character takes on a terminal.
-pub(crate) const fn places(c: char) -> usize {
-    match c {
-        '\u{300}'..='\u{36f}'
-        | '\u{1ab0}'..='\u{1aff}'
-        | '\u{20d0}'..='\u{20ff}'
-        | '\u{fe00}'..='\u{fe0f}' => 0,
-        '\u{1100}'..='\u{115f}'
-        | '\u{2e80}'..='\u{a4cf}'
-        | '\u{ac00}'..='\u{d7a3}'
-        | '\u{f900}'..='\u{faff}'
-        | '\u{fe30}'..='\u{fe6f}'
-        | '\u{ff00}'..='\u{ff60}'
-        | '\u{ffe0}'..='\u{ffe6}'
-        | '\u{1f300}'..='\u{1faff}'
-        | '\u{20000}'..='\u{3fffd}' => 2,
-        _ => 1,
-    }
-}
-
-/// How many places a text takes.
-pub(crate) fn width_of(text: &str) -> usize {
-    text.chars().map(places).sum()
-}
-
-/// The text cut so that it takes at most `width` places, with a mark where it was cut.
-pub(crate) fn shortened(text: &str, width: usize) -> String {
-    if width_of(text) <= width {
-        return text.to_owned();
-    }
-    let mut short = String::new();
-    let mut used = 1;
-    for c in text.chars() {
-        used += places(c);
-        if used > width {
-            break;
-        }
-        short.push(c);
-    }
-    short.push('…');
-    short
+pub(crate) struct Space {
+    /// The places of a line; nothing when lines may be of any length.
+    pub room: Option<usize>,
+    /// Whether headings and states stand out.
+    pub color: bool,
+    /// Whether somebody named the columns.
+    pub chosen: bool,
 }
 
 /// The rows of one page, laid out like the pages before it.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    widths: Vec<usize>,
-    cuts: bool,
+    layout: Option<Layout>,
 }
 
 impl Table {
-    /// Lays out a page of rows; the first one decides the widths and brings the headings.
-    pub(crate) fn page(
-        &mut self,
-        columns: &[Column],
-        rows: &[Vec<String>],
-        room: Option<usize>,
-        bold: bool,
-    ) -> String {
+    /// Lays out a page of rows; the first one decides the columns and their widths and brings the headings.
+    pub(crate) fn page(&mut self, columns: &[Column], rows: &[Vec<String>], space: Space) -> String {
         let rows: Vec<Vec<String>> =
             rows.iter().map(|row| row.iter().map(|cell| escape::line(cell).into_owned()).collect()).collect();
+        let begins = self.layout.is_none();
+        let layout = self.layout.get_or_insert_with(|| match space.room {
+            Some(room) => Layout::fitted(columns, &rows, room, space.chosen),
+            None => Layout::whole(columns, &rows),
+        });
         let mut text = String::new();
-        if self.widths.is_empty() {
-            self.widths = widths(columns, &rows, room);
-            self.cuts = room.is_some();
+        if begins {
             let heads: Vec<String> = columns.iter().map(|column| column.name.to_uppercase()).collect();
-            let heads = self.row(columns, &heads);
-            let _ =
-                if bold { writeln!(text, "\u{1b}[1m{heads}\u{1b}[0m") } else { writeln!(text, "{heads}") };
+            let heads = line(layout, columns, &heads, false);
+            let heads = if space.color { paint::bold(&heads) } else { heads };
+            let _ = writeln!(text, "{heads}");
         }
         for row in &rows {
-            let _ = writeln!(text, "{}", self.row(columns, row));
+            let _ = writeln!(text, "{}", line(layout, columns, row, space.color));
         }
         text
     }
 
-    fn row(&self, columns: &[Column], cells: &[String]) -> String {
-        let mut text = String::new();
-        for ((column, cell), width) in columns.iter().zip(cells).zip(&self.widths) {
-            if !text.is_empty() {
-                text.extend(std::iter::repeat_n(' ', GAP));
-            }
-            let cell =
-                if self.cuts && column.fit == Fit::Text { shortened(cell, *width) } else { cell.clone() };
-            let padding = std::iter::repeat_n(' ', width.saturating_sub(width_of(&cell)));
-            match column.fit {
-                Fit::Number => {
-                    text.extend(padding);
-                    text.push_str(&cell);
-                }
-                Fit::Whole | Fit::Text => {
-                    text.push_str(&cell);
-                    text.extend(padding);
-                }
-            }
-        }
-        text.truncate(text.trim_end().len());
-        text
+    /// The columns that there was no room for, nor anything in them.
+    pub(crate) fn left_out(&self, columns: &[Column]) -> Vec<&'static str> {
+        let shown = |place: usize| {
+            self.layout.as_ref().is_none_or(|layout| layout.columns.iter().any(|(at, _)| *at == place))
+        };
+        columns
+            .iter()
+            .enumerate()
+            .filter(|(place, _)| !shown(*place))
+            .map(|(_, column)| column.name)
+            .collect()
     }
 }
 
-/// As wide as the widest cell; then, on a terminal, the widest text column gives way until all fit.
-fn widths(columns: &[Column], rows: &[Vec<String>], room: Option<usize>) -> Vec<usize> {
-    let mut widths: Vec<usize> = columns.iter().map(|column| width_of(column.name)).collect();
-    for row in rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(width_of(cell));
+/// One line of a table.
+fn line(layout: &Layout, columns: &[Column], cells: &[String], color: bool) -> String {
+    let mut text = String::new();
+    for (n, (place, width)) in layout.columns.iter().enumerate() {
+        let (Some(column), Some(cell)) = (columns.get(*place), cells.get(*place)) else { continue };
+        if n > 0 {
+            text.extend(std::iter::repeat_n(' ', GAP));
+        }
+        let shown = layout.cell(*column, cell, *width);
+        let padding = std::iter::repeat_n(' ', width.saturating_sub(width_of(&shown)));
+        let shown = if color && column.tinted { paint::painted(cell, &shown) } else { shown };
+        match column.fit {
+            Fit::Number => {
+                text.extend(padding);
+                text.push_str(&shown);
+            }
+            Fit::Whole | Fit::Id | Fit::Token | Fit::Text | Fit::Main => {
+                text.push_str(&shown);
+                text.extend(padding);
+            }
         }
     }
-    let Some(room) = room else { return widths };
-    let total = |widths: &[usize]| widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1);
-    while total(&widths) > room {
-        let over = total(&widths) - room;
-        let texts = widths.iter_mut().zip(columns).filter(|(_, column)| column.fit == Fit::Text);
-        let Some((widest, _)) = texts.max_by_key(|(width, _)| **width) else { break };
-        if *widest <= TEXT_WIDTH_MIN {
-            break;
-        }
-        *widest = widest.saturating_sub(over).max(TEXT_WIDTH_MIN);
-    }
-    widths
+    text.truncate(text.trim_end().len());
+    text
 }
 
 /// One item for people: its fields, one per line, and longer texts below.
@@ -230,7 +147,8 @@ impl Sheet {
 mod tests {
     use super::*;
 
-    const COLUMNS: [Column; 3] = [Column::whole("id"), Column::number("n"), Column::text("error")];
+    const COLUMNS: [Column; 3] = [Column::whole("id"), Column::number("n"), Column::main("error")];
+    const PIPE: Space = Space { room: None, color: false, chosen: false };
 
     fn row(id: &str, n: &str, error: &str) -> Vec<String> {
         vec![id.into(), n.into(), error.into()]
@@ -239,32 +157,37 @@ mod tests {
     #[test]
     fn a_pipe_gets_everything_and_a_terminal_what_fits() {
         let rows = [row("a1", "5", &"x".repeat(30)), row("b22", "12", "y\nz")];
-        let piped = Table::default().page(&COLUMNS, &rows, None, false);
+        let piped = Table::default().page(&COLUMNS, &rows, PIPE);
         let expected = format!("ID    N  ERROR\na1    5  {}\nb22  12  y\\nz\n", "x".repeat(30));
         assert_eq!(piped, expected);
-        let fitted = Table::default().page(&COLUMNS, &rows, Some(22), false);
+        let fitted = Table::default().page(&COLUMNS, &rows, Space { room: Some(22), ..PIPE });
         assert_eq!(fitted, "ID    N  ERROR\na1    5  xxxxxxxxxxxx…\nb22  12  y\\nz\n");
         assert!(fitted.lines().all(|line| width_of(line) <= 22));
     }
 
     #[test]
-    fn ids_are_never_cut_however_narrow_it_is() {
-        let rows = [row(&"i".repeat(36), "1", &"x".repeat(30))];
-        let text = Table::default().page(&COLUMNS, &rows, Some(10), false);
-        assert!(text.contains(&"i".repeat(36)) && text.contains("xxxxxxxxx…"));
+    fn tokens_are_never_cut_however_narrow_it_is() {
+        let columns = [Column::token("token"), Column::number("n"), Column::main("error")];
+        let rows = [row(&"i".repeat(64), "1", &"x".repeat(30))];
+        let text = Table::default().page(&columns, &rows, Space { room: Some(10), ..PIPE });
+        assert_eq!(text, format!("TOKEN\n{}\n", "i".repeat(64)));
     }
 
     #[test]
-    fn wide_characters_take_two_places() {
-        assert_eq!(width_of("日本é"), 5);
-        assert_eq!(shortened("日本語", 4), "日…");
+    fn colour_takes_no_room() {
+        let columns = [Column::state("status"), Column::main("error")];
+        let rows = [["new", "x"], ["regressed", "y"]].map(|row| row.map(str::to_owned).to_vec());
+        let text = Table::default().page(&columns, &rows, Space { color: true, ..PIPE });
+        let expected = "\u{1b}[1mSTATUS     ERROR\u{1b}[0m\n\u{1b}[33mnew\u{1b}[0m        x\n\
+                        \u{1b}[1;31mregressed\u{1b}[0m  y\n";
+        assert_eq!(text, expected);
     }
 
     #[test]
     fn later_pages_have_no_second_heading() {
         let mut table = Table::default();
-        table.page(&COLUMNS, &[row("a", "1", "x")], None, false);
-        assert_eq!(table.page(&COLUMNS, &[row("b", "2", "y")], None, false), "b   2  y\n");
+        table.page(&COLUMNS, &[row("a", "1", "x")], PIPE);
+        assert_eq!(table.page(&COLUMNS, &[row("b", "2", "y")], PIPE), "b   2  y\n");
     }
 
     #[test]

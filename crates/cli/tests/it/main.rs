@@ -18,6 +18,7 @@ mod edit;
 mod evidence;
 mod groups;
 mod intelligence;
+mod lists;
 mod masking;
 mod outputs;
 mod redrives;

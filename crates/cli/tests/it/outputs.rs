@@ -100,7 +100,9 @@ fn tables_in_a_pipe_are_whole_and_plain() {
 fn pages_walk_the_whole_list_once() {
     let office = Office::new();
     let stdin: String = (0..7).map(|n| format!("{{\"payload\":{n}}}\n")).collect();
-    office.feed(stdin.as_bytes(), &["enqueue", "q"]).ok().says("7 messages enqueued");
+    assert_eq!(office.feed(stdin.as_bytes(), &["enqueue", "q"]).ok().text(), "7 messages enqueued\n");
+    let each = Office::new().feed(stdin.as_bytes(), &["enqueue", "q", "-o", "ndjson"]).ok();
+    assert_eq!(each.says("7 messages enqueued").ndjson().len(), 7, "programs get each");
     let all: Vec<String> =
         office.items(&["message", "list", "--all"]).iter().map(|item| text(&item["id"])).collect();
     assert_eq!(all.len(), 7);

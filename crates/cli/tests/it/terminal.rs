@@ -224,6 +224,18 @@ impl Terminal {
         self.child.wait().unwrap().code()
     }
 
+    /// Waits for the end of a command that leaves the screen to others; gives the exit code and every byte it was sent.
+    #[track_caller]
+    pub(crate) fn printed(mut self) -> (Option<i32>, String) {
+        crate::support::until("the command ends", || self.child.try_wait().unwrap().is_some());
+        let code = self.child.wait().unwrap().code();
+        // Once nobody has the terminal open any more, what was written can be read to its end.
+        drop(self.line);
+        self.reader.join().unwrap();
+        let seen = self.seen.0.lock().unwrap();
+        (code, String::from_utf8_lossy(&seen.raw).into_owned())
+    }
+
     /// Waits for its end, and wants the terminal as it was before; gives the exit code and every byte it was sent.
     #[track_caller]
     pub(crate) fn ended(mut self) -> (Option<i32>, String) {

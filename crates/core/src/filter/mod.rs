@@ -42,6 +42,7 @@ use crate::dead_letter::{DeadLetter, Status};
 use crate::ids::{GroupId, serde_as_text};
 use crate::limits;
 use crate::message::Message;
+use crate::short_id::{IdKind, IdTail};
 use crate::time::Time;
 use parser::{Expr, Term};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -158,7 +159,7 @@ impl Filter {
         let nearest =
             field::nearest(name, field::NAMED.iter().filter(|f| !f.is_of_letters()).map(Field::name));
         let what = format!("only dead letters have the field {name:?}");
-        Err(Fault { at: term.at, what, nearest }.into_error(&self.text))
+        Err(Fault { nearest, ..Fault::new(term.at, what) }.into_error(&self.text))
     }
 
     /// Whether [`Filter::matches_message`] looks at the kept failures. Lists leave them out, so a store fills
@@ -214,6 +215,18 @@ pub struct FilterError {
     pub what: String,
     /// The known word that was probably meant.
     pub nearest: Option<String>,
+    /// The short id that stands where it goes wrong. Whoever can look it up puts the whole id in its place.
+    pub short_id: Option<(IdKind, IdTail)>,
+}
+
+impl FilterError {
+    /// The filter's text with this whole id in place of the short one.
+    #[must_use]
+    pub fn with_whole_id(&self, id: &str) -> Option<String> {
+        let (before, after) = self.text.split_at_checked(self.at)?;
+        let end = after.find(|c: char| !c.is_ascii_hexdigit() && c != '-').unwrap_or(after.len());
+        Some(format!("{before}{id}{}", after.get(end..)?))
+    }
 }
 
 /// Characters of the text that an error shows before and after the position.
@@ -247,11 +260,12 @@ struct Fault {
     at: usize,
     what: String,
     nearest: Option<String>,
+    short_id: Option<(IdKind, IdTail)>,
 }
 
 impl Fault {
     fn new(at: usize, what: impl Into<String>) -> Self {
-        Self { at, what: what.into(), nearest: None }
+        Self { at, what: what.into(), nearest: None, short_id: None }
     }
 
     /// With the known word that comes nearest to a wrong one, if one comes near.
@@ -260,6 +274,7 @@ impl Fault {
     }
 
     fn into_error(self, text: &str) -> FilterError {
-        FilterError { text: text.to_owned(), at: self.at, what: self.what, nearest: self.nearest }
+        let Self { at, what, nearest, short_id } = self;
+        FilterError { text: text.to_owned(), at, what, nearest, short_id }
     }
 }

@@ -8,6 +8,7 @@ use super::lexer::{Op, Token, Value};
 use super::pattern::Pattern;
 use crate::ids::{IdError, LeafId, MessageId, QueueName};
 use crate::limits;
+use crate::short_id::IdKind;
 use crate::time::{Span, Time};
 use std::iter::Peekable;
 use std::ops::Bound;
@@ -251,7 +252,7 @@ fn find_field(at: usize, mut path: Vec<String>) -> Result<Field, Fault> {
     known.cloned().ok_or_else(|| {
         let nearest = field::nearest_field(&name);
         let hint = if nearest.is_none() { " (text goes in quotes)" } else { "" };
-        Fault { at, what: format!("unknown field {joined:?}{hint}"), nearest }
+        Fault { nearest, ..Fault::new(at, format!("unknown field {joined:?}{hint}")) }
     })
 }
 
@@ -267,8 +268,8 @@ struct Operation<'a> {
 impl Operation<'_> {
     fn test(&self) -> Result<Test, Fault> {
         match self.field.shape() {
-            Shape::Id => self.each(read_id).map(Test::Ids),
-            Shape::Leaf => self.each(read_id).map(Test::Leaves),
+            Shape::Id => self.each(|v| read_id(v, IdKind::Letter)).map(Test::Ids),
+            Shape::Leaf => self.each(|v| read_id(v, IdKind::Group)).map(Test::Leaves),
             Shape::QueueName => self.each(queue_name).map(Test::Texts),
             Shape::Text => self.each(|v| Ok(whole(v))).map(Test::Texts),
             Shape::Inside => self.each(inside).map(Test::Texts),
@@ -382,9 +383,10 @@ fn bad(v: &Value, why: impl Into<String>) -> Fault {
     Fault::new(v.at, why)
 }
 
-/// An id of a message or of a group; its own error says what one looks like.
-fn read_id<T: FromStr<Err = IdError>>(v: &Value) -> Result<T, Fault> {
-    v.text.parse().map_err(|e: IdError| bad(v, e.to_string()))
+/// An id of a message or of a group; its own error says what one looks like, and whether it is a short one.
+fn read_id<T: FromStr<Err = IdError>>(v: &Value, of: IdKind) -> Result<T, Fault> {
+    let short_id = if v.quoted { None } else { v.text.parse().ok().map(|tail| (of, tail)) };
+    v.text.parse().map_err(|e: IdError| Fault { short_id, ..bad(v, e.to_string()) })
 }
 
 /// Text that is compared whole.

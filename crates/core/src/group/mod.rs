@@ -124,6 +124,9 @@ pub struct Group {
     pub template: String,
     /// The error type.
     pub error_type: String,
+    /// The code of the error, which may be all that tells two groups apart.
+    #[serde(default)]
+    pub code: Option<String>,
     /// Where it is in its life.
     pub status: GroupStatus,
     /// Letters not closed.
@@ -167,6 +170,9 @@ pub struct GroupSums {
     pub template: String,
     /// The error type of its first leaf.
     pub error_type: String,
+    /// The code of its first leaf.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
     /// Letters not closed.
     pub open: i64,
     /// Deaths ever.
@@ -238,8 +244,9 @@ impl GroupSums {
         if (self.first_seen, self.last_seen) != (counted.first_seen, counted.last_seen) {
             return Some("first and last seen are not those of its leaves".to_owned());
         }
-        if (&self.template, &self.error_type) != (&counted.template, &counted.error_type) {
-            return Some("its template is not that of its leaves".to_owned());
+        let face = |sums: &Self| (sums.template.clone(), sums.error_type.clone(), sums.code.clone());
+        if face(self) != face(counted) {
+            return Some("its template, error type or code is not that of its leaves".to_owned());
         }
         // Of more names than are kept, which ones are depends on the order they came in.
         let full = |names: usize| names >= limits::GROUP_KEYS_MAX;
@@ -276,6 +283,7 @@ impl GroupRow {
             id,
             template: sums.template,
             error_type: sums.error_type,
+            code: sums.code,
             status,
             open: number(sums.open),
             total: number(sums.total),
@@ -302,6 +310,7 @@ pub fn sum(leaves: &[Leaf], counts: &[(LeafKey, LeafCount)]) -> BTreeMap<GroupId
         let sums = groups.entry(leaf.group).or_insert_with(|| GroupSums {
             template: face.template.clone(),
             error_type: face.error_type.clone(),
+            code: face.code.clone(),
             ..GroupSums::default()
         });
         sums.add(key, [count.open, count.total, count.failures], count);

@@ -400,6 +400,7 @@ mod tests {
             id: GroupId::new(id),
             template: template.into(),
             error_type: "E".into(),
+            code: None,
             status: GroupStatus::New,
             open,
             total: open,

@@ -119,6 +119,7 @@ impl Rules {
         Group {
             template: self.owned(&group.template),
             error_type: self.owned(&group.error_type),
+            code: self.maybe(group.code.as_ref()),
             note: self.maybe(group.note.as_ref()),
             link: self.maybe(group.link.as_ref()),
             ..group.clone()

@@ -48,7 +48,7 @@ impl<T: Tables> Engine<T> {
     /// Writes down a leaf that the tree has just taken in.
     fn add_leaf(&mut self, leaf: &Leaf) -> Kept<()> {
         self.tables.put_leaf(leaf)?;
-        self.show_template(leaf.group, (leaf.group == leaf.id).then_some(&leaf.error_type))
+        self.show_template(leaf.group, (leaf.group == leaf.id).then_some(leaf))
     }
 
     /// Writes down where leaves are now, and what is known of groups that have become one.

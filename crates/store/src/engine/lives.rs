@@ -9,7 +9,7 @@ use redrive_core::dead_letter::Actor;
 use redrive_core::error::{Outcome, Refusal};
 use redrive_core::failure::Analysed;
 use redrive_core::group::life::{CAME_BACK, RESOLVED, SYSTEM};
-use redrive_core::group::{self, Facts, GroupAct, GroupRow, LeafCount, LeafKey, Marker, check_marker};
+use redrive_core::group::{self, Facts, GroupAct, GroupRow, Leaf, LeafCount, LeafKey, Marker, check_marker};
 use redrive_core::ids::{GroupId, LeafId, OperationId};
 use redrive_core::time::Time;
 use std::collections::{BTreeSet, HashMap};
@@ -95,14 +95,15 @@ impl<T: Tables> Engine<T> {
     }
 
     /// A leaf came to a group, or groups have become one: the template says what all have in common.
-    pub(super) fn show_template(&mut self, group: GroupId, face: Option<&str>) -> Kept<()> {
+    pub(super) fn show_template(&mut self, group: GroupId, face: Option<&Leaf>) -> Kept<()> {
         let template = self.tree()?.template_of(group);
         let row = self.group_row(group)?;
         if let Some(template) = template {
             row.sums.template = template;
         }
-        if let Some(error_type) = face {
-            error_type.clone_into(&mut row.sums.error_type);
+        if let Some(leaf) = face {
+            row.sums.error_type.clone_from(&leaf.error_type);
+            row.sums.code.clone_from(&leaf.code);
         }
         Ok(())
     }

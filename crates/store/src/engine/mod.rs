@@ -24,6 +24,7 @@ pub(crate) mod preview;
 pub(crate) mod reads;
 pub(crate) mod replies;
 pub(crate) mod settle;
+pub(crate) mod short_ids;
 pub(crate) mod survey;
 pub(crate) mod text;
 pub(crate) mod trim;

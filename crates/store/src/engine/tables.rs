@@ -18,6 +18,7 @@ use redrive_core::operation::{Member, MemberOutcome, Operation, Outcomes};
 use redrive_core::poison::Standing;
 use redrive_core::policy::QueuePolicy;
 use redrive_core::revision::Content;
+use redrive_core::short_id::IdKind;
 use redrive_core::store::KvEntry;
 use redrive_core::survey::Survey;
 use redrive_core::time::{Span, Time};
@@ -286,6 +287,25 @@ pub(crate) trait Reads {
     fn tallies(&self) -> Kept<Vec<(TallyKey, Tally)>>;
     /// When the oldest letter that is not closed died.
     fn oldest_open(&self) -> Kept<Option<Time>>;
+
+    /// The ids of what is not a group, in their order, after this one. Tables that can read ids alone do so.
+    fn ids_after(&self, of: IdKind, after: Option<MessageId>, limit: usize) -> Kept<Vec<MessageId>> {
+        let mut ids: Vec<MessageId> = match of {
+            IdKind::Message => self.live_after(after, limit)?.iter().map(|live| live.slip.id).collect(),
+            IdKind::Letter => {
+                self.letters_after(0, u64::MAX, usize::MAX)?.iter().map(|letter| letter.slip.id).collect()
+            }
+            IdKind::Operation => {
+                let all = self.operations_before(u64::MAX, usize::MAX)?;
+                all.iter().map(|(_, operation)| MessageId::from_bytes(operation.id.to_bytes())).collect()
+            }
+            IdKind::Group => Vec::new(),
+        };
+        ids.retain(|id| after.is_none_or(|after| *id > after));
+        ids.sort_unstable();
+        ids.truncate(limit);
+        Ok(ids)
+    }
 
     fn operation(&self, id: OperationId) -> Kept<Option<Operation>>;
     fn operations_before(&self, position: u64, limit: usize) -> Kept<Vec<(u64, Operation)>>;

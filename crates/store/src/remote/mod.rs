@@ -24,6 +24,7 @@ use redrive_core::operation::{Control, Member, Operation, OperationSpec, Preview
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Page, PageRequest, Query};
 use redrive_core::revision::Revision;
+use redrive_core::short_id::TailQuery;
 use redrive_core::store::{
     Drawer, Each, Enqueued, HandOver, Indexed, KeyState, KvEntry, LeaseRequest, LetterLeaseRequest,
     LetterSettlement, LetterState, Letters, Purged, Queue, Reaped, Settled, Settlement, Store, StoreInfo,
@@ -405,6 +406,9 @@ impl Store for RemoteStore {
     }
     async fn backup(&self, target: String) -> Outcome<u64> {
         self.call(Call::Backup(absolute(&target)?)).await
+    }
+    async fn ids_ending(&self, query: TailQuery) -> Outcome<Page<String>> {
+        self.call(Call::IdsEnding(query)).await
     }
     async fn kv_get(&self, namespace: String, key: String) -> Outcome<Option<KvEntry>> {
         self.call(Call::KvGet(namespace, key)).await

@@ -12,6 +12,7 @@ use redrive_core::message::NewMessage;
 use redrive_core::operation::{Control, OperationSpec, PreviewRequest};
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{PageRequest, Query};
+use redrive_core::short_id::TailQuery;
 use redrive_core::store::{
     HandOver, LeaseRequest, LetterLeaseRequest, LetterSettlement, Settlement, VerifyRequest,
 };
@@ -21,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 /// The version of everything said here. Both sides must say the same.
-pub(super) const VERSION: u32 = 4;
+pub(super) const VERSION: u32 = 5;
 
 /// The first frame of each side.
 #[derive(Serialize, Deserialize)]
@@ -98,6 +99,7 @@ pub(super) enum Call {
     Stats,
     Verify(VerifyRequest),
     Backup(String),
+    IdsEnding(TailQuery),
     KvGet(String, String),
     KvPut(String, String, Option<Vec<u8>>, u64),
 }

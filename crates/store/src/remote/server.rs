@@ -225,6 +225,7 @@ async fn answer(
         Call::Stats => reply(stream, store.stats().await).await,
         Call::Verify(request) => reply(stream, store.verify(request).await).await,
         Call::Backup(target) => reply(stream, backup(store, target).await).await,
+        Call::IdsEnding(query) => reply(stream, store.ids_ending(query).await).await,
         Call::KvGet(namespace, key) => reply(stream, store.kv_get(namespace, key).await).await,
         Call::KvPut(namespace, key, value, expected) => {
             reply(stream, store.kv_put(namespace, key, value, expected).await).await

@@ -20,6 +20,7 @@ use redrive_core::operation::{Member, MemberOutcome, Operation, Outcomes};
 use redrive_core::poison::Standing;
 use redrive_core::policy::QueuePolicy;
 use redrive_core::revision::Content;
+use redrive_core::short_id::IdKind;
 use redrive_core::store::KvEntry;
 use redrive_core::survey::Survey;
 use redrive_core::time::{Span, Time};
@@ -439,6 +440,18 @@ impl Reads for SqlTables {
         let sql = "SELECT min(dead_at) FROM letters WHERE status NOT IN ('resolved', 'abandoned', 'purged')";
         let oldest = self.one(sql, &[], |row| row.get::<_, Option<Cell<Time>>>(0))?;
         Ok(oldest.flatten().map(|cell| cell.0))
+    }
+
+    fn ids_after(&self, of: IdKind, after: Option<MessageId>, limit: usize) -> Kept<Vec<MessageId>> {
+        // Letters and operations are read from the index of their ids alone.
+        let sql = match of {
+            IdKind::Message => "SELECT id FROM messages WHERE id > ?1 ORDER BY id LIMIT ?2",
+            IdKind::Letter => "SELECT id FROM letters WHERE id > ?1 ORDER BY id LIMIT ?2",
+            IdKind::Operation => "SELECT id FROM operations WHERE id > ?1 ORDER BY id LIMIT ?2",
+            IdKind::Group => return Ok(Vec::new()),
+        };
+        let after = after.map_or_else(Vec::new, |id| id.to_bytes().to_vec());
+        self.all(sql, &[&after, &int(limit as u64)], |row| Ok(row.get::<_, Cell<MessageId>>(0)?.0))
     }
 
     fn operation(&self, id: OperationId) -> Kept<Option<Operation>> {

@@ -33,6 +33,7 @@ pub(super) async fn a_group_is_all_failures_of_one_cause(stage: &Stage<'_>) {
         id: sign.leaf,
         template: sign.template,
         error_type: "Bad".into(),
+        code: None,
         status: GroupStatus::New,
         open: 0,
         total: 0,

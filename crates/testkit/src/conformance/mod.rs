@@ -29,6 +29,7 @@ mod reap;
 mod redrives;
 mod reply;
 mod settle;
+mod short_ids;
 mod stats;
 mod table;
 mod verify;
@@ -374,6 +375,9 @@ pub const LAWS: &[Law] = laws! {
         what_belongs_here_stays,
         a_letter_that_left_can_come_back,
         i41_the_key_of_a_letter_that_left_says_dead,
+    }
+    short_ids {
+        i49_a_short_id_finds_every_id_that_ends_in_it,
     }
     kv {
         a_value_is_written_only_over_what_was_read,

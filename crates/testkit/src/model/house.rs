@@ -3,11 +3,14 @@
 use super::{Letter, Model};
 use async_trait::async_trait;
 use redrive_core::error::{Error, Outcome, Refusal, StoreError, StoreErrorKind};
-use redrive_core::ids::QueueName;
+use redrive_core::ids::{GroupId, MessageId, QueueName};
 use redrive_core::invariants::Verification;
 use redrive_core::limits;
 use redrive_core::metrics::{QueueStats, Snapshot, Stats};
+use redrive_core::query::{Cursor, Page};
+use redrive_core::short_id::{IdKind, TailQuery};
 use redrive_core::store::{KvEntry, Store, StoreInfo, VerifyRequest};
+use std::collections::BTreeSet;
 
 #[async_trait]
 impl Store for Model {
@@ -49,6 +52,35 @@ impl Store for Model {
 
     async fn backup(&self, _target: String) -> Outcome<u64> {
         Err(Error::Store(StoreError::new(StoreErrorKind::Unsupported, "the model has nothing to copy")))
+    }
+
+    async fn ids_ending(&self, query: TailQuery) -> Outcome<Page<String>> {
+        self.at(|b, _| {
+            let ids = |all: Vec<MessageId>| {
+                let mut ends: Vec<MessageId> = all.into_iter().filter(|id| query.tail.ends(*id)).collect();
+                ends.sort_unstable();
+                ends.iter().map(ToString::to_string).collect::<Vec<_>>()
+            };
+            let found = match query.of {
+                IdKind::Message => ids(b.live.iter().map(|r| r.envelope.id).collect()),
+                IdKind::Letter => ids(b.letters.iter().map(|l| l.record.envelope.id).collect()),
+                IdKind::Operation => {
+                    ids(b.operations.iter().map(|(o, _)| MessageId::from_bytes(o.id.to_bytes())).collect())
+                }
+                IdKind::Group => {
+                    let known: BTreeSet<GroupId> = b.leaves.iter().map(|leaf| leaf.group).collect();
+                    let ends = known.into_iter().filter(|id| query.tail.ends_group(*id));
+                    ends.map(|id| id.to_string()).collect()
+                }
+            };
+            let after = query.page.id("i")?.map(|id| id.to_string());
+            let rest = found.into_iter().filter(|id| after.as_ref().is_none_or(|after| id > after));
+            let mut items: Vec<String> = rest.collect();
+            let more = items.len() > query.page.limit();
+            items.truncate(query.page.limit());
+            let last = items.last().and_then(|id| id.parse().ok());
+            Ok(Page { next: last.filter(|_| more).map(|id| Cursor::after_id("i", id)), items })
+        })
     }
 
     async fn kv_get(&self, namespace: String, key: String) -> Outcome<Option<KvEntry>> {

@@ -3,10 +3,11 @@
 //! survive an interruption.
 
 use super::super::op::{Until, drive};
-use super::super::{each, filter, only, with_term};
+use super::super::{each, only, with_term};
 use crate::confirm::confirm;
 use crate::connect::{Access, App, Hold, Link};
 use crate::exit_code::{CliError, Done, ExitCode};
+use crate::given::{self, Given};
 use crate::output::{Column, Look, Show, complain};
 use clap::Args;
 use redrive::core::dead_letter::{Act, ActRequest, DeadLetter, Status};
@@ -15,6 +16,7 @@ use redrive::core::filter::Filter;
 use redrive::core::ids::{MessageId, OperationId, QueueName};
 use redrive::core::operation::{OperationSpec, PreviewRequest};
 use redrive::core::query::{PageRequest, Query};
+use redrive::core::short_id::IdKind;
 use redrive::core::store::LetterState;
 use redrive::core::time::Time;
 use serde::Serialize;
@@ -29,9 +31,9 @@ const IDS_PER_COMMIT: usize = 500;
 /// Which letters, and how careful to be.
 #[derive(Args, Debug)]
 pub(crate) struct Selection {
-    /// The letters, by the ids of their messages
+    /// The letters, by the ids of their messages or the last digits of each
     #[arg(value_name = "ID", required_unless_present_any = ["filter", "all", "resume", "job"])]
-    ids: Vec<MessageId>,
+    ids: Vec<Given<MessageId>>,
     /// Those that match, such as 'queue:payments error:timeout age>2h'
     #[arg(long, value_name = "EXPR", conflicts_with_all = ["ids", "all", "resume"])]
     filter: Option<String>,
@@ -43,7 +45,7 @@ pub(crate) struct Selection {
     all: bool,
     /// Go on with an operation that was interrupted
     #[arg(long, value_name = "OPERATION", conflicts_with_all = ["ids", "dry_run", "max", "reason"])]
-    resume: Option<OperationId>,
+    resume: Option<Given<OperationId>>,
     /// Do not ask
     #[arg(long, short)]
     yes: bool,
@@ -66,8 +68,13 @@ pub(crate) struct Selection {
 
 impl Selection {
     /// The letters that were named one by one.
-    pub(super) fn ids(&self) -> &[MessageId] {
-        &self.ids
+    pub(super) async fn ids(&self, app: &App) -> Result<Vec<MessageId>, CliError> {
+        given::letters(app, &self.ids).await
+    }
+
+    /// Whether one letter was named.
+    pub(super) fn is_one(&self) -> bool {
+        self.ids.len() == 1
     }
 
     /// Whether an operation is to go on that was begun before.
@@ -81,8 +88,11 @@ impl Selection {
     }
 
     /// The filter that was given; nothing when letters were named or all are meant.
-    pub(super) fn matching(&self) -> Result<Option<Filter>, CliError> {
-        let mut matching = self.filter.as_deref().map(filter).transpose()?;
+    pub(super) async fn matching(&self, app: &App) -> Result<Option<Filter>, CliError> {
+        let mut matching = match &self.filter {
+            Some(text) => Some(given::filter(app, text, IdKind::Letter).await?),
+            None => None,
+        };
         if let Some(job) = &self.job {
             let queue: QueueName = format!("run.{job}")
                 .parse()
@@ -108,7 +118,7 @@ pub(super) fn possible(act: &Act, filter: &Filter) -> Result<Filter, CliError> {
 
 impl Show for LetterState {
     const COLUMNS: &'static [Column] =
-        &[Column::whole("id"), Column::whole("status"), Column::number("version")];
+        &[Column::id("id"), Column::state("status"), Column::number("version")];
 
     fn cells(&self, _: &Look) -> Vec<String> {
         let status = self.status.map_or_else(|| "purged".to_owned(), |status| status.to_string());
@@ -171,19 +181,24 @@ pub(super) fn of_filter(filter: &str, yes: bool, reason: Option<String>) -> Resu
 /// Runs a verb; `act` is told the store's time.
 pub(crate) async fn run(app: &App, which: Selection, act: impl FnOnce(Time) -> Act) -> Done {
     // A filter that does not parse must not even open the store.
-    let matching = which.matching()?;
+    let matching = which.matching(app).await?;
     if which.if_version.is_some() && which.ids.len() != 1 {
         return Err(CliError::usage("--if-version: name one letter; each has a version of its own"));
     }
-    let hold = if which.ids.len() == 1 { Hold::Moment } else { Hold::Long };
+    let ids = which.ids(app).await?;
+    let resume = match &which.resume {
+        Some(id) => Some(id.operation(app).await?),
+        None => None,
+    };
+    let hold = if which.is_one() { Hold::Moment } else { Hold::Long };
     let store = app.open(Access::Existing, hold).await?;
     let act = act(store.info().await?.now);
     let mut verb = Verb { app, store, act, which: &which };
-    match (which.resume, which.ids.as_slice()) {
+    match (resume, ids.as_slice()) {
         (Some(id), _) => verb.resume(id).await,
         (None, []) => verb.matching(&matching.unwrap_or_default()).await,
         (None, [id]) => verb.one(*id).await,
-        (None, _) => verb.several().await,
+        (None, several) => verb.several(several).await,
     }
 }
 
@@ -230,8 +245,8 @@ impl Verb<'_> {
         error.hint(format!("it is {}{by} now, at version {}", file.status, file.version))
     }
 
-    async fn several(&mut self) -> Done {
-        let ids: std::collections::BTreeSet<MessageId> = self.which.ids.iter().copied().collect();
+    async fn several(&mut self, ids: &[MessageId]) -> Done {
+        let ids: std::collections::BTreeSet<MessageId> = ids.iter().copied().collect();
         if self.which.dry_run {
             return self.try_several(ids).await;
         }

@@ -4,6 +4,7 @@
 use crate::args::RevealArgs;
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::{CliError, Done, ExitCode};
+use crate::given::Given;
 use crate::output::{Column, Format, Look, Show, escape, rules};
 use clap::Args;
 use redrive::core::disclosure::{Disclosed, Disclosure};
@@ -23,7 +24,7 @@ const CONTEXT: usize = 3;
 pub(crate) struct DiffArgs {
     /// The letter
     #[arg(value_name = "ID")]
-    id: MessageId,
+    id: Given<MessageId>,
     /// From this revision; 0 is the original
     #[arg(long, value_name = "N", default_value_t = 0)]
     from: u32,
@@ -67,8 +68,8 @@ impl Show for Head {
         Column::whole("at"),
         Column::text("by"),
         Column::number("bytes"),
-        Column::whole("digest"),
-        Column::text("reason"),
+        Column::whole("digest").optional(1),
+        Column::main("reason"),
     ];
 
     fn masked(&self, rules: &Rules) -> Option<Self> {
@@ -108,28 +109,29 @@ impl Show for Difference {
 
 /// Runs `dlq diff`.
 pub(crate) async fn run(app: &App, args: DiffArgs) -> Done {
+    let id = args.id.letter(app).await?;
     let store = app.open(Access::Existing, Hold::Moment).await?;
-    let revisions = store.revisions(args.id).await?;
+    let revisions = store.revisions(id).await?;
     if args.list {
         let heads: Vec<Head> = revisions.iter().map(Head::from).collect();
         app.out.all(&heads)?;
         return Ok(ExitCode::Ok);
     }
     let Some(present) = revisions.last() else {
-        let what = format!("the content of dead letter {} was erased, with all it ever was", args.id);
+        let what = format!("the content of dead letter {id} was erased, with all it ever was");
         return Err(CliError::new(ExitCode::NotFound, what));
     };
     let find = |n: u32| {
         revisions.iter().find(|revision| revision.n == n).ok_or_else(|| {
-            let what = format!("dead letter {} has no revision {n}", args.id);
-            CliError::new(ExitCode::NotFound, what).hint(format!("redrive dlq diff {} --list", args.id))
+            let what = format!("dead letter {id} has no revision {n}");
+            CliError::new(ExitCode::NotFound, what).hint(format!("redrive dlq diff {id} --list"))
         })
     };
     let (from, to) = (find(args.from)?, find(args.to.unwrap_or(present.n))?);
     let names = (format!("revision {}", from.n), format!("revision {}", to.n));
     let rules = if args.reveal.reveal {
         // First it is on record, then it is shown.
-        let shown = Disclosure::of(Disclosed::Payload, args.id);
+        let shown = Disclosure::of(Disclosed::Payload, id);
         store.disclose(shown, app.actor(args.reveal.reason.clone())).await?;
         &Rules::off()
     } else {
@@ -141,7 +143,7 @@ pub(crate) async fn run(app: &App, args: DiffArgs) -> Done {
             let head = Head::from(revision);
             head.masked(rules).unwrap_or(head)
         };
-        app.out.one(&Difference { id: args.id, from: head(from), to: head(to), diff })?;
+        app.out.one(&Difference { id, from: head(from), to: head(to), diff })?;
     } else if diff.is_empty() {
         app.out.note("they are the same");
     } else {

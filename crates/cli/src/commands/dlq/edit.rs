@@ -7,6 +7,7 @@ use super::diff::{changes, is_json};
 use crate::confirm::confirm;
 use crate::connect::{Access, App, Hold, Link};
 use crate::exit_code::{CliError, Done, ExitCode};
+use crate::given::Given;
 use crate::output::{complain, escape, rules};
 use clap::Args;
 use redrive::core::dead_letter::{Act, ActRequest, DeadLetter};
@@ -32,7 +33,7 @@ Examples:
 pub(crate) struct EditArgs {
     /// The letter
     #[arg(value_name = "ID")]
-    id: MessageId,
+    id: Given<MessageId>,
     /// The new payload, from a file; `-` is stdin [default: $VISUAL or $EDITOR is opened]
     #[arg(long, value_name = "FILE")]
     payload: Option<PathBuf>,
@@ -83,33 +84,34 @@ impl EditArgs {
         !said && self.header.is_empty() && self.remove_header.is_empty()
     }
 
-    fn request(&self, app: &App, act: Act, version: u64) -> ActRequest {
+    fn request(&self, app: &App, id: MessageId, act: Act, version: u64) -> ActRequest {
         let actor = app.actor(self.reason.clone());
-        ActRequest { id: self.id, act, actor, expected_version: Some(version) }
+        ActRequest { id, act, actor, expected_version: Some(version) }
     }
 }
 
 /// Runs `dlq edit`.
 pub(crate) async fn run(app: &App, args: EditArgs) -> Done {
+    let id = args.id.letter(app).await?;
     let store = app.open(Access::Existing, Hold::Moment).await?;
-    let letter = store.letter(args.id).await?;
+    let letter = store.letter(id).await?;
     if let Some(expected) = args.if_version.filter(|expected| *expected != letter.file.version) {
         let actual = letter.file.version;
-        return Err(Refusal::VersionConflict { id: args.id, expected, actual }.into());
+        return Err(Refusal::VersionConflict { id, expected, actual }.into());
     }
     if letter.file.erased.is_some() {
-        return Err(Refusal::Erased { id: args.id, act: "edit".into() }.into());
+        return Err(Refusal::Erased { id, act: "edit".into() }.into());
     }
     let before = Content::of(&letter.message.envelope);
     if args.asks_a_person() {
         // Whoever edits it sees all of it: first it is on record, then it is shown.
-        let shown = Disclosure::of(Disclosed::Payload, args.id);
+        let shown = Disclosure::of(Disclosed::Payload, id);
         store.disclose(shown, app.actor(args.reason.clone())).await?;
     }
     let rules = if args.asks_a_person() { &Rules::off() } else { rules() };
     let (after, draft) = match args.restore {
         Some(n) => {
-            let content = restored(&store, args.id, n).await?;
+            let content = restored(&store, id, n).await?;
             drop(store);
             (content, None)
         }
@@ -122,7 +124,7 @@ pub(crate) async fn run(app: &App, args: EditArgs) -> Done {
     let kept = |error: CliError| match &draft {
         Some(draft) => {
             let path = draft.keep().display();
-            error.hint(format!("your text is kept: redrive dlq edit {} --payload {path}", args.id))
+            error.hint(format!("your text is kept: redrive dlq edit {id} --payload {path}"))
         }
         None => error,
     };
@@ -141,13 +143,13 @@ pub(crate) async fn run(app: &App, args: EditArgs) -> Done {
     if !(app.out.quiet && args.yes) {
         complain(diff.trim_end());
     }
-    confirm(&format!("change dead letter {} like this?", args.id), args.yes).await.map_err(kept)?;
+    confirm(&format!("change dead letter {id} like this?"), args.yes).await.map_err(kept)?;
     let act = match args.restore {
         Some(n) => Act::Restore { n },
         None => Act::Edit(Box::new(edit(&before, after))),
     };
     let store = app.open(Access::Existing, Hold::Moment).await.map_err(kept)?;
-    let request = args.request(app, act, letter.file.version);
+    let request = args.request(app, id, act, letter.file.version);
     let state = match store.act(vec![request]).await.map(|each| each.into_iter().next()) {
         Ok(Some(Err(conflict @ Refusal::VersionConflict { .. }))) => {
             return Err(kept(stale(&store, &letter, conflict, rules).await));
@@ -176,7 +178,7 @@ async fn retried(
     args: &EditArgs,
     edited: LetterState,
 ) -> Result<LetterState, CliError> {
-    let request = args.request(app, Act::retry(), edited.version);
+    let request = args.request(app, edited.id, Act::retry(), edited.version);
     only(store.act(vec![request]).await?).map_err(|error| {
         let what = format!(
             "the letter was edited and is at version {}, but not sent back: {}",

@@ -3,10 +3,11 @@
 
 use super::act::possible;
 use crate::commands::op::{Until, drive};
-use crate::commands::{filter, with_term};
+use crate::commands::with_term;
 use crate::confirm::confirm;
 use crate::connect::{Access, App, Hold, Link};
 use crate::exit_code::{CliError, Done, ExitCode};
+use crate::given;
 use crate::output::{Column, Look, Show, complain};
 use clap::Args;
 use redrive::core::dead_letter::{Act, Status};
@@ -16,6 +17,7 @@ use redrive::core::limits;
 use redrive::core::message::Message;
 use redrive::core::operation::{OperationSpec, Preview, PreviewRequest};
 use redrive::core::query::{PageRequest, Query};
+use redrive::core::short_id::IdKind;
 use serde::Serialize;
 
 const EXAMPLES: &str = "\
@@ -123,7 +125,7 @@ fn literal(value: &str) -> String {
 
 /// Runs `erase`.
 pub(crate) async fn run(app: &App, args: EraseArgs) -> Done {
-    let wanted = filter(&args.expression()?)?;
+    let wanted = given::filter(app, &args.expression()?, IdKind::Letter).await?;
     if wanted.is_all() {
         return Err(CliError::usage("the filter is empty and would erase everything"));
     }
@@ -266,7 +268,7 @@ mod tests {
             ("x\"y\\", "\"x\\\"y\\\\\""),
         ] {
             assert_eq!(literal(value), expected);
-            filter(&format!("payload.a.b:{}", literal(value))).unwrap();
+            Filter::parse(&format!("payload.a.b:{}", literal(value))).unwrap();
         }
     }
 }

@@ -14,10 +14,11 @@ mod verbs;
 
 pub(super) use act::resolve_matching;
 
-use super::{error_text, filter, listed, narrowed, only, within};
+use super::{error_text, listed, narrowed, only, within};
 use crate::args::{ListArgs, RevealArgs};
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::{Done, ExitCode};
+use crate::given::{self, Given};
 use crate::output::{Column, Look, Revealed, Sheet, Show, escape, rules};
 use clap::Subcommand;
 use redrive::core::dead_letter::{Act, ActRequest, DeadLetter};
@@ -25,6 +26,7 @@ use redrive::core::disclosure::{Disclosed, Disclosure};
 use redrive::core::ids::{MessageId, QueueName};
 use redrive::core::masking::Rules;
 use redrive::core::query::Query;
+use redrive::core::short_id::IdKind;
 use redrive::core::store::Store;
 
 /// The commands under `dlq`.
@@ -43,9 +45,9 @@ pub(crate) enum DlqCommand {
     },
     /// Show one dead letter with all its kept failures
     Show {
-        /// The letter: the id of its message
+        /// The letter: the id of its message, or the last digits of it
         #[arg(value_name = "ID")]
-        id: MessageId,
+        id: Given<MessageId>,
         /// Only the payload; with --reveal its exact bytes in a pipe, made harmless on a terminal
         #[arg(long)]
         payload: bool,
@@ -56,7 +58,7 @@ pub(crate) enum DlqCommand {
     Timeline {
         /// The letter
         #[arg(value_name = "ID")]
-        id: MessageId,
+        id: Given<MessageId>,
     },
     /// Count dead letters by drawer and status
     Stats(stats::StatsArgs),
@@ -100,7 +102,7 @@ pub(crate) enum DlqCommand {
     Note {
         /// The letter
         #[arg(value_name = "ID")]
-        id: MessageId,
+        id: Given<MessageId>,
         /// What to say
         #[arg(value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
         text: String,
@@ -124,13 +126,13 @@ impl DlqCommand {
 
 impl Show for DeadLetter {
     const COLUMNS: &'static [Column] = &[
-        Column::whole("id"),
+        Column::id("id"),
         Column::whole("queue"),
-        Column::whole("status"),
-        Column::whole("reason"),
-        Column::number("attempts"),
+        Column::state("status"),
+        Column::whole("reason").optional(2),
+        Column::number("attempts").optional(1),
         Column::whole("dead_at"),
-        Column::text("error"),
+        Column::main("error"),
     ];
 
     fn masked(&self, rules: &Rules) -> Option<Self> {
@@ -154,7 +156,7 @@ impl Show for DeadLetter {
         Column::whole("dlq"),
         Column::whole("category"),
         Column::number("redrives"),
-        Column::whole("group"),
+        Column::id("group"),
         Column::whole("owner"),
         Column::text("labels"),
         Column::whole("expires_at"),
@@ -242,14 +244,15 @@ impl Show for DeadLetter {
 pub(crate) async fn run(app: &App, command: DlqCommand) -> Done {
     match command {
         DlqCommand::List { filter: text, dlq, list } => {
-            let filter = within(narrowed(filter(&text)?, "dlq", dlq.as_ref())?, &list, "died")?;
+            let filter = given::filter(app, &text, IdKind::Letter).await?;
+            let filter = within(narrowed(filter, "dlq", dlq.as_ref())?, &list, "died")?;
             let store = app.open(Access::Existing, Hold::Moment).await?;
             let fetch = async |s: &dyn Store, page| s.letters(Query { filter: filter.clone(), page }).await;
             listed(app, store, &list, fetch).await
         }
-        DlqCommand::Show { id, payload, reveal } => show(app, id, payload, reveal).await,
+        DlqCommand::Show { id, payload, reveal } => show(app, id.letter(app).await?, payload, reveal).await,
         DlqCommand::Stats(args) => stats::run(app, args).await,
-        DlqCommand::Timeline { id } => timeline::run(app, id).await,
+        DlqCommand::Timeline { id } => timeline::run(app, id.letter(app).await?).await,
         DlqCommand::Redrive(args) => redriving::run(app, *args).await,
         DlqCommand::Retry(args) => verbs::retry(app, *args).await,
         DlqCommand::Undo(which) => act::run(app, which, |_| Act::PullBack).await,
@@ -271,6 +274,7 @@ pub(crate) async fn run(app: &App, command: DlqCommand) -> Done {
         DlqCommand::Patch(args) => patch::run(app, args).await,
         DlqCommand::Diff(args) => diff::run(app, args).await,
         DlqCommand::Note { id, text } => {
+            let id = id.letter(app).await?;
             let store = app.open(Access::Existing, Hold::Moment).await?;
             let actor = app.actor(Some(text));
             let note = ActRequest { id, act: Act::Note, actor, expected_version: None };

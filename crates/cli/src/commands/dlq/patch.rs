@@ -49,7 +49,7 @@ struct Misfit {
 }
 
 impl Show for Misfit {
-    const COLUMNS: &'static [Column] = &[Column::whole("id"), Column::text("why")];
+    const COLUMNS: &'static [Column] = &[Column::id("id"), Column::main("why")];
 
     fn cells(&self, _: &Look) -> Vec<String> {
         vec![self.id.to_string(), self.why.clone()]
@@ -84,7 +84,7 @@ pub(crate) async fn run(app: &App, args: PatchArgs) -> Done {
         app.out.note(&format!("the patch fits {fits} dead letters and does not fit {misfits}"));
         return Ok(code);
     }
-    if misfits > 0 && which.ids().len() != 1 {
+    if misfits > 0 && !which.is_one() {
         complain(&format!("the patch does not fit {misfits} of {} dead letters:", fits + misfits as u64));
         app.out.sample(trial.misfits.get(..SHOWN.min(misfits)).unwrap_or_default());
         if misfits > SHOWN {
@@ -96,15 +96,15 @@ pub(crate) async fn run(app: &App, args: PatchArgs) -> Done {
 
 /// Tries the patch on every letter it is meant for, and changes none.
 async fn try_out(app: &App, which: &Selection, act: &Act) -> Result<Trial, CliError> {
-    let matching = which.matching()?;
+    let matching = which.matching(app).await?;
+    let ids = which.ids(app).await?;
     let mut store = app.open(Access::Existing, Hold::Long).await?;
     let now = store.info().await?.now;
     let mut trial = Trial::default();
-    for id in which.ids() {
-        let id = *id;
+    for id in ids.iter().copied() {
         trial.note(app, act, &store.ask(async |store| store.letter(id).await).await?, now);
     }
-    if !which.ids().is_empty() {
+    if !ids.is_empty() {
         return Ok(trial);
     }
     let filter = possible(act, &matching.unwrap_or_default())?;

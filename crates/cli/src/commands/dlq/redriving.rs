@@ -6,6 +6,7 @@ use super::super::op::{RateArg, Until, drive, show_preview};
 use crate::confirm::confirm;
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::{CliError, Done, ExitCode};
+use crate::given::{self, Given};
 use crate::output::{Column, Look, Show};
 use clap::{ArgGroup, Args};
 use redrive::core::dead_letter::{Act, Retry};
@@ -15,6 +16,7 @@ use redrive::core::limits;
 use redrive::core::masking::Rules;
 use redrive::core::message::Priority;
 use redrive::core::operation::{Canary, OperationSpec, Pace, Preview, PreviewRequest};
+use redrive::core::short_id::IdKind;
 use redrive::core::time::{Span, Time};
 use std::str::FromStr;
 
@@ -35,12 +37,12 @@ const IDS_MAX: usize = 100;
 #[command(after_help = EXAMPLES)]
 #[command(group = ArgGroup::new("which").required(true).args(["ids", "group", "filter", "all"]))]
 pub(crate) struct RedriveArgs {
-    /// The letters, by the ids of their messages
+    /// The letters, by the ids of their messages or the last digits of each
     #[arg(value_name = "ID")]
-    ids: Vec<MessageId>,
+    ids: Vec<Given<MessageId>>,
     /// Those of this group
     #[arg(long, value_name = "ID")]
-    group: Option<GroupId>,
+    group: Option<Given<GroupId>>,
     /// Those that match, such as 'queue:payments error:timeout age<2h'
     #[arg(long, value_name = "EXPR")]
     filter: Option<String>,
@@ -125,19 +127,20 @@ impl FromStr for Share {
 }
 
 impl RedriveArgs {
-    fn matching(&self) -> Result<Filter, CliError> {
-        if let Some(group) = self.group {
-            return filter(&format!("group:{group}"));
+    async fn matching(&self, app: &App) -> Result<Filter, CliError> {
+        if let Some(group) = &self.group {
+            return filter(&format!("group:{}", group.group(app).await?));
         }
         if self.ids.len() > IDS_MAX {
             return Err(CliError::usage(format!("name at most {IDS_MAX} letters, or a --filter")));
         }
         if !self.ids.is_empty() {
-            let ids: Vec<String> = self.ids.iter().map(ToString::to_string).collect();
+            let ids = given::letters(app, &self.ids).await?;
+            let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
             return filter(&format!("id:{}", ids.join(",")));
         }
         let Some(text) = &self.filter else { return Ok(Filter::default()) };
-        let found = filter(text)?;
+        let found = given::filter(app, text, IdKind::Letter).await?;
         if found.is_all() {
             let what = "the filter is empty and would match everything; say --all if that is meant";
             return Err(CliError::usage(what));
@@ -195,7 +198,7 @@ impl Show for Preview {
 /// Runs the command.
 pub(crate) async fn run(app: &App, args: RedriveArgs) -> Done {
     // A filter that does not parse must not even open the store.
-    let filter = args.matching()?;
+    let filter = args.matching(app).await?;
     if args.delay.is_some_and(|delay| delay > limits::SPAN_MAX) {
         return Err(CliError::usage(format!("--delay: at most {}", limits::SPAN_MAX)));
     }

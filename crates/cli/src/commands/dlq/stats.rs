@@ -105,14 +105,14 @@ impl FromStr for Limit {
 
 impl Show for Drawer {
     const COLUMNS: &'static [Column] = &[
-        Column::whole("dlq"),
+        Column::main("dlq"),
         Column::number("pending"),
-        Column::number("retrying"),
+        Column::number("retrying").optional(1),
         Column::number("review"),
         Column::number("quarantined"),
-        Column::number("resolved"),
-        Column::number("abandoned"),
-        Column::number("purged"),
+        Column::number("resolved").optional(2),
+        Column::number("abandoned").optional(3),
+        Column::number("purged").optional(4),
         Column::number("open"),
         Column::number("total"),
     ];
@@ -149,7 +149,7 @@ pub(crate) async fn run(app: &App, args: StatsArgs) -> Done {
     let summary = store.stats().await?.summary();
     let groups = marker::news(&*store).await?;
     match app.out.format {
-        Format::Table | Format::Wide => {
+        Format::Table | Format::Wide if !app.out.names_columns() => {
             app.out.all(&drawers)?;
             app.out.raw(b"\n")?;
             app.out.one(&Totals(&summary))?;
@@ -159,7 +159,9 @@ pub(crate) async fn run(app: &App, args: StatsArgs) -> Done {
         Format::Json | Format::Yaml => {
             app.out.document(&Counted { items: &drawers, next: None, summary: &summary, groups: &groups })?
         }
-        Format::Ndjson | Format::Csv | Format::Template | Format::None => app.out.all(&drawers)?,
+        Format::Table | Format::Wide | Format::Ndjson | Format::Csv | Format::Template | Format::None => {
+            app.out.all(&drawers)?
+        }
     }
     for limit in &args.fail_if {
         let sum: u64 = drawers.iter().map(|drawer| limit.count.of(drawer)).sum();

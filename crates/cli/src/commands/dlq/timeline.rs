@@ -12,9 +12,9 @@ impl Show for Moment {
         Column::whole("at"),
         Column::whole("what"),
         Column::whole("attempt"),
-        Column::whole("took"),
+        Column::whole("took").optional(1),
         Column::text("by"),
-        Column::text("detail"),
+        Column::main("detail"),
     ];
 
     fn masked(&self, rules: &Rules) -> Option<Self> {

@@ -129,7 +129,7 @@ fn json(text: &str) -> Result<serde_json::Value, String> {
 
 impl Show for Enqueued {
     const COLUMNS: &'static [Column] =
-        &[Column::whole("id"), Column::whole("state"), Column::whole("duplicate")];
+        &[Column::id("id"), Column::state("state"), Column::whole("duplicate")];
 
     fn cells(&self, _: &Look) -> Vec<String> {
         vec![self.id.to_string(), self.state.to_string(), self.duplicate.to_string()]
@@ -266,6 +266,8 @@ async fn many(app: &App, args: &EnqueueArgs) -> Done {
         "any".parse().map_err(|e: redrive::core::ids::IdError| CliError::usage(e.to_string()))?;
     let like = args.message(app, any, placeholder);
     let mut store = app.open(Access::Create, Hold::Long).await?;
+    // People are told how many; programs get each, also those that ask for columns.
+    let summed_up = app.out.format.is_table() && !app.out.names_columns();
     let mut list = app.out.list::<Enqueued>();
     let (mut duplicates, mut seeded) = (0_u64, BTreeSet::new());
     let fed = ndjson::feed(
@@ -281,7 +283,9 @@ async fn many(app: &App, args: &EnqueueArgs) -> Done {
             let results = store.ask(async |store| store.enqueue(batch.clone()).await).await?;
             let accepted: Vec<Enqueued> = results.iter().flatten().cloned().collect();
             duplicates += accepted.iter().filter(|enqueued| enqueued.duplicate).count() as u64;
-            list.add(&accepted)?;
+            if !summed_up {
+                list.add(&accepted)?;
+            }
             Ok(results.into_iter().map(|result| result.map(drop).map_err(CliError::from)).collect())
         },
     )
@@ -291,12 +295,17 @@ async fn many(app: &App, args: &EnqueueArgs) -> Done {
         return Err(CliError::usage(what));
     }
     // What was taken before a failure is data all the same, and a document must end.
-    if fed.is_ok() || !list.is_empty() {
+    if !summed_up && (fed.is_ok() || !list.is_empty()) {
         list.end(None)?;
     }
     let tally = fed?;
     let again = if duplicates > 0 { format!(", {duplicates} of them here before") } else { String::new() };
     let bad = if tally.failed > 0 { format!("; {} lines failed", tally.failed) } else { String::new() };
-    app.out.note(&format!("{} messages enqueued{again}{bad}", tally.taken));
+    let summary = format!("{} messages enqueued{again}{bad}", tally.taken);
+    if summed_up {
+        app.out.raw((summary + "\n").as_bytes())?;
+    } else {
+        app.out.note(&summary);
+    }
     Ok(tally.code())
 }

@@ -7,6 +7,7 @@ use crate::args::PageArgs;
 use crate::confirm::confirm;
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::{CliError, Done, ExitCode};
+use crate::given::{self, Given};
 use crate::output::complain;
 use crate::policy_change::Maybe;
 use clap::{Args, Subcommand};
@@ -33,9 +34,9 @@ pub(crate) enum GroupCommand {
     List(ListArgs),
     /// Show everything about one group; its letters are `redrive dlq list group:ID`
     Show {
-        /// The group
+        /// The group: its id, or the last digits of it
         #[arg(value_name = "ID")]
-        id: GroupId,
+        id: Given<GroupId>,
         /// How many values to show of each place that varies, from the latest dead letters; at most 10
         #[arg(long, value_name = "N", default_value_t = 3)]
         top: usize,
@@ -71,9 +72,9 @@ pub(crate) enum GroupCommand {
     Reopen(SaidOf),
     /// Say who looks after a group
     Assign {
-        /// The group
+        /// The group: its id, or the last digits of it
         #[arg(value_name = "ID")]
-        id: GroupId,
+        id: Given<GroupId>,
         /// Who; `none` takes it back
         #[arg(value_name = "NAME")]
         to: Maybe<String>,
@@ -83,18 +84,18 @@ pub(crate) enum GroupCommand {
     },
     /// Say what is known about a group; takes the place of what was said before
     Note {
-        /// The group
+        /// The group: its id, or the last digits of it
         #[arg(value_name = "ID")]
-        id: GroupId,
+        id: Given<GroupId>,
         /// What; `none` takes it back
         #[arg(value_name = "TEXT")]
         text: Maybe<String>,
     },
     /// Say where more is written about a group: an issue, a runbook
     Link {
-        /// The group
+        /// The group: its id, or the last digits of it
         #[arg(value_name = "ID")]
-        id: GroupId,
+        id: Given<GroupId>,
         /// An http or https address; `none` takes it back
         #[arg(value_name = "URL")]
         url: Maybe<String>,
@@ -104,9 +105,9 @@ pub(crate) enum GroupCommand {
     },
     /// Say what kind of failure a group is; it goes before what statistics say
     Label {
-        /// The group
+        /// The group: its id, or the last digits of it
         #[arg(value_name = "ID")]
-        id: GroupId,
+        id: Given<GroupId>,
         /// transient, persistent, systematic or resource; `none` takes it back
         #[arg(value_name = "CATEGORY")]
         category: Maybe<Category>,
@@ -118,7 +119,7 @@ pub(crate) enum GroupCommand {
     Merge {
         /// The groups
         #[arg(value_name = "ID", required_unless_present = "matching", num_args = 2..)]
-        ids: Vec<GroupId>,
+        ids: Vec<Given<GroupId>>,
         /// All groups with this text in template, error type or note
         #[arg(long, value_name = "TEXT", conflicts_with = "ids")]
         matching: Option<String>,
@@ -171,7 +172,7 @@ pub(crate) struct ListArgs {
 pub(crate) struct SaidOf {
     /// The groups
     #[arg(value_name = "ID", required = true)]
-    ids: Vec<GroupId>,
+    ids: Vec<Given<GroupId>>,
     /// Why, for the groups' history and the audit trail
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
@@ -181,7 +182,7 @@ pub(crate) struct SaidOf {
 pub(crate) async fn run(app: &App, command: GroupCommand) -> Done {
     match command {
         GroupCommand::List(args) => list(app, args).await,
-        GroupCommand::Show { id, top } => show(app, id, top).await,
+        GroupCommand::Show { id, top } => show(app, id.group(app).await?, top).await,
         GroupCommand::Ack(of) => say(app, of, |_| GroupAct::Acknowledge).await,
         GroupCommand::Resolve { of, letters: false, .. } => say(app, of, |_| GroupAct::Resolve).await,
         GroupCommand::Resolve { of, letters: true, yes } => resolve_with_letters(app, of, yes).await,
@@ -206,11 +207,13 @@ pub(crate) async fn run(app: &App, command: GroupCommand) -> Done {
             say(app, SaidOf { ids: vec![id], reason }, |_| GroupAct::Link { url }).await
         }
         GroupCommand::Label { id, category, reason } => {
+            let id = id.group(app).await?;
             let store = app.open(Access::Existing, Hold::Moment).await?;
             app.out.one(&store.label_group(id, category.into_option(), app.actor(reason)).await?)?;
             Ok(ExitCode::Ok)
         }
         GroupCommand::Merge { ids, matching, yes, dry_run, reason } => {
+            let ids = given::groups(app, &ids).await?;
             let store = app.open(Access::Existing, Hold::Moment).await?;
             let (groups, ids) = match matching {
                 Some(text) => {
@@ -264,15 +267,16 @@ async fn show(app: &App, id: GroupId, top: usize) -> Done {
 
 /// Says the same of some groups.
 async fn say(app: &App, of: SaidOf, act: impl FnOnce(Time) -> GroupAct) -> Done {
+    let ids = given::groups(app, &of.ids).await?;
     let store = app.open(Access::Existing, Hold::Moment).await?;
     let act = act(store.info().await?.now);
     let actor = app.actor(of.reason);
-    if let [id] = of.ids.as_slice() {
+    if let [id] = ids.as_slice() {
         app.out.one(&store.act_on_group(*id, act, actor).await?)?;
         return Ok(ExitCode::Ok);
     }
     let mut results: Vec<Result<Group, Refusal>> = Vec::new();
-    for id in of.ids {
+    for id in ids {
         results.push(match store.act_on_group(id, act.clone(), actor.clone()).await {
             Ok(group) => Ok(group),
             Err(Error::Refused(refusal)) => Err(refusal),
@@ -285,7 +289,7 @@ async fn say(app: &App, of: SaidOf, act: impl FnOnce(Time) -> GroupAct) -> Done 
 /// Resolves groups and their open letters, letters first: whoever is asked about them can still say no.
 async fn resolve_with_letters(app: &App, of: SaidOf, yes: bool) -> Done {
     let mut code = ExitCode::Ok;
-    for id in of.ids {
+    for id in given::groups(app, &of.ids).await? {
         let store = app.open(Access::Existing, Hold::Moment).await?;
         let group = store.group(id).await?;
         drop(store);

@@ -10,15 +10,16 @@ use serde::Serialize;
 
 impl Show for Group {
     const COLUMNS: &'static [Column] = &[
-        Column::whole("id"),
+        Column::id("id"),
         Column::number("open"),
-        Column::number("total"),
-        Column::number("failures"),
-        Column::whole("status"),
+        Column::number("total").optional(1),
+        Column::number("failures").optional(3),
+        Column::state("status"),
         Column::whole("last_seen"),
-        Column::text("queues"),
+        Column::text("queues").optional(2),
         Column::text("error_type"),
-        Column::text("template"),
+        Column::whole("code"),
+        Column::main("template"),
     ];
 
     fn masked(&self, rules: &Rules) -> Option<Self> {
@@ -35,6 +36,7 @@ impl Show for Group {
             look.time(self.last_seen),
             queues(self),
             self.error_type.clone(),
+            self.code.clone().unwrap_or_default(),
             self.template.clone(),
         ]
     }
@@ -53,6 +55,7 @@ impl Show for Group {
             .field("id", self.id)
             .field("status", self.status)
             .field("error_type", &self.error_type)
+            .field("code", self.code.clone().unwrap_or_default())
             .field("open", self.open)
             .field("total", self.total)
             .field("failures", self.failures)

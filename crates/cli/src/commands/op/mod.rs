@@ -9,8 +9,9 @@ pub(crate) use shown::show_preview;
 use super::pages;
 use crate::args::PageArgs;
 use crate::confirm::confirm;
-use crate::connect::{Access, App, Hold};
-use crate::exit_code::{Done, ExitCode};
+use crate::connect::{Access, App, Hold, Link};
+use crate::exit_code::{CliError, Done, ExitCode};
+use crate::given::Given;
 use clap::{Args, Subcommand};
 use redrive::core::error::Outcome;
 use redrive::core::ids::OperationId;
@@ -29,15 +30,15 @@ pub(crate) enum OpCommand {
     },
     /// Show one operation: its stage, pace and what became of its members
     Show {
-        /// The operation
+        /// The operation: its id, or the last digits of it
         #[arg(value_name = "ID")]
-        id: OperationId,
+        id: Given<OperationId>,
     },
     /// Watch an operation to its end, and drive it if nobody else does
     Watch {
-        /// The operation
+        /// The operation: its id, or the last digits of it
         #[arg(value_name = "ID")]
-        id: OperationId,
+        id: Given<OperationId>,
     },
     /// Halt an operation
     Pause(SteerArgs),
@@ -55,9 +56,9 @@ pub(crate) enum OpCommand {
     },
     /// Change how many are sent per second
     Rate {
-        /// The operation
+        /// The operation: its id, or the last digits of it
         #[arg(value_name = "ID")]
-        id: OperationId,
+        id: Given<OperationId>,
         /// Such as 50/s or 600/m; `none` for no limit
         #[arg(value_name = "RATE")]
         rate: RateArg,
@@ -67,9 +68,9 @@ pub(crate) enum OpCommand {
     },
     /// List the members of an operation and what became of each
     Members {
-        /// The operation
+        /// The operation: its id, or the last digits of it
         #[arg(value_name = "ID")]
-        id: OperationId,
+        id: Given<OperationId>,
         /// Only those with this outcome, such as skipped or failed_same
         #[arg(long, value_name = "OUTCOME")]
         outcome: Option<MemberOutcome>,
@@ -88,9 +89,9 @@ impl OpCommand {
 /// Which operation, and why.
 #[derive(Args, Debug)]
 pub(crate) struct SteerArgs {
-    /// The operation
+    /// The operation: its id, or the last digits of it
     #[arg(value_name = "ID")]
-    id: OperationId,
+    id: Given<OperationId>,
     /// Why, for the audit trail
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
@@ -125,40 +126,34 @@ impl FromStr for RateArg {
 
 /// Runs one of them.
 pub(crate) async fn run(app: &App, command: OpCommand) -> Done {
-    let hold = match &command {
-        OpCommand::Watch { .. } | OpCommand::Undo { .. } => Hold::Long,
-        OpCommand::List { .. }
-        | OpCommand::Show { .. }
-        | OpCommand::Pause(_)
-        | OpCommand::Resume(_)
-        | OpCommand::Cancel(_)
-        | OpCommand::Rate { .. }
-        | OpCommand::Members { .. } => Hold::Moment,
-    };
-    let mut store = app.open(Access::Existing, hold).await?;
     match command {
         OpCommand::List { page } => {
+            let store = app.open(Access::Existing, Hold::Moment).await?;
             pages(app, store, &page, async |store, page| store.operations(page).await).await
         }
         OpCommand::Show { id } => {
+            let (id, store) = named(app, id, Hold::Moment).await?;
             app.out.one(&store.operation(id).await?)?;
             Ok(ExitCode::Ok)
         }
-        OpCommand::Watch { id } => drive(app, &mut store, id, Until::Over).await,
-        OpCommand::Pause(args) => steer(app, &*store, args, Control::Pause).await,
+        OpCommand::Watch { id } => {
+            let (id, mut store) = named(app, id, Hold::Long).await?;
+            drive(app, &mut store, id, Until::Over).await
+        }
+        OpCommand::Pause(args) => steer(app, args, Control::Pause).await.map(|_| ExitCode::Ok),
         OpCommand::Resume(args) => {
-            let id = args.id;
-            let done = steer(app, &*store, args, Control::Resume).await?;
+            let id = steer(app, args, Control::Resume).await?;
             app.out.note(&format!(
                 "a worker or server that holds the data goes on with it, and so does `redrive op watch {id}`"
             ));
-            Ok(done)
+            Ok(ExitCode::Ok)
         }
-        OpCommand::Cancel(args) => steer(app, &*store, args, Control::Cancel).await,
+        OpCommand::Cancel(args) => steer(app, args, Control::Cancel).await.map(|_| ExitCode::Ok),
         OpCommand::Rate { id, rate, reason } => {
-            steer(app, &*store, SteerArgs { id, reason }, Control::Rate(rate.0)).await
+            steer(app, SteerArgs { id, reason }, Control::Rate(rate.0)).await.map(|_| ExitCode::Ok)
         }
         OpCommand::Undo { which: SteerArgs { id, reason }, yes } => {
+            let (id, mut store) = named(app, id, Hold::Long).await?;
             let operation = store.operation(id).await?;
             let outcomes = &operation.outcomes;
             let able = if operation.is_redrive() { outcomes.running } else { outcomes.succeeded };
@@ -172,15 +167,28 @@ pub(crate) async fn run(app: &App, command: OpCommand) -> Done {
             drive(app, &mut store, id, Until::Sent).await
         }
         OpCommand::Members { id, outcome, page } => {
+            let (id, store) = named(app, id, Hold::Moment).await?;
             pages(app, store, &page, async |store, page| members(store, id, outcome, page).await).await
         }
     }
 }
 
-async fn steer(app: &App, store: &dyn Store, args: SteerArgs, control: Control) -> Done {
-    let operation = store.control(args.id, control, app.actor(args.reason)).await?;
+/// The operation that is meant, and the store it is in.
+async fn named(
+    app: &App,
+    given: Given<OperationId>,
+    hold: Hold,
+) -> Result<(OperationId, Link<'_>), CliError> {
+    let id = given.operation(app).await?;
+    Ok((id, app.open(Access::Existing, hold).await?))
+}
+
+/// Steers an operation, shows it as it is now, and says which one it was.
+async fn steer(app: &App, args: SteerArgs, control: Control) -> Result<OperationId, CliError> {
+    let (id, store) = named(app, args.id, Hold::Moment).await?;
+    let operation = store.control(id, control, app.actor(args.reason)).await?;
     app.out.one(&operation)?;
-    Ok(ExitCode::Ok)
+    Ok(id)
 }
 
 /// A page of members, looking on for those that are wanted.

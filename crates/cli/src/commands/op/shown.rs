@@ -7,16 +7,16 @@ use redrive::core::time::Span;
 
 impl Show for Operation {
     const COLUMNS: &'static [Column] = &[
-        Column::whole("id"),
+        Column::id("id"),
         Column::whole("act"),
-        Column::whole("stage"),
+        Column::state("stage"),
         Column::number("members"),
-        Column::number("waiting"),
-        Column::number("running"),
+        Column::number("waiting").optional(3),
+        Column::number("running").optional(2),
         Column::number("succeeded"),
         Column::number("failed"),
-        Column::number("skipped"),
-        Column::text("filter"),
+        Column::number("skipped").optional(1),
+        Column::main("filter"),
     ];
 
     fn masked(&self, rules: &Rules) -> Option<Self> {
@@ -37,6 +37,13 @@ impl Show for Operation {
             (o.skipped + o.conflict).to_string(),
             self.filter.to_string(),
         ]
+    }
+
+    const MORE: &'static [Column] =
+        &[Column::whole("by"), Column::whole("created_at"), Column::whole("finished_at")];
+
+    fn more(&self, look: &Look) -> Vec<String> {
+        vec![self.actor.name.clone(), look.time(self.created_at), look.maybe(self.finished_at)]
     }
 
     fn sheet(&self, look: &Look) -> Sheet {
@@ -86,7 +93,7 @@ fn pace(pace: &Pace) -> String {
 
 impl Show for Member {
     const COLUMNS: &'static [Column] =
-        &[Column::whole("id"), Column::whole("outcome"), Column::number("version"), Column::text("why")];
+        &[Column::id("id"), Column::state("outcome"), Column::number("version"), Column::main("why")];
 
     fn masked(&self, rules: &Rules) -> Option<Self> {
         let why = self.why.as_ref().map(|why| rules.mask_text(why).into_owned());

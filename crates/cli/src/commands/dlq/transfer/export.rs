@@ -2,11 +2,12 @@
 //! directory of files. Masked unless `--full` is given, which is on record before the first letter is read. An
 //! export that did not finish never has the name of one that did.
 
-use super::super::super::{filter, narrowed};
+use super::super::super::narrowed;
 use super::directory::Directory;
 use super::{create, sheet, unwritable};
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::{CliError, Done, ExitCode};
+use crate::given;
 use crate::output::{Format, compact, rules};
 use crate::progress::Progress;
 use clap::{Args, ValueEnum};
@@ -16,6 +17,7 @@ use redrive::core::filter::Filter;
 use redrive::core::ids::QueueName;
 use redrive::core::operation::PreviewRequest;
 use redrive::core::query::{PageRequest, Query};
+use redrive::core::short_id::IdKind;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -106,7 +108,8 @@ impl Target {
 
 /// Runs `dlq export`.
 pub(crate) async fn export(app: &App, args: ExportArgs) -> Done {
-    let filter = narrowed(filter(&args.filter)?, "dlq", args.dlq.as_ref())?;
+    let filter = given::filter(app, &args.filter, IdKind::Letter).await?;
+    let filter = narrowed(filter, "dlq", args.dlq.as_ref())?;
     let mut store = app.open(Access::Existing, Hold::Long).await?;
     let csv = match (args.format, app.out.format) {
         (Some(written), _) => written == Written::Csv,

@@ -1,0 +1,337 @@
+//! Which columns of a table a terminal has room for, and how wide each of them is. Pure: it looks at cells as they
+//! will be printed and decides once, from the first page. Nothing here writes, and a pipe never comes here.
+
+use redrive::core::ids::{GroupId, MessageId};
+use std::collections::HashSet;
+use unicode_width::UnicodeWidthChar as _;
+
+/// How a column behaves when there is not enough room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fit {
+    /// Names, states and times: cut only when nothing else helps.
+    Whole,
+    /// Like [`Fit::Whole`], and to the right.
+    Number,
+    /// Ids: a terminal shows their last digits, and every command takes those in place of the id.
+    Id,
+    /// Useless in part, such as the token of a lease: never cut.
+    Token,
+    /// Text that may be cut.
+    Text,
+    /// The text people read the list for: it gets the room that the others leave.
+    Main,
+}
+
+/// A column: the field's name, as in JSON, and how it behaves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Column {
+    /// The name.
+    pub name: &'static str,
+    /// How it behaves.
+    pub fit: Fit,
+    /// Zero stays; of the others the highest is the first to go when there is no room.
+    pub rank: u8,
+    /// Whether its words have colours.
+    pub tinted: bool,
+}
+
+impl Column {
+    pub(super) const fn new(name: &'static str, fit: Fit) -> Self {
+        Self { name, fit, rank: 0, tinted: false }
+    }
+
+    /// A column that is shown whole.
+    pub(crate) const fn whole(name: &'static str) -> Self {
+        Self::new(name, Fit::Whole)
+    }
+
+    /// A column of numbers.
+    pub(crate) const fn number(name: &'static str) -> Self {
+        Self::new(name, Fit::Number)
+    }
+
+    /// A column of ids.
+    pub(crate) const fn id(name: &'static str) -> Self {
+        Self::new(name, Fit::Id)
+    }
+
+    /// A column of tokens.
+    pub(crate) const fn token(name: &'static str) -> Self {
+        Self::new(name, Fit::Token)
+    }
+
+    /// A column of text.
+    pub(crate) const fn text(name: &'static str) -> Self {
+        Self::new(name, Fit::Text)
+    }
+
+    /// The column people read the list for.
+    pub(crate) const fn main(name: &'static str) -> Self {
+        Self::new(name, Fit::Main)
+    }
+
+    /// A column of states, each in its colour.
+    pub(crate) const fn state(name: &'static str) -> Self {
+        Self { tinted: true, ..Self::new(name, Fit::Whole) }
+    }
+
+    /// The same column, left out when there is no room; the highest rank goes first.
+    pub(crate) const fn optional(self, rank: u8) -> Self {
+        Self { rank, ..self }
+    }
+}
+
+/// What stands between columns.
+pub(super) const GAP: usize = 2;
+
+/// How many places a character takes on a terminal.
+pub(crate) fn places(c: char) -> usize {
+    match c {
+        // It asks for the wide form of the character before it.
+        '\u{fe0f}' => 1,
+        c => c.width().unwrap_or(0),
+    }
+}
+
+/// How many places a text takes.
+pub(crate) fn width_of(text: &str) -> usize {
+    text.chars().map(places).sum()
+}
+
+/// The text cut so that it takes at most `width` places, with a mark where it was cut.
+pub(crate) fn shortened(text: &str, width: usize) -> String {
+    if width_of(text) <= width {
+        return text.to_owned();
+    }
+    let mut short = String::new();
+    let mut used = 1;
+    for c in text.chars() {
+        used += places(c);
+        if used > width {
+            break;
+        }
+        short.push(c);
+    }
+    short.push('…');
+    short
+}
+
+/// How many of an id's last digits a terminal shows, from the usual number to as many as stand together in a UUID.
+const DIGITS: [usize; 3] = [8, 10, 12];
+
+/// Whether this is a whole id: of a message, a letter, an operation or a group.
+fn is_id(text: &str) -> bool {
+    match text.len() {
+        36 => text.parse::<MessageId>().is_ok(),
+        16 => text.parse::<GroupId>().is_ok(),
+        _ => false,
+    }
+}
+
+/// The last digits of an id; other text as it is.
+fn tail(text: &str, digits: usize) -> &str {
+    if is_id(text) { text.get(text.len().saturating_sub(digits)..).unwrap_or(text) } else { text }
+}
+
+/// How a page is laid out, and every page after it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    /// The columns that are shown: where they stand among all, and how wide they are.
+    pub(super) columns: Vec<(usize, usize)>,
+    /// The digits of ids that are shown; nothing shows them whole.
+    digits: Option<usize>,
+    /// Whether cells are cut to the width of their column.
+    cuts: bool,
+}
+
+impl Layout {
+    /// Everything, as wide as it is.
+    pub(super) fn whole(columns: &[Column], rows: &[Vec<String>]) -> Self {
+        let widths = natural(columns, rows, |_, cell| width_of(cell));
+        Self { columns: widths.into_iter().enumerate().collect(), digits: None, cuts: false }
+    }
+
+    /// What fits into `room` places. Columns that somebody asked for by name go only when nothing else helps.
+    pub(super) fn fitted(columns: &[Column], rows: &[Vec<String>], room: usize, chosen: bool) -> Self {
+        let digits = digits(columns, rows);
+        let shown = |column: &Column, cell: &String| width_of(cell_of(*column, cell, digits));
+        let natural = natural(columns, rows, shown);
+        let empty = |place: usize| rows.iter().all(|row| row.get(place).is_none_or(String::is_empty));
+        let mut left: Vec<usize> = (0..columns.len()).collect();
+        if !chosen {
+            left.retain(|place| *place == 0 || !empty(*place));
+        }
+        let columns = fit(columns, &natural, left, room, chosen);
+        Self { columns, digits, cuts: true }
+    }
+
+    /// The cell as it is printed in a column of this width.
+    pub(super) fn cell(&self, column: Column, cell: &str, width: usize) -> String {
+        let cell = cell_of(column, cell, self.digits);
+        if self.cuts && column.fit != Fit::Token { shortened(cell, width) } else { cell.to_owned() }
+    }
+}
+
+fn cell_of(column: Column, cell: &str, digits: Option<usize>) -> &str {
+    match digits {
+        Some(digits) if column.fit == Fit::Id => tail(cell, digits),
+        Some(_) | None => cell,
+    }
+}
+
+/// The widest cell of each column, or its name.
+fn natural(
+    columns: &[Column],
+    rows: &[Vec<String>],
+    width: impl Fn(&Column, &String) -> usize,
+) -> Vec<usize> {
+    let mut widths: Vec<usize> = columns.iter().map(|column| width_of(column.name)).collect();
+    for row in rows {
+        for ((widest, column), cell) in widths.iter_mut().zip(columns).zip(row) {
+            *widest = (*widest).max(width(column, cell));
+        }
+    }
+    widths
+}
+
+/// As many digits as tell the ids of each column apart; nothing when even the most do not.
+fn digits(columns: &[Column], rows: &[Vec<String>]) -> Option<usize> {
+    let apart = |digits: &usize| {
+        columns.iter().enumerate().filter(|(_, column)| column.fit == Fit::Id).all(|(place, _)| {
+            let ids: HashSet<&str> =
+                rows.iter().filter_map(|row| row.get(place)).map(String::as_str).collect();
+            let tails: HashSet<&str> = ids.iter().map(|id| tail(id, *digits)).collect();
+            tails.len() == ids.len()
+        })
+    };
+    DIGITS.into_iter().find(apart)
+}
+
+/// How narrow columns may get, step by step: main text, other text, everything else but numbers and tokens.
+const STEPS: [(usize, usize, usize); 3] = [(40, 16, 20), (24, 10, 14), (10, 6, 6)];
+
+fn fit(
+    columns: &[Column],
+    natural: &[usize],
+    mut left: Vec<usize>,
+    room: usize,
+    chosen: bool,
+) -> Vec<(usize, usize)> {
+    let narrow = |place: usize, (main, text, other): (usize, usize, usize)| {
+        let natural = natural.get(place).copied().unwrap_or(0);
+        match columns.get(place).map(|column| column.fit) {
+            Some(Fit::Main) => natural.min(main),
+            Some(Fit::Text) => natural.min(text),
+            Some(Fit::Whole | Fit::Id) => natural.min(other),
+            Some(Fit::Number | Fit::Token) | None => natural,
+        }
+    };
+    let total = |left: &[usize], step| {
+        left.iter().map(|place| narrow(*place, step)).sum::<usize>() + GAP * left.len().saturating_sub(1)
+    };
+    let rank = |place: usize| columns.get(place).map_or(0, |column| column.rank);
+    let [first, .., last] = STEPS;
+    while !chosen && total(&left, first) > room {
+        let Some(place) = left.iter().copied().filter(|place| rank(*place) > 0).max_by_key(|p| rank(*p))
+        else {
+            break;
+        };
+        left.retain(|other| *other != place);
+    }
+    while left.len() > 1 && total(&left, last) > room {
+        left.pop();
+    }
+    let step = STEPS.into_iter().find(|step| total(&left, *step) <= room).unwrap_or(last);
+    let mut spare = room.saturating_sub(total(&left, step));
+    let mut widths: Vec<(usize, usize)> = left.iter().map(|place| (*place, narrow(*place, step))).collect();
+    // What is left over goes to the main text first, then to names, then to other text.
+    for fits in [[Fit::Main, Fit::Main], [Fit::Whole, Fit::Id], [Fit::Text, Fit::Text]] {
+        for (place, width) in &mut widths {
+            let more = natural.get(*place).copied().unwrap_or(0).saturating_sub(*width).min(spare);
+            if columns.get(*place).is_some_and(|column| fits.contains(&column.fit)) {
+                *width += more;
+                spare -= more;
+            }
+        }
+    }
+    widths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COLUMNS: [Column; 6] = [
+        Column::id("id"),
+        Column::whole("queue"),
+        Column::number("n").optional(1),
+        Column::text("kind").optional(2),
+        Column::text("code"),
+        Column::main("error"),
+    ];
+
+    fn row(id: &str, queue: &str, n: &str, kind: &str, code: &str, error: &str) -> Vec<String> {
+        [id, queue, n, kind, code, error].map(str::to_owned).into()
+    }
+
+    fn names(layout: &Layout) -> Vec<&'static str> {
+        layout.columns.iter().map(|(place, _)| COLUMNS[*place].name).collect()
+    }
+
+    fn total(layout: &Layout) -> usize {
+        layout.columns.iter().map(|(_, width)| width).sum::<usize>() + GAP * (layout.columns.len() - 1)
+    }
+
+    const A: &str = "01981c3e-7d5a-7cc0-8b1f-3a52c0ffee00";
+
+    #[test]
+    fn the_main_text_gets_the_room_and_optional_columns_go_by_rank() {
+        let rows = [row(A, "payments", "5", "a kind of work", "504", &"x".repeat(70))];
+        let at = |room| Layout::fitted(&COLUMNS, &rows, room, false);
+        assert_eq!(names(&at(200)), ["id", "queue", "n", "kind", "code", "error"]);
+        assert_eq!(names(&at(90)), ["id", "queue", "n", "kind", "code", "error"]);
+        assert_eq!(names(&at(80)), ["id", "queue", "n", "code", "error"]);
+        assert_eq!(names(&at(68)), ["id", "queue", "code", "error"]);
+        for room in [200, 90, 80, 60, 40, 30, 20, 10] {
+            assert!(total(&at(room)) <= room, "{room}: {:?}", at(room));
+        }
+        let error = at(80).columns.last().copied();
+        assert_eq!(error, Some((5, 80 - 8 - 8 - 1 - 4 - 4 * GAP)));
+    }
+
+    #[test]
+    fn columns_that_were_asked_for_are_cut_before_they_go() {
+        let rows = [row(A, "payments", "5", "a kind of work", "", &"x".repeat(70))];
+        assert_eq!(names(&Layout::fitted(&COLUMNS, &rows, 80, true)).len(), 6);
+        assert_eq!(names(&Layout::fitted(&COLUMNS, &rows, 24, true)), ["id", "queue", "n"]);
+    }
+
+    #[test]
+    fn what_is_empty_takes_no_room() {
+        let rows = [row(A, "q", "", "", "", "x"), row(A, "q", "1", "", "", "x")];
+        assert_eq!(names(&Layout::fitted(&COLUMNS, &rows, 80, false)), ["id", "queue", "n", "error"]);
+    }
+
+    #[test]
+    fn ids_show_as_many_of_their_last_digits_as_tell_them_apart() {
+        let shown = |ids: &[&str]| {
+            let rows: Vec<Vec<String>> = ids.iter().map(|id| row(id, "q", "1", "k", "c", "x")).collect();
+            let layout = Layout::fitted(&COLUMNS, &rows, 80, false);
+            ids.iter().map(|id| layout.cell(COLUMNS[0], id, 40)).collect::<Vec<_>>()
+        };
+        let b = "01981c3e-7d5a-7cc0-8b1f-3a53c0ffee00";
+        assert_eq!(shown(&[A, "5f3a9c21b7d4e680"]), ["c0ffee00", "b7d4e680"]);
+        assert_eq!(shown(&[A, b]), ["3a52c0ffee00", "3a53c0ffee00"].map(|t| &t[2..]));
+        assert_eq!(shown(&[A, A]), ["c0ffee00", "c0ffee00"], "the same one twice");
+        let c = "01981c3e-7d5a-7cc0-8b2f-3a52c0ffee00";
+        assert_eq!(shown(&[A, c]), [A, c], "no tail tells them apart");
+        assert_eq!(shown(&["payments", "a queue, not an id"]), ["payments", "a queue, not an id"]);
+    }
+
+    #[test]
+    fn wide_characters_take_two_places() {
+        assert_eq!(width_of("日本é"), 5);
+        assert_eq!(width_of("e\u{301}"), 1);
+        assert_eq!(shortened("日本語", 4), "日…");
+    }
+}

@@ -1,0 +1,44 @@
+//! Which ids end in some digits. No table has an index on the ends of ids: it would be written to at a random place
+//! for every message, and be read by a person's typing only. Ids alone are read instead, in their order, a bounded
+//! number per call.
+
+use super::tables::Reads;
+use redrive_core::error::Outcome;
+use redrive_core::limits;
+use redrive_core::query::{Cursor, Page};
+use redrive_core::short_id::{IdKind, TailQuery};
+
+/// Ids read at once.
+const CHUNK: usize = 4_096;
+
+/// Whole ids that end so, in the order of ids.
+pub(crate) fn ids_ending(tables: &dyn Reads, query: &TailQuery) -> Outcome<Page<String>> {
+    let limit = query.page.limit();
+    if query.of == IdKind::Group {
+        let ends = tables.group_ids()?.into_iter().filter(|id| query.tail.ends_group(*id));
+        return Ok(Page::last(ends.take(limit).map(|id| id.to_string()).collect()));
+    }
+    let mut after = query.page.id("i")?;
+    let (mut items, mut looked_at) = (Vec::new(), 0);
+    loop {
+        let chunk = tables.ids_after(query.of, after, CHUNK)?;
+        let Some(last) = chunk.last().copied() else { return Ok(Page::last(items)) };
+        let ended = chunk.len() < CHUNK;
+        looked_at += chunk.len();
+        for id in chunk {
+            if query.tail.ends(id) {
+                items.push(id.to_string());
+                if items.len() >= limit {
+                    return Ok(Page { items, next: Some(Cursor::after_id("i", id)) });
+                }
+            }
+        }
+        after = Some(last);
+        if ended {
+            return Ok(Page::last(items));
+        }
+        if looked_at >= limits::PAGE_SCAN_MAX {
+            return Ok(Page { items, next: Some(Cursor::after_id("i", last)) });
+        }
+    }
+}
