@@ -128,7 +128,7 @@ pub(crate) fn columns(text: &str) -> Result<Vec<String>, String> {
     }
 }
 
-/// The text at a path such as `error.message`, `tags.0` or `payload.order.id`; nothing when there is no such place.
+/// The text at a path such as `error.message`, `tags.0` or `payload.order.id`, if there is such a place.
 pub(super) fn text_at(item: &Value, path: &str) -> Option<String> {
     let value = match payload_at(item, path) {
         // Numbers in a payload may be of any size, so they are shown as they are written.

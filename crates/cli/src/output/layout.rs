@@ -138,7 +138,7 @@ fn tail(text: &str, digits: usize) -> &str {
 pub(super) struct Layout {
     /// The columns that are shown: where they stand among all, and how wide they are.
     pub(super) columns: Vec<(usize, usize)>,
-    /// The digits of ids that are shown; nothing shows them whole.
+    /// How many last digits of ids are shown; `None` shows ids whole.
     digits: Option<usize>,
     /// Whether cells are cut to the width of their column.
     cuts: bool,
@@ -194,7 +194,7 @@ fn natural(
     widths
 }
 
-/// As many digits as tell the ids of each column apart; nothing when even the most do not.
+/// As many digits as tell the ids of each column apart; `None` if even the most do not.
 fn digits(columns: &[Column], rows: &[Vec<String>]) -> Option<usize> {
     let apart = |digits: &usize| {
         columns.iter().enumerate().filter(|(_, column)| column.fit == Fit::Id).all(|(place, _)| {

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 /// What a table may use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Space {
-    /// The places of a line; nothing when lines may be of any length.
+    /// The places of a line; `None` if lines may be of any length.
     pub room: Option<usize>,
     /// Whether headings and states stand out.
     pub color: bool,
@@ -46,7 +46,7 @@ impl Table {
         text
     }
 
-    /// The columns that there was no room for, nor anything in them.
+    /// The columns that are not shown: there was no room for them, or nothing in them.
     pub(crate) fn left_out(&self, columns: &[Column]) -> Vec<&'static str> {
         let shown = |place: usize| {
             self.layout.as_ref().is_none_or(|layout| layout.columns.iter().any(|(at, _)| *at == place))

@@ -21,7 +21,7 @@ fn die(office: &Office, queue: &str, error_type: &str, code: &str, message: &str
     id
 }
 
-/// Three causes, two of which differ by their code alone, and something of everything that can be listed.
+/// Three causes, two of them alike but for their code, and something of everything that can be listed.
 fn busy_office() -> (Office, Vec<String>) {
     let office = Office::new();
     let ids = vec![
