@@ -31,13 +31,9 @@ impl<T: FromStr<Err = IdError>> FromStr for Given<T> {
             Err(error) => error,
         };
         text.parse().map(Self::Tail).map_err(|_: IdError| {
-            let digits =
-                text.len() < limits::ID_TAIL_DIGITS_MIN && text.bytes().all(|b| b.is_ascii_hexdigit());
             let least = limits::ID_TAIL_DIGITS_MIN;
-            if digits && !text.is_empty() {
-                return format!(
-                    "{text:?} is too short; give the whole id or at least its last {least} digits"
-                );
+            if !text.is_empty() && text.len() < least && text.bytes().all(|b| b.is_ascii_hexdigit()) {
+                return format!("{no_id}, and too short for the end of one: at least {least} digits");
             }
             format!("{no_id}, nor the last {least} or more digits of one")
         })
