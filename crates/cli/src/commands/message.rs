@@ -6,7 +6,7 @@ use crate::confirm::confirm;
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::{CliError, Done, ExitCode};
 use crate::given::{self, Given};
-use crate::output::{Column, Look, Revealed, Sheet, Show, escape};
+use crate::output::{Column, Look, Revealed, Sheet, Show};
 use clap::Subcommand;
 use redrive::core::disclosure::{Disclosed, Disclosure};
 use redrive::core::ids::{MessageId, QueueName};

@@ -160,7 +160,7 @@ INSERT INTO text_head VALUES(1, 0);
 
 /// Checksums of what a person reads about a failure and of what decisions go by, so that damage is reported
 /// instead of served; a place for what is left of damaged records; how long the machine was up when the clock was
-/// persisted, and in which boot (ADR 0030).
+/// persisted, and in which boot (ADR 0030). Groups know the code of their errors, for lists to show it.
 const VERSION_5: &str = "
 ALTER TABLE messages ADD COLUMN checksum INTEGER;
 ALTER TABLE letters ADD COLUMN checksum INTEGER;
@@ -169,6 +169,8 @@ ALTER TABLE stacks ADD COLUMN checksum INTEGER;
 CREATE TABLE damaged(n INTEGER PRIMARY KEY, place TEXT NOT NULL, seq INTEGER, at INTEGER NOT NULL, cells TEXT NOT NULL);
 ALTER TABLE head ADD COLUMN boot TEXT;
 ALTER TABLE head ADD COLUMN uptime INTEGER;
+UPDATE group_rows SET body = json_set(body, '$.sums.code', (SELECT code FROM leaves WHERE leaves.id = group_rows.id))
+  WHERE json_valid(body) AND (SELECT code FROM leaves WHERE leaves.id = group_rows.id) IS NOT NULL;
 ";
 
 /// The version this program writes.
