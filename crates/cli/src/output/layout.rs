@@ -208,7 +208,9 @@ fn digits(columns: &[Column], rows: &[Vec<String>]) -> Option<usize> {
 }
 
 /// How narrow columns may get, step by step: main text, other text, everything else but numbers and tokens.
-const STEPS: [(usize, usize, usize); 3] = [(40, 16, 20), (24, 10, 14), (10, 6, 6)];
+const STEPS: [(usize, usize, usize); 4] = [(40, 16, 20), (24, 10, 14), (20, 8, 12), (10, 6, 6)];
+/// Short ids are not cut: a part of one finds nothing.
+const ID_WIDTH_MIN: usize = 12;
 
 fn fit(
     columns: &[Column],
@@ -222,7 +224,8 @@ fn fit(
         match columns.get(place).map(|column| column.fit) {
             Some(Fit::Main) => natural.min(main),
             Some(Fit::Text) => natural.min(text),
-            Some(Fit::Whole | Fit::Id) => natural.min(other),
+            Some(Fit::Whole) => natural.min(other),
+            Some(Fit::Id) => natural.min(other.max(ID_WIDTH_MIN)),
             Some(Fit::Number | Fit::Token) | None => natural,
         }
     };
@@ -304,6 +307,16 @@ mod tests {
         let rows = [row(A, "payments", "5", "a kind of work", "", &"x".repeat(70))];
         assert_eq!(names(&Layout::fitted(&COLUMNS, &rows, 80, true)).len(), 6);
         assert_eq!(names(&Layout::fitted(&COLUMNS, &rows, 24, true)), ["id", "queue", "n"]);
+    }
+
+    #[test]
+    fn short_ids_are_not_cut_however_narrow_it_is() {
+        let rows = [row(A, &"q".repeat(90), "5", "", &"c".repeat(90), &"x".repeat(90))];
+        for room in [80, 40, 34] {
+            let layout = Layout::fitted(&COLUMNS, &rows, room, false);
+            assert_eq!(layout.columns[0], (0, 8), "{room}");
+            assert!(total(&layout) <= room);
+        }
     }
 
     #[test]

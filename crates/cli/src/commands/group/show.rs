@@ -18,7 +18,7 @@ impl Show for Group {
         Column::whole("last_seen"),
         Column::text("queues").optional(2),
         Column::text("error_type"),
-        Column::whole("code"),
+        Column::text("code"),
         Column::main("template"),
     ];
 
