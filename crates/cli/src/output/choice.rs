@@ -130,18 +130,16 @@ pub(crate) fn columns(text: &str) -> Result<Vec<String>, String> {
 
 /// The text at a path such as `error.message`, `tags.0` or `payload.order.id`, if there is such a place.
 pub(super) fn text_at(item: &Value, path: &str) -> Option<String> {
-    let value = match payload_at(item, path) {
-        // Numbers in a payload may be of any size, so they are shown as they are written.
-        Some(raw) => match serde_json::from_str(raw.get()).ok()? {
-            Value::Number(_) => return Some(raw.get().to_owned()),
-            value => value,
-        },
-        None => field_at(item, path)?.clone(),
+    let (value, written) = match payload_at(item, path) {
+        Some(raw) => (serde_json::from_str(raw.get()).ok()?, Some(raw.get())),
+        None => (field_at(item, path)?.clone(), None),
     };
     Some(match value {
         Value::Null => String::new(),
         Value::String(text) => text,
-        other @ (Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => other.to_string(),
+        // Numbers in a payload may be of any size, so they are shown as they are written.
+        Value::Number(number) => written.map_or_else(|| number.to_string(), str::to_owned),
+        other @ (Value::Bool(_) | Value::Array(_) | Value::Object(_)) => other.to_string(),
     })
 }
 
