@@ -106,7 +106,7 @@ pub(crate) async fn filter(app: &App, text: &str, ids_are: IdKind) -> Result<Fil
             Err(error) => error,
         };
         let wrong = |error: &FilterError| CliError::usage(format!("filter: {error}"));
-        let Some((of, tail)) = error.short_id else { return Err(wrong(&error)) };
+        let Some((of, tail)) = error.short_id.as_deref().copied() else { return Err(wrong(&error)) };
         let of = if of == IdKind::Letter { ids_are } else { of };
         let id = whole(app, of, tail).await?;
         text =

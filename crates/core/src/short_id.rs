@@ -125,7 +125,7 @@ mod tests {
             ("group:b7d4e680 日本", IdKind::Group, "5f3a9c21b7d4e680", "group:5f3a9c21b7d4e680 日本".into()),
         ] {
             let error = Filter::parse(text).unwrap_err();
-            assert_eq!(error.short_id.map(|(of, _)| of), Some(of), "{text}");
+            assert_eq!(error.short_id.as_ref().map(|short| short.0), Some(of), "{text}");
             assert_eq!(error.with_whole_id(id), Some(result.clone()));
             assert!(Filter::parse(&result).is_ok(), "{result}");
         }

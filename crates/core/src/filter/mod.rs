@@ -216,7 +216,7 @@ pub struct FilterError {
     /// The known word that was probably meant.
     pub nearest: Option<String>,
     /// The short id that stands where it goes wrong. Whoever can look it up puts the whole id in its place.
-    pub short_id: Option<(IdKind, IdTail)>,
+    pub short_id: Option<Box<(IdKind, IdTail)>>,
 }
 
 impl FilterError {
@@ -260,7 +260,7 @@ struct Fault {
     at: usize,
     what: String,
     nearest: Option<String>,
-    short_id: Option<(IdKind, IdTail)>,
+    short_id: Option<Box<(IdKind, IdTail)>>,
 }
 
 impl Fault {

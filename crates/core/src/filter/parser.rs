@@ -385,7 +385,7 @@ fn bad(v: &Value, why: impl Into<String>) -> Fault {
 
 /// An id of a message or of a group; its own error says what one looks like, and whether it is a short one.
 fn read_id<T: FromStr<Err = IdError>>(v: &Value, of: IdKind) -> Result<T, Fault> {
-    let short_id = if v.quoted { None } else { v.text.parse().ok().map(|tail| (of, tail)) };
+    let short_id = if v.quoted { None } else { v.text.parse().ok().map(|tail| Box::new((of, tail))) };
     v.text.parse().map_err(|e: IdError| Fault { short_id, ..bad(v, e.to_string()) })
 }
 
