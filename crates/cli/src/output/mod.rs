@@ -113,12 +113,9 @@ impl Look {
         match self.time {
             TimeStyle::Iso => at.to_string(),
             TimeStyle::Unix => (at.as_millis() / 1_000).to_string(),
-            // Less than a second is nothing to a person.
-            TimeStyle::Relative if at.since(self.now).max(self.now.since(at)) < Span::from_secs(1) => {
-                "now".to_owned()
-            }
-            TimeStyle::Relative if at > self.now => format!("in {}", rough(at.since(self.now))),
-            TimeStyle::Relative => format!("{} ago", rough(self.now.since(at))),
+            TimeStyle::Relative if at == self.now => "now".to_owned(),
+            TimeStyle::Relative if at > self.now => format!("in {}", in_seconds(at.since(self.now))),
+            TimeStyle::Relative => format!("{} ago", in_seconds(self.now.since(at))),
         }
     }
 
@@ -126,6 +123,11 @@ impl Look {
     pub(crate) fn maybe(&self, at: Option<Time>) -> String {
         at.map(|at| self.time(at)).unwrap_or_default()
     }
+}
+
+/// A span in its largest unit; parts of a second say nothing to a person.
+fn in_seconds(span: Span) -> String {
+    if span < Span::from_secs(1) { "0s".to_owned() } else { rough(span) }
 }
 
 /// A span in its largest unit, which is enough for a glance.
@@ -538,7 +540,7 @@ mod tests {
         let look = Look { time: TimeStyle::Relative, now: Time::from_millis(100_000_000) };
         let ago = |ms: i64| look.time(Time::from_millis(100_000_000 - ms));
         assert_eq!(ago(0), "now");
-        assert_eq!(ago(400), "now");
+        assert_eq!(ago(400), "0s ago");
         assert_eq!(ago(61_000), "1m ago");
         assert_eq!(ago(90_000_000), "1d ago");
         assert_eq!(ago(-7_200_000), "in 2h");
