@@ -134,6 +134,8 @@ named! {
         Manual = "manual",
         /// It came in by import.
         Imported = "imported",
+        /// An executor did not call it, or did not call it again, because the breaker was open.
+        BreakerOpen = "breaker_open",
     }
 }
 
@@ -384,7 +386,8 @@ impl Analysed {
             | Reason::Poison
             | Reason::Undecodable
             | Reason::Manual
-            | Reason::Imported => "the ttl ended before the message was done",
+            | Reason::Imported
+            | Reason::BreakerOpen => "the ttl ended before the message was done",
         };
         Report {
             error: ErrorInfo { error_type: TOO_LATE.into(), message: message.into(), ..ErrorInfo::default() },

@@ -81,6 +81,11 @@ pub const VARIABLE_VALUES_MAX: usize = 10_000;
 pub const TRAIL_ENTRIES_MAX: usize = 32;
 /// Whole failures kept from the start of a message's history, and as many from its end.
 pub const HISTORY_EDGE: u32 = 10;
+/// Deaths and acts kept from the start of a letter's life: how it came to be here.
+pub const LETTER_EVENTS_FIRST: usize = 10;
+/// Deaths and acts kept from the end of a letter's life; those in between are counted. A letter that is worked on
+/// for months stays a few kilobytes.
+pub const LETTER_EVENTS_LAST: usize = 40;
 /// Bytes of an operator's note or reason.
 pub const NOTE_BYTES_MAX: usize = 4 * 1024;
 /// Notes kept on one letter; the oldest beyond it are dropped and counted.

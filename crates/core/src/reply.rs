@@ -1,6 +1,7 @@
 //! Replies: what is sent to the queue that a message names in `reply_to`. An answer, when the worker gives one;
-//! an error, when the message has died or was dropped; never anything on a retry. A store sends it in the commit
-//! of the outcome that causes it. This file says what is in it; it sends nothing.
+//! an error, when the message has died for good or was dropped; never anything while another attempt is planned, be it
+//! a retry or an automatic redrive ([`crate::dead_letter::File::owes_reply`]). A store sends it in the commit of the
+//! outcome that causes it. This file says what is in it; it sends nothing.
 
 use crate::failure::{ErrorInfo, Reason, named};
 use crate::ids::{MessageId, QueueName};

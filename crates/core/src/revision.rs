@@ -250,6 +250,7 @@ impl File {
         file.body_hash = file.body_hash.or_else(|| Some(hex(&envelope.body_hash())));
         file.edits.push(mark);
         file.version += 1;
+        file.record_act(self, request, now);
         let envelope = Envelope { payload: after.payload, headers: after.headers, ..envelope.clone() };
         Ok(Edited { file, envelope })
     }
@@ -282,6 +283,7 @@ impl File {
         });
         file.available_at = Time::NEVER;
         file.version += 1;
+        file.record_act(self, request, now);
         Ok(Some(file))
     }
 }

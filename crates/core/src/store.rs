@@ -115,6 +115,10 @@ pub struct Reaped {
     pub timed_out: u64,
     /// Letters whose quarantine ended.
     pub released: u64,
+    /// Error replies sent for letters that are not sent back by themselves any more, since the rules of their queue
+    /// changed.
+    #[serde(default)]
+    pub replies_sent: u64,
     /// Letters removed by retention.
     pub letters_expired: u64,
     /// Purged letters whose time to be taken back was over; they are gone now.
@@ -149,7 +153,7 @@ impl Reaped {
     pub fn total(&self) -> u64 {
         let messages = self.leases_lost.saturating_add(self.timed_out);
         let letters = self.released.saturating_add(self.letters_expired).saturating_add(self.letters_gone);
-        messages.saturating_add(letters).saturating_add(self.keys_forgotten)
+        messages.saturating_add(letters).saturating_add(self.replies_sent).saturating_add(self.keys_forgotten)
     }
 
     /// Whether a pass over at most `limit` items of each kind may have left some.
@@ -157,7 +161,8 @@ impl Reaped {
     pub fn may_have_left_some(&self, limit: usize) -> bool {
         let letters = self.letters_expired.saturating_add(self.letters_gone);
         let messages = self.leases_lost.saturating_add(self.timed_out);
-        [messages, self.released, letters, self.keys_forgotten].iter().any(|part| *part >= limit as u64)
+        let parts = [messages, self.released, self.replies_sent, letters, self.keys_forgotten];
+        parts.iter().any(|part| *part >= limit as u64)
     }
 }
 

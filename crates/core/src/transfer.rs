@@ -29,6 +29,7 @@ pub fn check_import(letter: &DeadLetter) -> Result<(), Refusal> {
                    export it with --full";
         return Err(Refusal::invalid("masked", why));
     }
+    letter.file.check_history()?;
     check_lineage(&letter.file, &Content::of(&letter.message.envelope), &letter.revisions)
 }
 

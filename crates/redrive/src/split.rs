@@ -152,6 +152,7 @@ impl LetterFerry {
             There::Busy => return Ok(false),
             There::Nothing => {}
             There::Older(older) => {
+                letter.file.take_over_history(&older.file);
                 letter.file.notes = merged(&older.file.notes, &letter.file.notes);
                 letter.file.version = older.file.version.max(letter.file.version) + 1;
                 let version = older.file.version;
@@ -163,6 +164,8 @@ impl LetterFerry {
                 }
             }
         }
+        // Whoever waits for a reply waits at the store of the work: it is sent there when the letter leaves.
+        letter.file.owes_reply = false;
         let actor = Self::actor("moved from the store of the work");
         let filed = ask(self.letters.import(vec![letter], actor)).await?.pop();
         match filed {

@@ -26,6 +26,7 @@ use proptest::collection::vec;
 use proptest::option::{of, weighted};
 use proptest::prelude::{Just, Strategy, prop_oneof};
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunner};
+use redrive_core::auto_redrive::AutoRedrive;
 use redrive_core::backoff::{Backoff, Growth, Jitter};
 use redrive_core::breaker::{BreakerKey, BreakerPolicy};
 use redrive_core::dead_letter::{Act, Retry};
@@ -340,7 +341,7 @@ pub const ERRORS: [&str; 4] = ["ConnectionError", "Bad", "Fatal", "Patient"];
 pub const USERS: [&str; 6] = ["ann", "bob", "cyd", "dan", "eve", "fay"];
 
 /// The filters of every stream.
-pub const FILTERS: [&str; 9] = [
+pub const FILTERS: [&str; 12] = [
     "",
     "queue:a",
     "status:pending",
@@ -350,6 +351,9 @@ pub const FILTERS: [&str; 9] = [
     "tag:l1 or held:yes",
     "connection or fatal",
     "not error:bad attempts>0",
+    "eligible:yes closed_by!=x",
+    "erased:no review_required:no",
+    "operation:*",
 ];
 
 /// How many ways streams ask for groups in.
@@ -366,6 +370,7 @@ pub fn policies() -> Vec<QueuePolicy> {
     };
     let plain = |max_attempts| QueuePolicy { max_attempts, backoff: fixed(2), ..QueuePolicy::default() };
     let jittered = |jitter| Backoff { jitter, ..Backoff::default() };
+    let twice = || Some(AutoRedrive { limit: 2, backoff: Span::from_secs(5) });
     let bin = || Some("bin".parse().expect("a name"));
     vec![
         plain(1),
@@ -393,6 +398,7 @@ pub fn policies() -> Vec<QueuePolicy> {
         QueuePolicy { dlq: Some("b".parse().expect("a name")), ..plain(2) },
         plain(0),
         QueuePolicy { max_redrives: 1, ..plain(1) },
+        QueuePolicy { auto_redrive: twice(), open_ttl: Some(Span::from_hours(1)), ..plain(1) },
         QueuePolicy { breaker: Some(BreakerPolicy { probes: 2, ..breaker(BreakerKey::Queue) }), ..plain(9) },
         QueuePolicy { breaker: Some(breaker(BreakerKey::Kind)), lease: Span::from_secs(3), ..plain(9) },
         QueuePolicy {

@@ -105,7 +105,12 @@ fn moment(moment: dead_letter::Moment) -> Moment {
     if let Some(by) = moment.by {
         what.push_str(&format!(" by {by}"));
     }
-    Moment { at: moment.at, what, more: cut(&moment.detail, TEXT_CHARS) }
+    if let Some(operation) = moment.operation {
+        what.push_str(&format!(" in operation {operation}"));
+    }
+    let said = [moment.detail, moment.why.unwrap_or_default()];
+    let said: Vec<String> = said.into_iter().filter(|text| !text.is_empty()).collect();
+    Moment { at: moment.at, what, more: cut(&said.join(": "), TEXT_CHARS) }
 }
 
 /// Hours of a group that are drawn.

@@ -2,7 +2,10 @@
 //! retry is `transition`'s, and whoever has the tables says what stands under a letter's key.
 
 use super::status::UNPURGE_FIRST;
-use super::{Act, ActRequest, Actor, File, Move, Note, Redriven, Retry, Status, next_status};
+use super::{
+    Act, ActRequest, Actor, CONSUMER_BACKOFF, File, Happening, Moment, Move, Note, Redriven, Retry, Status,
+    next_status,
+};
 use crate::error::Refusal;
 use crate::failure::Reason;
 use crate::ids::MessageId;
@@ -18,6 +21,8 @@ use std::collections::BTreeSet;
 
 /// How a letter is closed whose work is done already, under its key.
 pub const ALREADY_DONE: &str = "already done";
+/// Who acts when nobody asked: time is over.
+const SYSTEM: &str = "system";
 
 impl Retry {
     /// Refuses absurd numbers, naming the field.
@@ -199,6 +204,7 @@ impl File {
         if actor.reason.is_some() || *act == Act::Note {
             next.note(actor, now);
         }
+        next.record_act(self, request, now);
         Ok(next)
     }
 
@@ -346,6 +352,8 @@ impl File {
     pub fn already_done(&self, policy: &QueuePolicy, actor: &Actor, now: Time) -> Self {
         let mut next = self.moved(Status::Resolved, policy, &actor.name, now);
         next.resolution = Some(ALREADY_DONE.into());
+        // An error would be false: the work is done.
+        next.owes_reply = false;
         if self.status == Status::Review {
             next.reviewed_by = Some(actor.name.clone());
             next.reviewed_at = Some(now);
@@ -353,7 +361,40 @@ impl File {
         if actor.reason.is_some() {
             next.note(actor, now);
         }
+        let closed = Moment::new(now, Happening::Closed).by(Some(&actor.name)).saying(ALREADY_DONE);
+        next.record(closed.because(actor.reason.as_deref()));
         next
+    }
+
+    /// The file after its quarantine ended and a person is to look at it.
+    #[must_use]
+    pub fn released_to_review(&self, policy: &QueuePolicy, now: Time) -> Self {
+        let mut next = self.moved(Status::Review, policy, SYSTEM, now);
+        let released = Moment::new(now, Happening::Released).by(Some(SYSTEM)).saying("to review");
+        next.record(released.because(Some("the quarantine ended")));
+        next
+    }
+
+    /// The file after a dead-letter consumer failed on the letter: it rests for a while, with what the consumer
+    /// said.
+    ///
+    /// # Errors
+    /// [`Refusal::Invalid`] when that is too long.
+    pub fn consumer_failed(&self, consumer: &str, said: String, now: Time) -> Result<Self, Refusal> {
+        if said.len() > limits::NOTE_BYTES_MAX {
+            return Err(Refusal::invalid("note", format!("at most {} bytes", limits::NOTE_BYTES_MAX)));
+        }
+        let mut next = Self {
+            consumer: None,
+            consumer_until: None,
+            available_at: now.plus(CONSUMER_BACKOFF),
+            version: self.version + 1,
+            ..self.clone()
+        };
+        let failed = Moment::new(now, Happening::ConsumerFailed).by(Some(consumer));
+        next.record(failed.because(Some(&said)));
+        next.note(&Actor { reason: Some(said), ..Actor::new(consumer, "") }, now);
+        Ok(next)
     }
 
     /// The file after the redriven message was acknowledged.
@@ -368,7 +409,12 @@ impl File {
         now: Time,
     ) -> Result<Self, Refusal> {
         next_status(id, self.status, Move::Succeeded)?;
-        Ok(Self { resolution: Some("retried".into()), ..self.moved(Status::Resolved, policy, by, now) })
+        let mut next =
+            Self { resolution: Some("retried".into()), ..self.moved(Status::Resolved, policy, by, now) };
+        // The worker's word was the reply.
+        next.owes_reply = false;
+        next.record(Moment::new(now, Happening::Closed).by(Some(by)).saying("retried"));
+        Ok(next)
     }
 
     /// Where it goes when its quarantine ends. Only poison goes back to work by itself, where its queue says
@@ -380,6 +426,21 @@ impl File {
             (Release::Queue, Reason::Poison) if again => Release::Queue,
             (Release::Queue | Release::Review, _) => Release::Review,
         }
+    }
+
+    /// Whether its queue sends it back to work without anybody asking, as it stands: by an automatic redrive, or
+    /// because its quarantine ends in the queue.
+    #[must_use]
+    pub fn returns_by_itself(&self, policy: &QueuePolicy) -> bool {
+        let redriven = policy.auto_redrive.is_some_and(|rule| rule.due(self).is_some());
+        let released = self.status == Status::Quarantined && self.released_to(policy) == Release::Queue;
+        (redriven || released) && self.redrives < policy.max_redrives
+    }
+
+    /// Whether the reply that it owes must go out now: nothing brings the letter back any more but a person.
+    #[must_use]
+    pub fn reply_is_due(&self, policy: &QueuePolicy) -> bool {
+        self.owes_reply && self.status != Status::Retrying && !self.returns_by_itself(policy)
     }
 
     /// Whether the letter may go to another store: nobody works on it and nothing here waits for it.

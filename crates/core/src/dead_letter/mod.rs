@@ -17,6 +17,7 @@ use std::collections::BTreeSet;
 
 mod acting;
 mod capture;
+mod history;
 mod status;
 mod timeline;
 
@@ -238,6 +239,11 @@ pub struct Redriven {
     pub to: Option<QueueName>,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
+const fn is_zero(n: &u32) -> bool {
+    *n == 0
+}
+
 /// What is written on the outside of a letter: everything but the message and its failures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct File {
@@ -318,6 +324,14 @@ pub struct File {
     /// What people said.
     #[serde(default)]
     pub notes: Vec<Note>,
+    /// Every death and every act, oldest first: the first [`limits::LETTER_EVENTS_FIRST`] and the last
+    /// [`limits::LETTER_EVENTS_LAST`] of them. A letter that an older format filed begins here with what was done
+    /// since.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub history: Vec<Moment>,
+    /// How many were between the first and the last.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub history_omitted: u32,
     /// Changes with every change; acts may insist on it.
     pub version: u64,
     /// Its ordering key is held until it is closed.
@@ -341,6 +355,10 @@ pub struct File {
     /// That its content is gone for good.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub erased: Option<Erased>,
+    /// Whoever waits for a reply was not told of this death, because the letter goes back to work by itself. The
+    /// reply goes out when it turns out that it does not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub owes_reply: bool,
     /// The hash of the body it was enqueued with, once that is not its body any more: whoever sends the message
     /// again sends that one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -400,6 +418,8 @@ impl File {
             labels: BTreeSet::new(),
             purged_from: None,
             notes: Vec::new(),
+            history: Vec::new(),
+            history_omitted: 0,
             version: 1,
             holds_key: slip.ordering_key.is_some() && policy.on_dead == OnDead::Hold,
             available_at: now,
@@ -408,6 +428,7 @@ impl File {
             consumer_until: None,
             edits: Vec::new(),
             erased: None,
+            owes_reply: false,
             body_hash: None,
         };
         if let Some(before) = previous {
@@ -420,8 +441,12 @@ impl File {
             file.notes.clone_from(&before.notes);
             file.edits.clone_from(&before.edits);
             file.body_hash.clone_from(&before.body_hash);
+            file.history.clone_from(&before.history);
+            file.history_omitted = before.history_omitted;
             file.version = before.version + 1;
         }
+        file.owes_reply = slip.reply_to.is_some() && file.returns_by_itself(policy);
+        file.record_death(&slip.queue, life.generation);
         file
     }
 }

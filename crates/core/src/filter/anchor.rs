@@ -93,6 +93,16 @@ const fn parts_of(field: &Field) -> (bool, bool) {
         | Field::Held
         | Field::Snoozed
         | Field::Edited
+        | Field::FirstFailed
+        | Field::Closed
+        | Field::ClosedBy
+        | Field::Resolution
+        | Field::Recoverability
+        | Field::Eligible
+        | Field::ReviewRequired
+        | Field::Alert
+        | Field::Erased
+        | Field::Operation
         | Field::Failures
         | Field::Age
         | Field::Died
@@ -110,6 +120,7 @@ const fn parts_of(field: &Field) -> (bool, bool) {
         | Field::Worker
         | Field::Host
         | Field::Version
+        | Field::Step
         | Field::Type
         | Field::Code
         | Field::Error => (false, true),

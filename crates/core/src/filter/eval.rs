@@ -5,7 +5,7 @@ use super::field::Field;
 use super::json::{self, Place};
 use super::parser::{Expr, Reach, Term, Test};
 use super::pattern::Pattern;
-use crate::dead_letter::DeadLetter;
+use crate::dead_letter::{DeadLetter, Status};
 use crate::failure::{ErrorInfo, Failure};
 use crate::ids::{LeafId, MessageId};
 use crate::limits;
@@ -34,6 +34,8 @@ enum Found<'a> {
     Made(Cow<'a, str>),
     /// Several texts, any of which counts.
     Texts(Vec<&'a str>),
+    /// The same, of texts that had to be made.
+    Several(Vec<String>),
     Number(i64),
     Json(Place<'a>),
 }
@@ -89,6 +91,12 @@ impl<'a> Subject<'a> {
                 }
                 texts.iter().any(|text| fits(patterns, text))
             }
+            (Test::Texts(patterns), Found::Several(texts)) => {
+                if texts.is_empty() {
+                    return false;
+                }
+                texts.iter().any(|text| fits(patterns, text))
+            }
             (Test::Reaches(reaches), Found::Number(n)) => {
                 reaches.iter().any(|reach| reach.holds(n, self.now))
             }
@@ -128,6 +136,7 @@ impl<'a> Subject<'a> {
                 Found::Texts(past.chain(message.leased_by.as_deref()).collect())
             }
             Field::Host => self.of_failures(|failure| failure.host.as_deref()),
+            Field::Step => self.of_failures(|failure| failure.step.as_deref()),
             Field::Version => self.of_failures(|failure| failure.version.as_deref()),
             Field::Tag => {
                 let labels = self.letter.into_iter().flat_map(|letter| &letter.file.labels);
@@ -167,6 +176,18 @@ impl<'a> Subject<'a> {
                 self.on_file(|l| Found::Name(yes_or_no(asleep(l))))
             }
             Field::Edited => self.on_file(|l| Found::Name(yes_or_no(!l.file.edits.is_empty()))),
+            Field::FirstFailed => self.on_file(|l| Found::time(l.file.first_failed_at)),
+            Field::Closed => self.on_file(|l| Found::time(l.file.closed_at)),
+            Field::ClosedBy => self.on_file(|l| Found::text(l.file.closed_by.as_ref())),
+            Field::Resolution => self.on_file(|l| Found::text(l.file.resolution.as_ref())),
+            Field::Recoverability => self.on_file(|l| Found::Name(l.file.recoverability.name())),
+            Field::Eligible => self.on_file(|l| Found::Name(yes_or_no(l.file.eligible()))),
+            Field::ReviewRequired => {
+                self.on_file(|l| Found::Name(yes_or_no(l.file.status == Status::Review)))
+            }
+            Field::Alert => self.on_file(|l| Found::Name(yes_or_no(l.file.alert))),
+            Field::Erased => self.on_file(|l| Found::Name(yes_or_no(l.file.erased.is_some()))),
+            Field::Operation => self.on_file(|l| Found::Several(operations_of(l))),
             Field::Died => self.on_file(|l| Found::time(Some(l.file.dead_at))),
         }
     }
@@ -188,6 +209,12 @@ impl<'a> Subject<'a> {
             None => self.message.failures.last().map(|failure| &failure.error),
         }
     }
+}
+
+/// The operations that changed a letter, as far as it has them on record.
+fn operations_of(letter: &DeadLetter) -> Vec<String> {
+    let recorded = letter.file.history.iter().filter_map(|event| event.operation);
+    recorded.chain(letter.file.operation).map(|id| id.to_string()).collect()
 }
 
 /// How a filter names what is or is not so.

@@ -2,7 +2,7 @@
 //! to. Nothing in here reads a message: `eval` knows where a field's value lies.
 
 use crate::dead_letter::Status;
-use crate::failure::{Category, Reason, Route, Severity};
+use crate::failure::{Category, Reason, Recoverability, Route, Severity};
 use crate::lifecycle::State;
 use crate::message::Priority;
 
@@ -59,6 +59,28 @@ pub enum Field {
     Failed,
     /// `enqueued`: when it was first accepted.
     Enqueued,
+    /// `first_failed`: when it first failed.
+    FirstFailed,
+    /// `closed`: when the letter was closed; open ones have no such time.
+    Closed,
+    /// `closed_by`: who closed the letter.
+    ClosedBy,
+    /// `resolution`: how the letter was closed, in the words of whoever closed it.
+    Resolution,
+    /// `recoverability`: what it takes to mend it.
+    Recoverability,
+    /// `eligible`: whether the letter may be sent back as it stands, `yes` or `no`.
+    Eligible,
+    /// `review_required`: whether a person is asked for, `yes` or `no`.
+    ReviewRequired,
+    /// `alert`: whether somebody is to be told of the letter, `yes` or `no`.
+    Alert,
+    /// `erased`: whether what the letter said is gone for good, `yes` or `no`.
+    Erased,
+    /// `operation`: the id of an operation that changed the letter.
+    Operation,
+    /// `step`: the step in which a kept failure happened.
+    Step,
     /// `edited`: whether what the letter says was changed, `yes` or `no`.
     Edited,
     /// `worker`: whoever holds it, or worked on a kept failure.
@@ -92,7 +114,7 @@ pub enum Field {
 }
 
 /// Every field that is named by one word.
-pub(super) const NAMED: [Field; 36] = [
+pub(super) const NAMED: [Field; 47] = [
     Field::Id,
     Field::Queue,
     Field::Dlq,
@@ -116,6 +138,17 @@ pub(super) const NAMED: [Field; 36] = [
     Field::Held,
     Field::Snoozed,
     Field::Edited,
+    Field::FirstFailed,
+    Field::Closed,
+    Field::ClosedBy,
+    Field::Resolution,
+    Field::Recoverability,
+    Field::Eligible,
+    Field::ReviewRequired,
+    Field::Alert,
+    Field::Erased,
+    Field::Operation,
+    Field::Step,
     Field::Died,
     Field::Failed,
     Field::Enqueued,
@@ -136,9 +169,11 @@ pub(super) const DOTTED: [(&str, &str); 3] =
     [("header", "header.tenant"), ("payload", "payload.order.id"), ("context", "context.repository")];
 
 /// Names that messages and letters have in JSON, where the filter has a shorter one.
-const LONG_NAMES: [(&str, &str); 6] = [
+const LONG_NAMES: [(&str, &str); 8] = [
     ("dead_at", "died"),
     ("last_failed_at", "failed"),
+    ("first_failed_at", "first_failed"),
+    ("closed_at", "closed"),
     ("enqueued_at", "enqueued"),
     ("error_type", "type"),
     ("leased_by", "worker"),
@@ -200,6 +235,17 @@ impl Field {
             Self::Held => "held",
             Self::Snoozed => "snoozed",
             Self::Edited => "edited",
+            Self::FirstFailed => "first_failed",
+            Self::Closed => "closed",
+            Self::ClosedBy => "closed_by",
+            Self::Resolution => "resolution",
+            Self::Recoverability => "recoverability",
+            Self::Eligible => "eligible",
+            Self::ReviewRequired => "review_required",
+            Self::Alert => "alert",
+            Self::Erased => "erased",
+            Self::Operation => "operation",
+            Self::Step => "step",
             Self::Died => "died",
             Self::Failed => "failed",
             Self::Enqueued => "enqueued",
@@ -232,16 +278,27 @@ impl Field {
             Self::Category => Shape::OneOf(Category::ALL.iter().map(|v| v.name()).collect()),
             Self::Severity => Shape::OneOf(Severity::ALL.iter().map(|v| v.name()).collect()),
             Self::Priority => Shape::OneOf(Priority::ALL.iter().map(|v| v.name()).collect()),
-            Self::Held | Self::Snoozed | Self::Edited => Shape::OneOf(vec!["yes", "no"]),
+            Self::Recoverability => Shape::OneOf(Recoverability::ALL.iter().map(|v| v.name()).collect()),
+            Self::Held
+            | Self::Snoozed
+            | Self::Edited
+            | Self::Eligible
+            | Self::ReviewRequired
+            | Self::Alert
+            | Self::Erased => Shape::OneOf(vec!["yes", "no"]),
             Self::Signature => Shape::Signature,
             Self::Attempts | Self::Deliveries | Self::Generation | Self::Redrives | Self::Failures => {
                 Shape::Number
             }
             Self::Age => Shape::Span,
-            Self::Died | Self::Failed | Self::Enqueued => Shape::Time,
+            Self::Died | Self::Failed | Self::FirstFailed | Self::Closed | Self::Enqueued => Shape::Time,
             Self::Error | Self::PayloadText => Shape::Inside,
             Self::Kind
             | Self::Owner
+            | Self::ClosedBy
+            | Self::Resolution
+            | Self::Operation
+            | Self::Step
             | Self::Worker
             | Self::Host
             | Self::Version
@@ -273,6 +330,16 @@ impl Field {
                 | Self::Held
                 | Self::Snoozed
                 | Self::Edited
+                | Self::FirstFailed
+                | Self::Closed
+                | Self::ClosedBy
+                | Self::Resolution
+                | Self::Recoverability
+                | Self::Eligible
+                | Self::ReviewRequired
+                | Self::Alert
+                | Self::Erased
+                | Self::Operation
                 | Self::Died
         )
     }
@@ -281,7 +348,14 @@ impl Field {
     pub(super) const fn is_of_failures(&self) -> bool {
         matches!(
             self,
-            Self::Worker | Self::Host | Self::Version | Self::Type | Self::Code | Self::Error | Self::Failed
+            Self::Worker
+                | Self::Host
+                | Self::Version
+                | Self::Step
+                | Self::Type
+                | Self::Code
+                | Self::Error
+                | Self::Failed
         )
     }
 }

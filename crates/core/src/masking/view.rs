@@ -2,7 +2,7 @@
 //! itself (ids, times, counters, names of queues) does not.
 
 use super::{MARK, Rules};
-use crate::dead_letter::{Act, Actor, DeadLetter, File, Note};
+use crate::dead_letter::{Act, Actor, DeadLetter, File, Moment, Note};
 use crate::failure::{Analysed, ErrorInfo, Failure, Report, cut};
 use crate::filter::Filter;
 use crate::group::Group;
@@ -101,6 +101,7 @@ impl Rules {
                 resolution: self.maybe(letter.file.resolution.as_ref()),
                 labels: letter.file.labels.iter().map(|label| self.owned(label)).collect(),
                 notes: letter.file.notes.iter().map(notes).collect(),
+                history: letter.file.history.iter().map(|moment| self.moment(moment)).collect(),
                 edits: letter.file.edits.iter().map(edit).collect(),
                 erased: erased.map(|e| Erased { reason: self.maybe(e.reason.as_ref()), ..e.clone() }),
                 ..letter.file.clone()
@@ -111,6 +112,13 @@ impl Rules {
             error: self.error(&letter.error),
             ..letter.clone()
         }
+    }
+
+    /// A moment in the life of a letter.
+    #[must_use]
+    pub fn moment(&self, moment: &Moment) -> Moment {
+        let detail = self.owned(&moment.detail);
+        Moment { detail, why: self.maybe(moment.why.as_ref()), ..moment.clone() }
     }
 
     /// A group of failures.

@@ -273,7 +273,7 @@ impl ResilientExecutor {
             let next = match next {
                 Next::Wait(delay) if gate.as_ref().is_some_and(|gate| gate.is_held_at(now.plus(delay))) => {
                     call.cut_short(&plan.policy);
-                    Next::Stop(Reason::MaxAttempts)
+                    Next::Stop(Reason::BreakerOpen)
                 }
                 next @ (Next::Wait(_) | Next::Stop(_)) => next,
             };
@@ -314,7 +314,7 @@ impl ResilientExecutor {
     ) -> Failed<E> {
         if let Some(attempted) = last {
             call.cut_short(&plan.policy);
-            return self.keep(call, attempted.into(), Reason::MaxAttempts).await;
+            return self.keep(call, attempted.into(), Reason::BreakerOpen).await;
         }
         let why = Why::Open { until };
         match plan.policy.on_open {
@@ -325,7 +325,7 @@ impl ResilientExecutor {
                 let failure = report.analyse_with(&self.inner.knowledge);
                 let now = self.inner.clock.now();
                 let _ = call.failed(&plan.policy, failure, &self.inner.name, now);
-                self.keep(call, why, Reason::Manual).await
+                self.keep(call, why, Reason::BreakerOpen).await
             }
         }
     }

@@ -5,6 +5,7 @@ use super::Engine;
 use super::tables::{Letter, Tables, unless_damaged};
 use redrive_core::dead_letter::{Act, ActRequest};
 use redrive_core::error::{Outcome, Refusal};
+use redrive_core::ids::OperationId;
 use redrive_core::message::{Envelope, NewMessage, Slip};
 use redrive_core::revision::{Content, Edited};
 use redrive_core::store::LetterState;
@@ -16,10 +17,11 @@ impl<T: Tables> Engine<T> {
         &mut self,
         letter: &Letter,
         request: &ActRequest,
+        operation: Option<OperationId>,
         now: Time,
     ) -> Outcome<LetterState> {
         let envelope = unless_damaged(self.tables.envelope(&letter.slip))?;
-        let changed = match (&request.act, &envelope) {
+        let mut changed = match (&request.act, &envelope) {
             (Act::Erase, _) => self.erase(letter, request, envelope.as_ref(), now)?,
             (_, Some(envelope)) => self.edit(letter, request, envelope, now)?,
             (_, None) => {
@@ -27,6 +29,10 @@ impl<T: Tables> Engine<T> {
                 return Err(Refusal::invalid("payload", why).into());
             }
         };
+        if let Some(next) = &mut changed {
+            next.file.done_by(operation);
+            self.pay_if_due(next, now)?;
+        }
         let file = changed.as_ref().map_or(&letter.file, |letter| &letter.file);
         let state = LetterState { id: letter.slip.id, status: Some(file.status), version: file.version };
         if let Some(next) = changed {

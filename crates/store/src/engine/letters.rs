@@ -6,7 +6,7 @@ use super::tables::{Kept, Letter, Live, Tables, unless_damaged};
 use redrive_core::audit::{AuditEntry, fingerprint};
 use redrive_core::breaker::BreakerKey;
 use redrive_core::dead_letter::{
-    Act, ActRequest, Actor, CONSUMER_BACKOFF, CONSUMER_LEASE, DeadLetter, File, Note, Retry, Status,
+    Act, ActRequest, Actor, CONSUMER_LEASE, DeadLetter, File, Retry, Status,
 };
 use redrive_core::error::{Error, Outcome, Refusal};
 use redrive_core::failure::Failure;
@@ -72,7 +72,7 @@ impl<T: Tables> Engine<T> {
         now: Time,
     ) -> Outcome<LetterState> {
         if request.act.is_content() {
-            return self.change_content(letter, request, now);
+            return self.change_content(letter, request, operation, now);
         }
         let (id, slip) = (letter.slip.id, &letter.slip);
         let policy = self.queue(&slip.queue)?.policy.clone();
@@ -116,6 +116,7 @@ impl<T: Tables> Engine<T> {
             | Act::Erase => {}
         }
         self.count_act(&letter.slip, &letter.file, &request.act, file.status, now)?;
+        file.done_by(operation);
         next.file = file;
         self.replace_letter(letter, next, now)
     }
@@ -190,6 +191,9 @@ impl<T: Tables> Engine<T> {
     /// Takes a letter out with all that is of it alone, counted as purged. Its key keeps what it says.
     pub(super) fn take_out_letter(&mut self, letter: &Letter, what: &str, now: Time) -> Outcome<()> {
         let slip = &letter.slip;
+        if letter.file.owes_reply {
+            self.pay_reply(&mut letter.clone(), now)?;
+        }
         self.tally(Event::Discarded, &slip.queue, &[what], 0, now)?;
         if !letter.file.status.is_closed() {
             self.count_leaf(leaf_key(slip, letter.file.leaf), |c| c.add(-1, 0, 0, now))?;
@@ -286,22 +290,7 @@ impl<T: Tables> Engine<T> {
                 self.record_act(&letter.file, &request, now)?;
                 return Ok(state);
             }
-            LetterSettle::Fail { note } => {
-                if note.len() > limits::NOTE_BYTES_MAX {
-                    return Err(Refusal::invalid(
-                        "note",
-                        format!("at most {} bytes", limits::NOTE_BYTES_MAX),
-                    )
-                    .into());
-                }
-                let mut file =
-                    File { available_at: now.plus(CONSUMER_BACKOFF), version: free.version + 1, ..free };
-                file.notes.push(Note { at: now, by: consumer, text: note });
-                if file.notes.len() > limits::NOTES_MAX {
-                    file.notes.remove(0);
-                }
-                file
-            }
+            LetterSettle::Fail { note } => free.consumer_failed(&consumer, note, now)?,
             LetterSettle::Release => File { available_at: now, ..free },
             LetterSettle::Snooze { span } => {
                 check_snooze(span)?;

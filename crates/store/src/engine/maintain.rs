@@ -16,7 +16,7 @@ use redrive_core::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl<T: Tables> Engine<T> {
-    /// One bounded pass: run-out leases, overdue messages, ended quarantines, retention, old keys.
+    /// One bounded pass: run-out leases, overdue messages, ended quarantines, owed replies, retention, old keys.
     pub(crate) fn reap(&mut self, limit: usize, now: Time) -> Outcome<Reaped> {
         let limit = limit.clamp(1, limits::REAP_MAX);
         let (leases_lost, timed_out) = self.reap_messages(limit, now)?;
@@ -32,9 +32,10 @@ impl<T: Tables> Engine<T> {
         self.reap_letters(limit.clamp(1, limits::REAP_MAX), now)
     }
 
-    /// Ended quarantines, retention and old keys. What retention removes is on record, one row for all of it.
+    /// Ended quarantines, owed replies, retention and old keys. What retention removes is on record, one row for all of it.
     fn reap_letters(&mut self, limit: usize, now: Time) -> Outcome<Reaped> {
         let mut reaped = Reaped { released: self.end_quarantines(limit, now)?, ..Reaped::default() };
+        reaped.replies_sent = self.pay_replies(limit, now)?;
         let mut removed: BTreeMap<QueueName, u64> = BTreeMap::new();
         for letter in self.tables.retention_ended(limit, now)? {
             self.remove_letter(&letter, now)?;
@@ -77,7 +78,7 @@ impl<T: Tables> Engine<T> {
             };
             if !sent_back {
                 self.count_act(&letter.slip, &letter.file, &Act::Review, Status::Review, now)?;
-                let file = letter.file.moved(Status::Review, &policy, "system", now);
+                let file = letter.file.released_to_review(&policy, now);
                 self.replace_letter(&letter, Letter { file, ..letter.clone() }, now)?;
             }
             released += 1;

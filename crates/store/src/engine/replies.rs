@@ -2,7 +2,7 @@
 //! fails because of its reply: one that cannot be sent is left out, and the settlement says that none went.
 
 use super::Engine;
-use super::tables::{Incoming, Kept, Tables, unless_damaged};
+use super::tables::{Incoming, Kept, Letter, Tables, unless_damaged};
 use redrive_core::error::{Error, Outcome};
 use redrive_core::failure::ErrorInfo;
 use redrive_core::ids::{MessageId, QueueName};
@@ -63,6 +63,61 @@ impl<T: Tables> Engine<T> {
         let sent = self.try_reply(due.incoming, now)?;
         let status = if sent.is_some() { due.status.name() } else { "left_out" };
         self.tally(Event::Replied, &due.asked_in, &[status], 0, now)?;
+        Ok(sent)
+    }
+
+    /// Sends the error reply that a letter owes if nothing brings the letter back by itself any more; says whether
+    /// it did.
+    pub(super) fn pay_if_due(&mut self, letter: &mut Letter, now: Time) -> Outcome<bool> {
+        if !letter.file.owes_reply {
+            return Ok(false);
+        }
+        let policy = self.queue(&letter.slip.queue)?.policy.clone();
+        let due = letter.file.reply_is_due(&policy);
+        if due {
+            self.pay_reply(letter, now)?;
+        }
+        Ok(due)
+    }
+
+    /// Sends the error reply that a letter owes, while its body is still there.
+    pub(super) fn pay_reply(&mut self, letter: &mut Letter, now: Time) -> Outcome<()> {
+        letter.file.owes_reply = false;
+        // A reply that does not say what went wrong is better than none.
+        let failures = unless_damaged(self.tables.failures(&letter.slip))?.unwrap_or_default();
+        let error = failures.last().map(|failure| &failure.error);
+        let effect = Effect::Died(letter.file.reason);
+        if let Some(due) = self.due_reply(&letter.slip, &letter.life, effect, None, error)? {
+            self.send_reply(due, now)?;
+        }
+        Ok(())
+    }
+
+    /// Sends the replies that letters still owe although the rules of their queue do not send them back any more;
+    /// says how many went out.
+    pub(super) fn pay_replies(&mut self, limit: usize, now: Time) -> Outcome<u64> {
+        let rules: Vec<(QueueName, u32)> = self
+            .queues()?
+            .iter()
+            .map(|(name, row)| {
+                let limit = row.policy.auto_redrive.map_or(0, |rule| rule.limit);
+                (name.clone(), limit.min(row.policy.max_redrives))
+            })
+            .collect();
+        let mut sent = 0;
+        for (queue, redrives) in rules {
+            let left = limit.saturating_sub(usize::try_from(sent).unwrap_or(usize::MAX));
+            if left == 0 {
+                break;
+            }
+            for letter in self.tables.owing_replies(&queue, redrives, left)? {
+                let mut next = letter.clone();
+                if self.pay_if_due(&mut next, now)? {
+                    self.tables.put_letter(&letter, &next)?;
+                    sent += 1;
+                }
+            }
+        }
         Ok(sent)
     }
 

@@ -187,7 +187,7 @@ impl<T: Tables> Engine<T> {
         // handed back too often) gets its place in the history here.
         let died = matches!(effect, Effect::Died(_));
         let error = failure.as_ref().map(|failure| &failure.report.error);
-        let reply = self.due_reply(&slip, &next, effect, along.answer, error)?;
+        let mut reply = self.due_reply(&slip, &next, effect, along.answer, error)?;
         failure = failure.filter(|_| died || next.failed > life.failed);
         self.count_step(&slip, (&life, &next), command, effect, now)?;
         if let Some(failure) = &mut failure {
@@ -209,7 +209,8 @@ impl<T: Tables> Engine<T> {
             }
             Effect::Died(reason) => {
                 let failure = failure.unwrap_or_else(|| Analysed::too_late(reason));
-                self.bury(&slip, &next, reason, &failure, policy, now)?;
+                let owes = self.bury(&slip, &next, reason, &failure, policy, now)?;
+                reply = reply.filter(|_| !owes);
             }
             Effect::Ended(how) => {
                 let by = life.lease().map_or("system", |l| l.worker.as_str());
@@ -281,7 +282,8 @@ impl<T: Tables> Engine<T> {
         self.count_leaf(leaf_key(slip, leaf), |c| c.add(0, 0, 1, now))
     }
 
-    /// Turns a message into a dead letter: out of one table, into the other, in one commit (I32).
+    /// Turns a message into a dead letter: out of one table, into the other, in one commit (I32). Says whether the
+    /// reply to whoever waits is put off.
     fn bury(
         &mut self,
         slip: &Slip,
@@ -290,7 +292,7 @@ impl<T: Tables> Engine<T> {
         failure: &Analysed,
         policy: &QueuePolicy,
         now: Time,
-    ) -> Outcome<()> {
+    ) -> Outcome<bool> {
         self.tables.drop_live(slip)?;
         if faults::is(Fault::FullDrawerDrops) && self.queue_mut(&slip.queue)?.counts.dead > 50 {
             return Ok(());
@@ -333,7 +335,7 @@ impl<T: Tables> Engine<T> {
         }
         self.woke = true;
         self.tables.add_letter(&letter)?;
-        Ok(())
+        Ok(letter.file.owes_reply)
     }
 
     /// The letter of a message that dies again. One that is damaged makes way for the new one: what is left of it is
@@ -418,6 +420,7 @@ impl<T: Tables> Engine<T> {
         mut next: Letter,
         now: Time,
     ) -> Outcome<LetterState> {
+        self.pay_if_due(&mut next, now)?;
         let file = &next.file;
         let open = |s: Status| i64::from(!s.is_closed());
         if old.file.status != file.status || old.file.dlq != file.dlq {

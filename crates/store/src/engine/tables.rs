@@ -256,6 +256,9 @@ pub(crate) trait Reads {
     /// Letters that a consumer may have. Of these and the two lists below, damaged ones are left out.
     fn leasable_letters(&self, dlq: &QueueName, limit: usize, now: Time) -> Kept<Vec<Letter>>;
     fn quarantine_ended(&self, limit: usize, now: Time) -> Kept<Vec<Letter>>;
+    /// Letters of a queue that owe a reply, were sent back this often or more, and are neither in quarantine nor
+    /// being retried: by number of redrives, then by death.
+    fn owing_replies(&self, queue: &QueueName, redrives: u32, limit: usize) -> Kept<Vec<Letter>>;
     fn retention_ended(&self, limit: usize, now: Time) -> Kept<Vec<Letter>>;
     fn drawers(&self) -> Kept<DrawerCounts>;
 

@@ -210,6 +210,17 @@ impl Reads for Maps {
         Ok(all)
     }
 
+    fn owing_replies(&self, queue: &QueueName, redrives: u32, limit: usize) -> Kept<Vec<Letter>> {
+        let owing = |l: &&Letter| {
+            let resting = !matches!(l.file.status, Status::Quarantined | Status::Retrying);
+            l.file.owes_reply && l.slip.queue == *queue && l.file.redrives >= redrives && resting
+        };
+        let mut all: Vec<Letter> = self.letters.values().filter(owing).cloned().collect();
+        all.sort_by_key(|l| (l.file.redrives, l.death));
+        all.truncate(limit);
+        Ok(all)
+    }
+
     fn retention_ended(&self, limit: usize, now: Time) -> Kept<Vec<Letter>> {
         let ended = |l: &&Letter| l.file.is_past_retention(now);
         let mut all: Vec<Letter> = self.letters.values().filter(ended).cloned().collect();

@@ -112,6 +112,7 @@ impl SqlTables {
             &ms(file.snoozed_until),
             &file.owner,
             &file.held,
+            &file.owes_reply,
         ];
         let checksum = kept(sums::of_values(&values))?;
         let params: Vec<&dyn ToSql> = values.into_iter().chain([&checksum as &dyn ToSql]).collect();

@@ -49,6 +49,7 @@ impl Columns for LetterColumns {
             Field::Severity => Some("letters.severity"),
             Field::Redrives => Some("letters.redrives"),
             Field::Owner => Some("letters.owner"),
+            Field::ReviewRequired => Some("CASE letters.status WHEN 'review' THEN 'yes' ELSE 'no' END"),
             Field::Held => Some("CASE letters.held WHEN 0 THEN 'no' ELSE 'yes' END"),
             Field::Died | Field::Age => Some("letters.dead_at"),
             Field::Failed => Some("letters.last_failed_at"),
@@ -62,11 +63,21 @@ impl Columns for LetterColumns {
             Field::Generation => Some(present!("generation")),
             Field::Failures => Some(present!("failed")),
             Field::Enqueued => Some(ENQUEUED),
-            // The state of a retried message and a snooze are by the clock, and the rest lies in bodies and failures: the
-            // evaluator looks at those.
+            // The state of a retried message and a snooze are by the clock, and the rest lies in files, bodies and
+            // failures: the evaluator looks at those.
             Field::State
             | Field::Snoozed
             | Field::Edited
+            | Field::FirstFailed
+            | Field::Closed
+            | Field::ClosedBy
+            | Field::Resolution
+            | Field::Recoverability
+            | Field::Eligible
+            | Field::Alert
+            | Field::Erased
+            | Field::Operation
+            | Field::Step
             | Field::Worker
             | Field::Host
             | Field::Version

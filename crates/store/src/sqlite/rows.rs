@@ -29,7 +29,7 @@ const LIFE_COLUMNS: usize = 12;
 pub(super) const LEASE: &str = "phase, secret, worker, granted_at, lease_expires_at, permit";
 /// Columns of a letter that repeat what is in its file, for SQL to search by.
 pub(super) const BESIDE: &str = "dlq, status, reason, route, category, severity, leaf, redrives, dead_at, last_failed_at, \
-     expires_at, quarantined_until, holds_key, available_at, consumer_until, version, snoozed_until, owner, held";
+     expires_at, quarantined_until, holds_key, available_at, consumer_until, version, snoozed_until, owner, held, owes_reply";
 /// Columns that [`failure`] reads of a failure and its stack.
 pub(super) const FAILURE: &str = "f.seq, f.n, f.body, f.stack, f.checksum, s.body, s.checksum \
      FROM failures f LEFT JOIN stacks s ON s.hash = f.stack";

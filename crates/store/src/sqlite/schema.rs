@@ -171,6 +171,8 @@ ALTER TABLE head ADD COLUMN boot TEXT;
 ALTER TABLE head ADD COLUMN uptime INTEGER;
 UPDATE group_rows SET body = json_set(body, '$.sums.code', (SELECT code FROM leaves WHERE leaves.id = group_rows.id))
   WHERE json_valid(body) AND (SELECT code FROM leaves WHERE leaves.id = group_rows.id) IS NOT NULL;
+ALTER TABLE letters ADD COLUMN owes_reply INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX letters_owing ON letters(queue, redrives, death) WHERE owes_reply = 1;
 ";
 
 /// The version this program writes.

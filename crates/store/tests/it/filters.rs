@@ -105,7 +105,8 @@ impl World {
         let error =
             ErrorInfo { error_type: kind.into(), message: message.into(), code, ..ErrorInfo::default() };
         let host = self.rng.one_in(2).then(|| format!("host-{}", self.rng.below(3)));
-        let report = Report { error, permanent, host, version: Some("1.4".into()), ..Report::default() };
+        let step = self.rng.one_in(2).then(|| "connect".to_owned());
+        let report = Report { error, permanent, host, step, version: Some("1.4".into()), ..Report::default() };
         let what = Settle::Fail { failure: Box::new(report.analyse()), said: None };
         let worker = format!("worker-{}", self.rng.below(4));
         let queues = queues.iter().map(|q| q.parse().unwrap()).collect();
@@ -224,7 +225,7 @@ fn term(letters: &[DeadLetter], rng: &mut Random) -> String {
     let or = |text: Option<&String>| text.map_or_else(|| "*".to_owned(), |text| quoted(text));
     let n = rng.below(3);
     let prefix = |text: &str| text.chars().take(n + 1).filter(|c| c.is_alphanumeric()).collect::<String>();
-    match rng.below(36) {
+    match rng.below(42) {
         0 => format!("id{op}{}", letter.id()),
         1 => format!("queue{op}{}", envelope.queue),
         2 => format!("queue{op}{}*", prefix(envelope.queue.as_str())),
@@ -280,6 +281,13 @@ fn term(letters: &[DeadLetter], rng: &mut Random) -> String {
             "payload.order.note{op}{}",
             rng.of(&["Fragile", "fragile!", "\"Grün\"", "frag*", "*", "null"])
         ),
+        35 => format!("eligible{op}{} review_required{op}no", rng.of(&["yes", "no"])),
+        36 => format!("review_required{op}yes alert{op}no"),
+        37 => format!("recoverability{op}{} erased{op}no", letter.file.recoverability),
+        38 => format!("first_failed{cmp}{}", letter.file.first_failed_at.unwrap_or(letter.file.dead_at)),
+        39 => format!("closed{}{}m", rng.of(&[":", "!="]), rng.below(400)),
+        40 => format!("closed_by{op}test resolution{op}*"),
+        41 => format!("step{op}{} operation{op}*", rng.of(&["connect", "con*", "other"])),
         _ => format!("context.task{op}{} payload.order.paid:true,null", rng.below(5)),
     }
 }

@@ -325,6 +325,7 @@ fn as_it_was(before: &DeadLetter, now: &DeadLetter) -> DeadLetter {
     was.message.updated_at = now.message.updated_at;
     was.file.version = now.file.version;
     was.file.available_at = now.file.available_at;
+    was.file.history.clone_from(&now.file.history);
     was
 }
 
@@ -382,6 +383,7 @@ pub(super) async fn a_purged_letter_can_be_taken_back_for_a_day(stage: &Stage<'_
         purged_from: Some(Status::Abandoned),
         expires_at: Some(purged_at.plus(limits::PURGE_UNDO)),
         version: 3,
+        history: purged.file.history.clone(),
         ..closed.file.clone()
     };
     assert_eq!(purged, DeadLetter { file, ..closed.clone() }, "nothing of it is lost yet");

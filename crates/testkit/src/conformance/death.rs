@@ -5,7 +5,9 @@ use super::Stage;
 use super::kit::{BACKOFF, failed, failure, fresh, hopeless, new, operator, q, refused, rules, secs};
 use crate::clock::START;
 use crate::ids::message_id;
-use redrive_core::dead_letter::{Act, ActRequest, Actor, DeadLetter, File, Note, Redriven, Status};
+use redrive_core::dead_letter::{
+    Act, ActRequest, Actor, DeadLetter, File, Happening, Moment, Note, Redriven, Status,
+};
 use redrive_core::error::Refusal;
 use redrive_core::failure::{Failure, Reason, Route};
 use redrive_core::invariants::Counts;
@@ -65,6 +67,8 @@ fn first_death(
             labels: BTreeSet::new(),
             purged_from: None,
             notes: Vec::new(),
+            history: vec![death_event(1, died, Reason::MaxAttempts)],
+            history_omitted: 0,
             version: 1,
             holds_key: false,
             available_at: died,
@@ -73,6 +77,7 @@ fn first_death(
             consumer_until: None,
             edits: Vec::new(),
             erased: None,
+            owes_reply: false,
             body_hash: None,
         },
         signature: cause.signature.template.clone(),
@@ -83,6 +88,12 @@ fn first_death(
         death,
         revisions: Vec::new(),
     }
+}
+
+/// What is recorded of a death in queue `q`.
+fn death_event(generation: u32, at: redrive_core::time::Time, reason: Reason) -> Moment {
+    let detail = format!("{reason} in queue q, into dead letter queue q-dlq");
+    Moment { generation: Some(generation), ..Moment::new(at, Happening::Died).saying(detail) }
 }
 
 /// What a file says of a redrive that kept its queue.
@@ -180,6 +191,10 @@ pub(super) async fn trap2_trap3_a_retry_starts_again_and_forgets_nothing(stage: 
             status: Status::Retrying,
             redrives: 1,
             redriven: redriven(now),
+            history: vec![
+                letter.file.history[0].clone(),
+                Moment::new(now, Happening::Redriven).by(Some("ada")),
+            ],
             version: 2,
             available_at: now,
             ..letter.file
@@ -237,6 +252,11 @@ pub(super) async fn success_after_a_retry_closes_the_letter(stage: &Stage<'_>) {
             closed_by: Some("w".into()),
             expires_at: Some(now.plus(rules(1).retention)),
             available_at: now,
+            history: vec![
+                before.file.history[0].clone(),
+                Moment::new(START, Happening::Redriven).by(Some("ada")),
+                Moment::new(now, Happening::Closed).by(Some("w")).saying("retried"),
+            ],
             ..before.file
         },
         eligible: false,
@@ -299,6 +319,11 @@ pub(super) async fn a_second_death_reopens_the_same_letter(stage: &Stage<'_>) {
             dead_at: now,
             available_at: now,
             notes: vec![Note { at: START, by: "ada".into(), text: "try again".into() }],
+            history: vec![
+                death_event(1, START, Reason::MaxAttempts),
+                Moment::new(START, Happening::Redriven).by(Some("ada")).because(Some("try again")),
+                death_event(2, now, Reason::Permanent),
+            ],
             version: 3,
             ..first.file.clone()
         },
@@ -313,6 +338,44 @@ pub(super) async fn a_second_death_reopens_the_same_letter(stage: &Stage<'_>) {
     let order: Vec<_> = stage.letters("").await.iter().map(DeadLetter::id).collect();
     assert_eq!(order, [id, other.id()], "one letter per message, latest death first");
     assert_eq!(stage.counts("q").await, Counts { enqueued: 2, dead: 2, ..Counts::default() });
+}
+
+pub(super) async fn the_timeline_says_where_a_letter_died_whoever_moved_it_since(stage: &Stage<'_>) {
+    stage.set("q", rules(1)).await;
+    stage.set("other", rules(1)).await;
+    let id = stage.dead(new(1, "q"), "Bad").await.id();
+    for act in [
+        Act::Move { dlq: q("other-dlq") },
+        Act::Quarantine { until: START.plus(secs(600)) },
+        Act::Release,
+        Act::Resolve,
+        Act::Reopen,
+        Act::retry(),
+    ] {
+        stage.clock.advance(secs(1));
+        stage.act(id, act).await.expect("it may be done");
+    }
+    stage.clock.advance(secs(1));
+    stage.settle(stage.take_one("q").await.token, failed("Bad")).await.expect("held");
+    let told = stage.letter(id).await.timeline();
+    let told: Vec<_> = told.iter().map(|m| (m.what.name(), m.generation, m.detail.as_str())).collect();
+    let died = "max_attempts in queue q, into dead letter queue q-dlq";
+    let until = format!("until {}", START.plus(secs(600)));
+    let expected = [
+        ("enqueued", None, "to queue q"),
+        ("first_leased", None, ""),
+        ("failed", Some(1), "Bad: the other side said no"),
+        ("died", Some(1), died),
+        ("moved", None, "from dead letter queue q-dlq to other-dlq"),
+        ("quarantined", None, until.as_str()),
+        ("released", None, "from quarantined to pending"),
+        ("closed", None, "resolved"),
+        ("reopened", None, ""),
+        ("redriven", None, ""),
+        ("failed", Some(2), "Bad: the other side said no"),
+        ("died", Some(2), died),
+    ];
+    assert_eq!(told, expected);
 }
 
 pub(super) async fn trap1_a_redrive_obeys_the_rules_of_today(stage: &Stage<'_>) {

@@ -7,7 +7,8 @@ use crate::clock::START;
 use crate::ids::message_id;
 use redrive_core::audit::AuditEntry;
 use redrive_core::dead_letter::{
-    Act, Actor, CONSUMER_BACKOFF, CONSUMER_LEASE, DeadLetter, File, LetterDelivery, Note, Status,
+    Act, Actor, CONSUMER_BACKOFF, CONSUMER_LEASE, DeadLetter, File, Happening, LetterDelivery, Moment, Note,
+    Status,
 };
 use redrive_core::error::Refusal;
 use redrive_core::ids::{LeaseToken, Secret};
@@ -174,6 +175,8 @@ pub(super) async fn a_failing_consumer_lets_the_letter_rest_for_an_hour(stage: &
         assert_eq!(stage.return_letter(drawn.token, fail).await, Ok(state));
         expected.file.available_at = now.plus(CONSUMER_BACKOFF);
         expected.file.notes.push(Note { at: now, by: "c".into(), text: "the mender broke".into() });
+        let event = Moment::new(now, Happening::ConsumerFailed).by(Some("c"));
+        expected.file.history.push(event.because(Some("the mender broke")));
         assert_eq!(stage.letter(id).await, expected, "round {round}: it never dies of this");
         stage.clock.set(expected.file.available_at.minus(MS));
         assert_eq!(stage.draw("q-dlq", 1).await, []);

@@ -5,7 +5,7 @@ use super::kit::{field, hopeless, new, operator, q, refused, rules, secs};
 use crate::clock::START;
 use crate::ids::operation_id;
 use redrive_core::breaker::{BreakerKey, BreakerPolicy};
-use redrive_core::dead_letter::{Act, ActRequest, Actor, DeadLetter, Status};
+use redrive_core::dead_letter::{Act, ActRequest, Actor, DeadLetter, Happening, Moment, Status};
 use redrive_core::error::Refusal;
 use redrive_core::filter::Filter;
 use redrive_core::ids::MessageId;
@@ -87,6 +87,8 @@ pub(super) async fn i39_an_edit_keeps_what_it_replaces(stage: &Stage<'_>) {
     let after = stage.letter(id).await;
     assert!(after.file.body_hash.is_some());
     expected.file.body_hash.clone_from(&after.file.body_hash);
+    let event = Moment::new(now, Happening::Edited).by(Some("ada")).saying("revision 1");
+    expected.file.history.push(event.because(Some("wrong address")));
     expected.file.edits = vec![EditMark {
         n: 1,
         at: now,
@@ -292,6 +294,8 @@ pub(super) async fn an_erased_letter_is_a_tombstone(stage: &Stage<'_>) {
     expected.file.version += 1;
     let after = stage.letter(id).await;
     expected.file.available_at = after.file.available_at;
+    let event = Moment::new(now, Happening::Erased).by(Some("ada")).saying("6 bytes");
+    expected.file.history.push(event.because(Some("asked to")));
     // printf secret | sha256sum
     let sha256 = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b";
     expected.file.erased = Some(Erased {

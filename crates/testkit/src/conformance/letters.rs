@@ -4,7 +4,9 @@ use super::Stage;
 use super::kit::{field, new, operator, q, refused, rules, secs};
 use crate::clock::START;
 use crate::ids::message_id;
-use redrive_core::dead_letter::{Act, ActRequest, Actor, DeadLetter, File, Note, Status};
+use redrive_core::dead_letter::{
+    Act, ActRequest, Actor, DeadLetter, File, Happening, Moment, Note, Status,
+};
 use redrive_core::error::Refusal;
 use redrive_core::filter::Filter;
 use redrive_core::ids::MessageId;
@@ -116,6 +118,19 @@ pub(super) async fn i12_the_status_table_holds(stage: &Stage<'_>) {
     assert_eq!(n, 112);
 }
 
+/// What is recorded of the acts that the next law tries, on a letter with this status.
+fn told(act: &Act, from: Status) -> (Happening, String) {
+    match act {
+        Act::Review => (Happening::ReviewRequested, String::new()),
+        Act::Quarantine { until } => (Happening::Quarantined, format!("until {until}")),
+        Act::Release => (Happening::Released, format!("from {from} to pending")),
+        Act::Resolve => (Happening::Closed, "resolved".into()),
+        Act::Abandon => (Happening::Closed, "abandoned".into()),
+        Act::Reopen => (Happening::Reopened, String::new()),
+        other => unreachable!("{other:?} is not tried"),
+    }
+}
+
 pub(super) async fn an_act_changes_what_it_says_and_nothing_else(stage: &Stage<'_>) {
     let mut expected = stage.dead(new(1, "q"), "Bad").await;
     let id = expected.id();
@@ -128,6 +143,9 @@ pub(super) async fn an_act_changes_what_it_says_and_nothing_else(stage: &Stage<'
         expected.file.notes.push(Note { at: now, by: "ada".into(), text: said.into() });
         (expected.file.quarantined_until, expected.file.resolution) = (None, None);
         (expected.file.closed_at, expected.file.closed_by, expected.file.expires_at) = (None, None, None);
+        let (what, detail) = told(&act, expected.file.status);
+        let event = Moment::new(now, what).by(Some("ada")).saying(detail).because(Some(said));
+        expected.file.history.push(event);
         change(&mut expected.file, now);
         expected.eligible = expected.file.eligible();
         expected.review_required = expected.file.status == Status::Review;
@@ -192,6 +210,7 @@ pub(super) async fn notes_can_be_left_in_every_status(stage: &Stage<'_>) {
         let noted = stage.act_as(request(id, Act::Note, "seen")).await;
         letter.file.version += 1;
         letter.file.notes.push(Note { at: START, by: "ada".into(), text: "seen".into() });
+        letter.file.history.push(Moment::new(START, Happening::Noted).by(Some("ada")).saying("seen"));
         assert_eq!(noted, Ok(LetterState { id, status: Some(*from), version: letter.file.version }));
         assert_eq!(stage.letter(id).await, letter, "{from}");
     }

@@ -3,7 +3,7 @@
 use super::Stage;
 use super::kit::{BACKOFF, MS, new, q, refused, rules, secs};
 use crate::ids::message_id;
-use redrive_core::dead_letter::{Act, DeadLetter, File, Status};
+use redrive_core::dead_letter::{Act, DeadLetter, File, Happening, Moment, Status};
 use redrive_core::error::Refusal;
 use redrive_core::failure::Reason;
 use redrive_core::filter::Filter;
@@ -76,8 +76,12 @@ pub(super) async fn quarantine_ends_in_review(stage: &Stage<'_>) {
     assert!(stage.reap(10).await.is_idle());
     stage.clock.set(until);
     assert_eq!(stage.reap(10).await, Reaped { released: 1, ..Reaped::default() });
+    let mut history = before.file.history.clone();
+    let event = Moment::new(until, Happening::Released).by(Some("system")).saying("to review");
+    history.push(event.because(Some("the quarantine ended")));
     let released = DeadLetter {
         file: File {
+            history,
             status: Status::Review,
             quarantined_until: None,
             version: before.file.version + 1,

@@ -70,7 +70,9 @@ pub(super) async fn i36_an_outcome_is_written_when_the_message_settles(stage: &S
     let sent = stage.step(1).await;
     assert_eq!((sent.stage, sent.outcomes), (Step::Settling, Outcomes { running: 4, ..Outcomes::default() }));
     for n in 1..=4 {
-        assert_eq!(stage.letter(message_id(n)).await.file.operation, Some(operation_id(1)));
+        let file = stage.letter(message_id(n)).await.file;
+        assert_eq!(file.operation, Some(operation_id(1)));
+        assert_eq!(file.history.last().and_then(|event| event.operation), Some(operation_id(1)));
     }
     stage.work(1, &Settle::Ack).await;
     stage.work(1, &hopeless("Bad")).await;

@@ -4,6 +4,7 @@
 use super::Stage;
 use super::kit::{BACKOFF, failed, failure, field, fresh, hopeless, new, operator, q, rules, secs};
 use crate::ids::message_id;
+use redrive_core::auto_redrive::AutoRedrive;
 use redrive_core::dead_letter::Act;
 use redrive_core::error::Refusal;
 use redrive_core::failure::Reason;
@@ -14,7 +15,7 @@ use redrive_core::message::{Message, NewMessage, Payload, Priority};
 use redrive_core::policy::{OnExpire, QueuePolicy};
 use redrive_core::query::Query;
 use redrive_core::reply;
-use redrive_core::store::{Settle, Settlement};
+use redrive_core::store::{HandOver, Settle, Settlement};
 use redrive_core::time::Span;
 use serde_json::{Value, json};
 
@@ -198,6 +199,77 @@ pub(super) async fn a_redriven_message_answers_after_all_or_dies_once_more(stage
     assert_eq!(answers[1].envelope.payload.bytes, b"42");
     let last: Value = serde_json::from_slice(&answers[3].envelope.payload.bytes).expect("JSON");
     assert_eq!((last["generation"].clone(), last["error"]["type"].clone()), (json!(2), json!("Worse")));
+}
+
+/// One execution per generation, and two automatic redrives.
+fn twice_again() -> QueuePolicy {
+    QueuePolicy { auto_redrive: Some(AutoRedrive { limit: 2, backoff: secs(5) }), ..rules(1) }
+}
+
+pub(super) async fn only_the_last_of_several_automatic_redrives_is_an_error(stage: &Stage<'_>) {
+    stage.set("q", twice_again()).await;
+    for (n, answers) in [(1, false), (2, true)] {
+        let id = stage.send(asking(n)).await;
+        for generation in 1..=3 {
+            let taken = stage.take_one("q").await;
+            let last = generation == 3;
+            let what = if last && answers { answer("42") } else { failed("Bad") };
+            let settled = stage.settle(taken.token, what).await.expect("held");
+            assert_eq!(settled.reply, last.then(|| reply::id(id, 3, 3)), "generation {generation}");
+            if !last {
+                assert!(stage.letter(id).await.file.owes_reply, "another attempt is planned");
+                stage.clock.advance(secs(20));
+                stage.act(id, Act::retry()).await.expect("pending");
+            }
+        }
+        assert!(!stage.letter(id).await.file.owes_reply);
+    }
+    let status = |m: &Message| m.envelope.headers["reply-status"].clone();
+    assert_eq!(stage.answers().await.iter().map(status).collect::<Vec<_>>(), ["dead", "done"]);
+    // Nothing brings a hopeless one back, so it is told at once.
+    stage.send(asking(3)).await;
+    let settled = stage.settle(stage.take_one("q").await.token, hopeless("Bad")).await.expect("held");
+    assert!(settled.reply.is_some());
+}
+
+pub(super) async fn an_error_that_was_put_off_goes_out_once_nothing_is_planned(stage: &Stage<'_>) {
+    stage.set("q", twice_again()).await;
+    let mut ids = Vec::new();
+    for n in 1..=8 {
+        stage.send(asking(n)).await;
+        stage.settle(stage.take_one("q").await.token, failed("Bad")).await.expect("held");
+        ids.push(message_id(n));
+    }
+    let told = async || stage.troubles().await.iter().map(|t| t["id"].clone()).collect::<Vec<_>>();
+    assert_eq!(told().await, [Value::Null; 0], "all of them are sent back by themselves");
+    let until = stage.now().plus(secs(60));
+    stage.act(ids[0], Act::Snooze { until }).await.expect("pending");
+    stage.act(ids[0], Act::Note).await.expect("pending");
+    stage.act(ids[1], Act::retry()).await.expect("pending");
+    stage.act(ids[1], Act::PullBack).await.expect("not leased");
+    assert_eq!(told().await, [Value::Null; 0], "that changes no plan");
+    let acts = [Act::Abandon, Act::Resolve, Act::Review, Act::Quarantine { until }, Act::Erase];
+    for (n, act) in (2..).zip(acts) {
+        stage.act(ids[n], act).await.expect("pending");
+        let expected: Vec<Value> = ids[2..=n].iter().map(|id| json!(id)).collect();
+        assert_eq!(told().await, expected);
+    }
+    let version = stage.letter(ids[7]).await.file.version;
+    let leaves = vec![HandOver { id: ids[7], version }];
+    stage.store.hand_over(leaves, operator()).await.expect("answers");
+    assert_eq!(told().await.len(), 6, "it goes where this store does not send it back");
+    assert_eq!(stage.store.reap(10).await.expect("answers").replies_sent, 0);
+    stage.set("q", rules(1)).await;
+    assert_eq!(stage.store.reap(1).await.expect("answers").replies_sent, 1, "bounded");
+    assert_eq!(stage.store.reap(10).await.expect("answers").replies_sent, 1);
+    assert_eq!(stage.store.reap(10).await.expect("answers").replies_sent, 0, "once");
+    let expected: Vec<Value> = [2, 3, 4, 5, 6, 7, 0, 1].iter().map(|n| json!(ids[*n])).collect();
+    assert_eq!(told().await, expected);
+    let last = stage.troubles().await.pop().expect("told");
+    assert_eq!((&last["error"]["type"], &last["reason"]), (&json!("Bad"), &json!("max_attempts")));
+    stage.act(ids[3], Act::Reopen).await.expect("closed");
+    stage.act(ids[3], Act::Abandon).await.expect("open");
+    assert_eq!(told().await.len(), 8, "nobody is told twice of one death");
 }
 
 pub(super) async fn replies_are_not_turned_away_by_a_full_queue(stage: &Stage<'_>) {

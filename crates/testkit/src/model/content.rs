@@ -3,7 +3,7 @@
 use super::Books;
 use redrive_core::dead_letter::{Act, ActRequest, File};
 use redrive_core::error::Refusal;
-use redrive_core::ids::MessageId;
+use redrive_core::ids::{MessageId, OperationId};
 use redrive_core::revision::Content;
 use redrive_core::store::LetterState;
 use redrive_core::time::Time;
@@ -20,24 +20,28 @@ impl Books {
         at: usize,
         file: &File,
         request: &ActRequest,
+        operation: Option<OperationId>,
         now: Time,
     ) -> Result<LetterState, Refusal> {
         let id = request.id;
         let envelope = self.letters[at].record.envelope.clone();
         let state = |file: &File| LetterState { id, status: Some(file.status), version: file.version };
         if request.act == Act::Erase {
-            let Some(next) = file.erase(request, envelope.size(), Some(&envelope), now)? else {
+            let Some(mut next) = file.erase(request, envelope.size(), Some(&envelope), now)? else {
                 return Ok(state(file));
             };
+            next.done_by(operation);
             let state = state(&next);
             self.contents.remove(&id);
             self.letters[at].record.envelope = envelope.emptied();
             self.letters[at].file = next;
+            self.pay_if_due(at, now);
             return Ok(state);
         }
         let wanted = |n: &u32| self.earlier(id).into_iter().find(|(m, _)| m == n).map(|(_, content)| content);
         let earlier = if let Act::Restore { n } = &request.act { wanted(n) } else { None };
-        let edited = file.edit(request, &envelope, earlier, now)?;
+        let mut edited = file.edit(request, &envelope, earlier, now)?;
+        edited.file.done_by(operation);
         self.contents.entry(id).or_default().push(Content::of(&envelope));
         let place = (id, envelope.queue.clone());
         self.breaker_values.remove(&place);
@@ -48,6 +52,7 @@ impl Books {
         let state = state(&edited.file);
         self.letters[at].record.envelope = next;
         self.letters[at].file = edited.file;
+        self.pay_if_due(at, now);
         Ok(state)
     }
 }

@@ -12,7 +12,7 @@ use redrive_core::message::{Envelope, NewMessage, Payload, Record};
 use redrive_core::metrics::Event;
 use redrive_core::operation::MemberOutcome;
 use redrive_core::poison::Indicators;
-use redrive_core::reply;
+use redrive_core::reply::{self, Reply};
 use redrive_core::review::Review;
 use redrive_core::time::{Span, Time};
 
@@ -105,10 +105,11 @@ impl Books {
         self.counts(&to).enter(shown, envelope.size());
         self.note_peaks(&to);
         self.live[at].life = next.clone();
+        let mut owes = false;
         match effect {
             Effect::Died(reason) => {
                 let record = self.live.remove(at);
-                self.bury(record, &failure.expect("who dies has failed"), reason, letter, now);
+                owes = self.bury(record, &failure.expect("who dies has failed"), reason, letter, now);
             }
             Effect::Ended(how) => {
                 self.live.remove(at);
@@ -134,15 +135,42 @@ impl Books {
             Effect::Granted | Effect::Retried | Effect::GivenBack => {}
             Effect::Extended | Effect::Revived | Effect::PulledBack => {}
         }
-        let sent = reply.and_then(|due| {
-            let status = due.status.name();
-            let message = due.message(&(&record).into(), &next, envelope.trace.clone());
-            let sent = self.send_reply(message, now);
-            let status = if sent.is_some() { status } else { "left_out" };
-            self.happened(Event::Replied, &envelope.queue, &[status], 0, now);
-            sent
-        });
+        let reply = reply.filter(|_| !owes);
+        let record = Record { envelope, life: next.clone() };
+        let sent = reply.and_then(|due| self.reply(due, &record, now));
         Ok((next, effect, sent))
+    }
+
+    /// Sends a reply, and counts it.
+    fn reply(&mut self, due: Reply, record: &Record, now: Time) -> Option<MessageId> {
+        let status = due.status.name();
+        let message = due.message(&record.into(), &record.life, record.envelope.trace.clone());
+        let sent = self.send_reply(message, now);
+        let status = if sent.is_some() { status } else { "left_out" };
+        self.happened(Event::Replied, &record.envelope.queue, &[status], 0, now);
+        sent
+    }
+
+    /// Sends the error reply that a letter owes.
+    pub(super) fn pay_reply(&mut self, at: usize, now: Time) {
+        self.letters[at].file.owes_reply = false;
+        let Letter { record, file, .. } = self.letters[at].clone();
+        let failures = self.histories.get(&record.envelope.id);
+        let error = failures.and_then(|all| all.last()).map(|(_, failure)| &failure.error);
+        let effect = Effect::Died(file.reason);
+        if let Some(due) = reply::due(&(&record).into(), &record.life, effect, None, error) {
+            self.reply(due, &record, now);
+        }
+    }
+
+    /// The same where nothing brings the letter back by itself any more.
+    pub(super) fn pay_if_due(&mut self, at: usize, now: Time) -> bool {
+        let Letter { record, file, .. } = &self.letters[at];
+        let due = file.reply_is_due(self.policy(&record.envelope.queue));
+        if due {
+            self.pay_reply(at, now);
+        }
+        due
     }
 
     /// A message that goes from one queue to another was enqueued to the other.
@@ -194,7 +222,15 @@ impl Books {
     }
 
     /// Files the letter of a message that died; a second death replaces the file and keeps the identity.
-    fn bury(&mut self, record: Record, failure: &Analysed, reason: Reason, before: Option<usize>, now: Time) {
+    /// Says whether the reply to whoever waits is put off.
+    fn bury(
+        &mut self,
+        record: Record,
+        failure: &Analysed,
+        reason: Reason,
+        before: Option<usize>,
+        now: Time,
+    ) -> bool {
         if let Some(at) = before {
             let letter = self.letters[at].clone();
             self.happened(Event::RedriveFailed, &letter.record.envelope.queue, &[], 0, now);
@@ -223,7 +259,9 @@ impl Books {
         self.note_death(sign.leaf, now);
         self.deaths += 1;
         self.drawers.insert(file.dlq.clone());
+        let owes = file.owes_reply;
         self.letters.push(Letter { record, file, death: self.deaths, secret: None });
+        owes
     }
 
     /// Counts open letters, deaths and failures of a leaf.

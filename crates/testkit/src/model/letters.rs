@@ -3,7 +3,7 @@
 use super::{Books, Letter};
 use redrive_core::audit::{AuditEntry, fingerprint};
 use redrive_core::dead_letter::{
-    Act, ActRequest, Actor, CONSUMER_BACKOFF, CONSUMER_LEASE, DeadLetter, File, Retry, Status,
+    Act, ActRequest, Actor, CONSUMER_LEASE, DeadLetter, File, Retry, Status,
 };
 use redrive_core::error::Refusal;
 use redrive_core::ids::{LeaseToken, MessageId, OperationId, QueueName};
@@ -31,6 +31,7 @@ impl Books {
             self.tally(&record.envelope, file.leaf, [opened, 0, 0], now);
         }
         self.letters[at].file = file;
+        self.pay_if_due(at, now);
     }
 
     /// Removes a letter for good. One that was purged has been counted as gone since.
@@ -48,6 +49,9 @@ impl Books {
 
     /// The same for one that is elsewhere now: its key does not change.
     fn take_out_letter(&mut self, at: usize, what: &str, now: Time) -> Envelope {
+        if self.letters[at].file.owes_reply {
+            self.pay_reply(at, now);
+        }
         let Letter { record, file, .. } = self.letters.remove(at);
         self.happened(Event::Discarded, &record.envelope.queue, &[what], 0, now);
         if !file.status.is_closed() {
@@ -77,7 +81,7 @@ impl Books {
         let id = request.id;
         let at = self.letter_at(id).ok_or(Refusal::NoSuchLetter { id })?;
         if request.act.is_content() {
-            return self.change_content(at, file, request, now);
+            return self.change_content(at, file, request, operation, now);
         }
         let letter = self.letters[at].clone();
         let queue = letter.record.envelope.queue.clone();
@@ -116,6 +120,7 @@ impl Books {
         }
         let unrun = matches!(request.act, Act::Retry(_)) && next.status == Status::Resolved;
         self.count_act(&letter, if unrun { &Act::Resolve } else { &request.act }, now);
+        next.done_by(operation);
         let state = LetterState { id, status: Some(next.status), version: next.version };
         self.drawers.insert(next.dlq.clone());
         self.refile(at, next, now);
@@ -303,13 +308,7 @@ impl Books {
                 self.log_act(&file, &request, now);
                 return Ok(state);
             }
-            LetterSettle::Fail { note } => {
-                let actor = Actor { name: worker, source: String::new(), reason: Some(note) };
-                let request = ActRequest { id, act: Act::Note, actor, expected_version: None };
-                let rested = File { available_at: now.plus(CONSUMER_BACKOFF), ..free };
-                self.act_on(&rested, &request, now)?;
-                self.letters[at].file.clone()
-            }
+            LetterSettle::Fail { note } => free.consumer_failed(&worker, note, now)?,
             LetterSettle::Release => File { available_at: now, ..free },
             LetterSettle::Snooze { span } => File { available_at: now.plus(span), ..free },
             LetterSettle::Extend { by } => {
@@ -321,6 +320,7 @@ impl Books {
         }
         let state = LetterState { id, status: Some(next.status), version: next.version };
         self.letters[at].file = next;
+        self.pay_if_due(at, now);
         Ok(state)
     }
 
@@ -336,7 +336,7 @@ impl Books {
             // What cannot go back after all is for a person.
             if !to_queue || self.act_on(&file, &ActRequest::release_to_queue(id), now).is_err() {
                 let policy = self.policy(&record.envelope.queue);
-                let next = file.moved(Status::Review, policy, "system", now);
+                let next = file.released_to_review(policy, now);
                 self.count_act(&self.letters[at].clone(), &Act::Review, now);
                 self.refile(at, next, now);
             }
@@ -347,6 +347,16 @@ impl Books {
 
     pub(super) fn reap_letters(&mut self, limit: usize, reaped: &mut Reaped, now: Time) {
         reaped.released = self.end_quarantines(limit, now);
+        let mut owing: Vec<_> = self.letters.iter().filter(|l| l.file.owes_reply).collect();
+        owing.retain(|l| l.file.status != Status::Quarantined);
+        owing.sort_by_key(|l| (l.record.envelope.queue.clone(), l.file.redrives, l.death));
+        let owing: Vec<MessageId> = owing.iter().map(|l| l.record.envelope.id).collect();
+        for id in owing {
+            let at = self.letter_at(id).expect("just found");
+            if reaped.replies_sent < limit as u64 && self.pay_if_due(at, now) {
+                reaped.replies_sent += 1;
+            }
+        }
         let expired = |f: &File| f.expires_at.filter(|_| f.is_past_retention(now));
         let mut removed = BTreeMap::new();
         for id in self.letters_due(limit, expired) {

@@ -160,6 +160,7 @@ impl Show for DeadLetter {
         Column::whole("owner"),
         Column::text("labels"),
         Column::whole("expires_at"),
+        Column::whole("alert"),
     ];
 
     fn more(&self, look: &Look) -> Vec<String> {
@@ -172,6 +173,7 @@ impl Show for DeadLetter {
             self.file.owner.clone().unwrap_or_default(),
             self.file.labels.iter().map(String::as_str).collect::<Vec<_>>().join(", "),
             look.maybe(self.file.expires_at),
+            if self.file.alert { "yes".into() } else { String::new() },
         ]
     }
 
@@ -194,6 +196,7 @@ impl Show for DeadLetter {
             .field("category", file.category)
             .field("route", file.route)
             .field("severity", file.severity)
+            .field("alert", if file.alert { "yes" } else { "" })
             .field("recoverability", file.recoverability)
             .field("dead_at", look.time(file.dead_at))
             .field("first_failed_at", look.maybe(file.first_failed_at))

@@ -15,10 +15,12 @@ impl Show for Moment {
         Column::whole("took").optional(1),
         Column::text("by"),
         Column::main("detail"),
+        Column::text("why"),
+        Column::whole("operation").optional(2),
     ];
 
     fn masked(&self, rules: &Rules) -> Option<Self> {
-        Some(Self { detail: rules.mask_text(&self.detail).into_owned(), ..self.clone() })
+        Some(rules.moment(self))
     }
 
     fn cells(&self, look: &Look) -> Vec<String> {
@@ -30,6 +32,8 @@ impl Show for Moment {
             self.took.map(|took| took.to_string()).unwrap_or_default(),
             self.by.clone().unwrap_or_default(),
             self.detail.clone(),
+            self.why.clone().unwrap_or_default(),
+            self.operation.map(|id| id.to_string()).unwrap_or_default(),
         ]
     }
 }

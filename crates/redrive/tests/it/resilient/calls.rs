@@ -196,7 +196,7 @@ async fn an_open_breaker_holds_calls_back_and_probes_close_it() {
         assert_eq!(until, Some(clock.now().plus(Span::from_secs(30))));
         if policy == "keep" {
             let letter = store.letter(stored(held.kept)).await.unwrap();
-            assert_eq!((letter.file.reason, letter.message.attempts), (Reason::Manual, 0));
+            assert_eq!((letter.file.reason, letter.message.attempts), (Reason::BreakerOpen, 0));
             assert_eq!(
                 (letter.error.error_type.as_str(), letter.message.failures[0].attempt),
                 ("BreakerOpen", 0)
@@ -259,7 +259,7 @@ async fn a_breaker_that_opens_between_attempts_ends_the_call_with_its_own_error(
     let failed = executor.execute("p", operation("x"), run).await.unwrap_err();
     assert_eq!((failed.attempts, failed.error()), (2, Some(&Own(2))));
     let letter = store.letter(stored(failed.kept)).await.unwrap();
-    assert_eq!(letter.file.reason, Reason::MaxAttempts);
+    assert_eq!(letter.file.reason, Reason::BreakerOpen);
     assert_eq!(letter.error.context, ["its breaker opened after attempt 2 of 5"]);
 }
 
