@@ -53,7 +53,7 @@ impl File {
 
     /// Records the death that this file is of, in the queue where it happened.
     pub(super) fn record_death(&mut self, queue: &QueueName, generation: u32) {
-        let Self { reason, dlq, redrives, .. } = &self;
+        let Self { reason, dlq, redrives, .. } = &*self;
         let then = match (self.status, self.quarantined_until) {
             (Status::Quarantined, Some(until)) => format!(", quarantined until {until}"),
             (Status::Review, _) => format!(", for review because it was sent back {redrives} times"),

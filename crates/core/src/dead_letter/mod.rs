@@ -239,7 +239,6 @@ pub struct Redriven {
     pub to: Option<QueueName>,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
 const fn is_zero(n: &u32) -> bool {
     *n == 0
 }

@@ -209,7 +209,7 @@ impl DeadLetter {
         let mut order = attempts_of(1);
         for (n, event) in self.file.history.iter().enumerate() {
             if event.what == Happening::Died {
-                order = attempts_of(event.generation.unwrap_or(1)) + 1;
+                order = attempts_of(event.generation.unwrap_or(1)).saturating_add(1);
             }
             if n == crate::limits::LETTER_EVENTS_FIRST && self.file.history_omitted > 0 {
                 let more =
@@ -225,8 +225,7 @@ impl DeadLetter {
     fn not_recorded(&self, all: &mut Ordered) {
         let file = &self.file;
         let history = &file.history;
-        let mut told = Vec::new();
-        told.push(Moment::new(file.dead_at, Happening::Died).saying(file.reason.name()));
+        let mut told = vec![Moment::new(file.dead_at, Happening::Died).saying(file.reason.name())];
         for mark in &file.edits {
             let edited = Moment::new(mark.at, Happening::Edited).by(Some(&mark.by));
             told.push(edited.saying(format!("revision {}", mark.n)).because(mark.reason.as_deref()));
@@ -382,7 +381,7 @@ mod tests {
             .collect();
         let ada = Some("ada");
         let expected = [
-            ("failed", "E: it broke", None, None),
+            ("failed", "E: it broke", Some("w"), None),
             ("died", "max_attempts in queue q, into dead letter queue q-dlq", None, None),
             ("moved", "from dead letter queue q-dlq to b-dlq", ada, Some("other team")),
             ("quarantined", "until 1970-01-01T00:31:40.000Z", ada, Some("not now")),
@@ -402,7 +401,7 @@ mod tests {
     #[test]
     fn earlier_deaths_stay_and_attempts_come_between_redrive_and_death_at_one_instant() {
         let mut letter = acted(letter(1), &[(Act::retry(), "again")], 10);
-        let operation = OperationId::new(7, [7; 10]);
+        let operation = OperationId::new(MessageId::new(7, [7; 10]));
         letter.file.done_by(Some(operation));
         let last = Report::default().analyse();
         letter.message.failures.push(last.clone().file(2, 1, at(10), None));

@@ -5,9 +5,7 @@ use super::settle::leaf_key;
 use super::tables::{Kept, Letter, Live, Tables, unless_damaged};
 use redrive_core::audit::{AuditEntry, fingerprint};
 use redrive_core::breaker::BreakerKey;
-use redrive_core::dead_letter::{
-    Act, ActRequest, Actor, CONSUMER_LEASE, DeadLetter, File, Retry, Status,
-};
+use redrive_core::dead_letter::{Act, ActRequest, Actor, CONSUMER_LEASE, DeadLetter, File, Retry, Status};
 use redrive_core::error::{Error, Outcome, Refusal};
 use redrive_core::failure::Failure;
 use redrive_core::filter::Needs;

@@ -106,7 +106,8 @@ impl World {
             ErrorInfo { error_type: kind.into(), message: message.into(), code, ..ErrorInfo::default() };
         let host = self.rng.one_in(2).then(|| format!("host-{}", self.rng.below(3)));
         let step = self.rng.one_in(2).then(|| "connect".to_owned());
-        let report = Report { error, permanent, host, step, version: Some("1.4".into()), ..Report::default() };
+        let report =
+            Report { error, permanent, host, step, version: Some("1.4".into()), ..Report::default() };
         let what = Settle::Fail { failure: Box::new(report.analyse()), said: None };
         let worker = format!("worker-{}", self.rng.below(4));
         let queues = queues.iter().map(|q| q.parse().unwrap()).collect();

@@ -4,9 +4,7 @@ use super::Stage;
 use super::kit::{field, new, operator, q, refused, rules, secs};
 use crate::clock::START;
 use crate::ids::message_id;
-use redrive_core::dead_letter::{
-    Act, ActRequest, Actor, DeadLetter, File, Happening, Moment, Note, Status,
-};
+use redrive_core::dead_letter::{Act, ActRequest, Actor, DeadLetter, File, Happening, Moment, Note, Status};
 use redrive_core::error::Refusal;
 use redrive_core::filter::Filter;
 use redrive_core::ids::MessageId;
@@ -120,14 +118,13 @@ pub(super) async fn i12_the_status_table_holds(stage: &Stage<'_>) {
 
 /// What is recorded of the acts that the next law tries, on a letter with this status.
 fn told(act: &Act, from: Status) -> (Happening, String) {
-    match act {
-        Act::Review => (Happening::ReviewRequested, String::new()),
-        Act::Quarantine { until } => (Happening::Quarantined, format!("until {until}")),
-        Act::Release => (Happening::Released, format!("from {from} to pending")),
-        Act::Resolve => (Happening::Closed, "resolved".into()),
-        Act::Abandon => (Happening::Closed, "abandoned".into()),
-        Act::Reopen => (Happening::Reopened, String::new()),
-        other => unreachable!("{other:?} is not tried"),
+    match act.name() {
+        "review" => (Happening::ReviewRequested, String::new()),
+        "quarantine" => (Happening::Quarantined, act.detail().unwrap_or_default()),
+        "release" => (Happening::Released, format!("from {from} to pending")),
+        "resolve" => (Happening::Closed, "resolved".into()),
+        "abandon" => (Happening::Closed, "abandoned".into()),
+        _ => (Happening::Reopened, String::new()),
     }
 }
 

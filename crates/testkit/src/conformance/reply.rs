@@ -241,13 +241,13 @@ pub(super) async fn an_error_that_was_put_off_goes_out_once_nothing_is_planned(s
         ids.push(message_id(n));
     }
     let told = async || stage.troubles().await.iter().map(|t| t["id"].clone()).collect::<Vec<_>>();
-    assert_eq!(told().await, [Value::Null; 0], "all of them are sent back by themselves");
+    assert_eq!(told().await, Vec::<Value>::new(), "all of them are sent back by themselves");
     let until = stage.now().plus(secs(60));
     stage.act(ids[0], Act::Snooze { until }).await.expect("pending");
     stage.act(ids[0], Act::Note).await.expect("pending");
     stage.act(ids[1], Act::retry()).await.expect("pending");
     stage.act(ids[1], Act::PullBack).await.expect("not leased");
-    assert_eq!(told().await, [Value::Null; 0], "that changes no plan");
+    assert_eq!(told().await, Vec::<Value>::new(), "that changes no plan");
     let acts = [Act::Abandon, Act::Resolve, Act::Review, Act::Quarantine { until }, Act::Erase];
     for (n, act) in (2..).zip(acts) {
         stage.act(ids[n], act).await.expect("pending");

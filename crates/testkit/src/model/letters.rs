@@ -2,9 +2,7 @@
 
 use super::{Books, Letter};
 use redrive_core::audit::{AuditEntry, fingerprint};
-use redrive_core::dead_letter::{
-    Act, ActRequest, Actor, CONSUMER_LEASE, DeadLetter, File, Retry, Status,
-};
+use redrive_core::dead_letter::{Act, ActRequest, Actor, CONSUMER_LEASE, DeadLetter, File, Retry, Status};
 use redrive_core::error::Refusal;
 use redrive_core::ids::{LeaseToken, MessageId, OperationId, QueueName};
 use redrive_core::lifecycle::{Command, Final, Life, Phase, State, transition};
