@@ -1,5 +1,6 @@
 //! The memory store: a mutex over ordered maps. Nothing is durable; for tests, and for work that may be lost.
 
+mod pick;
 mod tables;
 
 use crate::clock::Slewing;

@@ -1,12 +1,13 @@
 //! Tables as ordered maps.
 
+use super::pick::first_of;
 use crate::engine::tables::{
     Ask, BreakerAt, Candidates, DrawerCounts, Fate, Frozen, FrozenMember, Heads, Kept, KeyRow, Letter, Live,
     QueueRow, Reads, Rows, Stored, Tables,
 };
 use redrive_core::audit::{AuditRow, ORIGIN};
 use redrive_core::breaker::Breaker;
-use redrive_core::dead_letter::Status;
+use redrive_core::dead_letter::{File, Status};
 use redrive_core::error::{StoreError, StoreErrorKind};
 use redrive_core::failure::Failure;
 use redrive_core::group::{Facts, GroupRow, Leaf, LeafCount, LeafKey, Marker};
@@ -201,32 +202,21 @@ impl Reads for Maps {
     }
 
     fn quarantine_ended(&self, limit: usize, now: Time) -> Kept<Vec<Letter>> {
-        let ended = |l: &&Letter| {
-            l.file.status == Status::Quarantined && l.file.quarantined_until.is_some_and(|until| until <= now)
-        };
-        let mut all: Vec<Letter> = self.letters.values().filter(ended).cloned().collect();
-        all.sort_by_key(|l| (l.file.quarantined_until, l.slip.id));
-        all.truncate(limit);
-        Ok(all)
+        let over = |file: &File| file.quarantined_until.is_some_and(|until| until <= now);
+        let ended = |l: &Letter| l.file.status == Status::Quarantined && over(&l.file);
+        Ok(first_of(self.letters.values(), ended, |l| (l.file.quarantined_until, l.slip.id), limit))
     }
 
     fn owing_replies(&self, queue: &QueueName, redrives: u32, limit: usize) -> Kept<Vec<Letter>> {
-        let owing = |l: &&Letter| {
-            let resting = !matches!(l.file.status, Status::Quarantined | Status::Retrying);
-            l.file.owes_reply && l.slip.queue == *queue && l.file.redrives >= redrives && resting
-        };
-        let mut all: Vec<Letter> = self.letters.values().filter(owing).cloned().collect();
-        all.sort_by_key(|l| (l.file.redrives, l.death));
-        all.truncate(limit);
-        Ok(all)
+        let rests = |status| !matches!(status, Status::Quarantined | Status::Retrying);
+        let owing = |l: &Letter| l.file.owes_reply && l.slip.queue == *queue && rests(l.file.status);
+        let wanted = |l: &Letter| owing(l) && l.file.redrives >= redrives;
+        Ok(first_of(self.letters.values(), wanted, |l| (l.file.redrives, l.death), limit))
     }
 
     fn retention_ended(&self, limit: usize, now: Time) -> Kept<Vec<Letter>> {
-        let ended = |l: &&Letter| l.file.is_past_retention(now);
-        let mut all: Vec<Letter> = self.letters.values().filter(ended).cloned().collect();
-        all.sort_by_key(|l| (l.file.expires_at, l.slip.id));
-        all.truncate(limit);
-        Ok(all)
+        let ended = |l: &Letter| l.file.is_past_retention(now);
+        Ok(first_of(self.letters.values(), ended, |l| (l.file.expires_at, l.slip.id), limit))
     }
 
     fn drawers(&self) -> Kept<DrawerCounts> {

@@ -37,7 +37,7 @@ pub(super) const FAILURE: &str = "f.seq, f.n, f.body, f.stack, f.checksum, s.bod
 /// How many columns of a live message its checksum covers; the checksum comes after them.
 pub(super) const LIVE_SUMMED: usize = SLIP_COLUMNS + LIFE_COLUMNS + 6;
 /// How many columns of a letter its checksum covers; the checksum comes after them.
-pub(super) const LETTER_SUMMED: usize = SLIP_COLUMNS + LIFE_COLUMNS + 3 + 19;
+pub(super) const LETTER_SUMMED: usize = SLIP_COLUMNS + LIFE_COLUMNS + 3 + 20;
 /// How many columns [`letter`] reads.
 pub(super) const LETTER_COLUMNS: usize = LETTER_SUMMED + 1;
 

@@ -320,7 +320,7 @@ pub(super) async fn a_second_death_reopens_the_same_letter(stage: &Stage<'_>) {
             available_at: now,
             notes: vec![Note { at: START, by: "ada".into(), text: "try again".into() }],
             history: vec![
-                death_event(1, START, Reason::MaxAttempts),
+                death_event(1, START, Reason::Permanent),
                 Moment::new(START, Happening::Redriven).by(Some("ada")).because(Some("try again")),
                 death_event(2, now, Reason::Permanent),
             ],
@@ -359,13 +359,14 @@ pub(super) async fn the_timeline_says_where_a_letter_died_whoever_moved_it_since
     stage.settle(stage.take_one("q").await.token, failed("Bad")).await.expect("held");
     let told = stage.letter(id).await.timeline();
     let told: Vec<_> = told.iter().map(|m| (m.what.name(), m.generation, m.detail.as_str())).collect();
-    let died = "max_attempts in queue q, into dead letter queue q-dlq";
+    let died = |reason: &str| format!("{reason} in queue q, into dead letter queue q-dlq");
+    let (first, second) = (died("permanent"), died("max_attempts"));
     let until = format!("until {}", START.plus(secs(600)));
     let expected = [
         ("enqueued", None, "to queue q"),
         ("first_leased", None, ""),
         ("failed", Some(1), "Bad: the other side said no"),
-        ("died", Some(1), died),
+        ("died", Some(1), first.as_str()),
         ("moved", None, "from dead letter queue q-dlq to other-dlq"),
         ("quarantined", None, until.as_str()),
         ("released", None, "from quarantined to pending"),
@@ -373,7 +374,7 @@ pub(super) async fn the_timeline_says_where_a_letter_died_whoever_moved_it_since
         ("reopened", None, ""),
         ("redriven", None, ""),
         ("failed", Some(2), "Bad: the other side said no"),
-        ("died", Some(2), died),
+        ("died", Some(2), second.as_str()),
     ];
     assert_eq!(told, expected);
 }
