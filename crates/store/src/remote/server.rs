@@ -13,10 +13,13 @@ use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
-use tokio::io::Interest;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
+
+/// One caller. Reading ahead shows whether it is still there without taking away what it said.
+type Connection = BufReader<UnixStream>;
 
 /// Serves while it lives.
 #[derive(Debug)]
@@ -60,7 +63,7 @@ pub(crate) fn serve(store: &Arc<dyn Store>, path: &Path) -> Result<Server, Store
             };
             let (store, waits) = (Weak::clone(&store), Arc::clone(&waits));
             tokio::spawn(async move {
-                let _ = converse(stream, &store, &waits).await;
+                let _ = converse(BufReader::new(stream), &store, &waits).await;
                 drop(place);
             });
         }
@@ -93,7 +96,7 @@ fn refuse(stream: UnixStream, why: StoreError) {
 }
 
 async fn converse(
-    mut stream: UnixStream,
+    mut stream: Connection,
     store: &Weak<dyn Store>,
     waits: &Semaphore,
 ) -> Result<(), StoreError> {
@@ -120,7 +123,7 @@ async fn converse(
 /// Waits for work on behalf of a caller, who may go away meanwhile. Waits have places of their own and leave the
 /// rest to calls.
 async fn wait(
-    stream: &mut UnixStream,
+    stream: &mut Connection,
     store: &dyn Store,
     waits: &Semaphore,
     (queues, at_most): (Vec<QueueName>, Span),
@@ -142,16 +145,15 @@ async fn wait(
     reply(stream, waited).await
 }
 
-/// Returns when the other side has hung up; never when it has said something more instead.
-async fn hung_up(stream: &UnixStream) {
-    match stream.ready(Interest::READABLE).await {
-        Ok(ready) if !ready.is_read_closed() => std::future::pending().await,
-        Ok(_) | Err(_) => {}
+/// Returns when the other side has hung up; never when it has said something more instead, which stays to be read.
+async fn hung_up(stream: &mut Connection) {
+    if stream.fill_buf().await.is_ok_and(|said| !said.is_empty()) {
+        std::future::pending().await
     }
 }
 
 async fn reply<T: Serialize + Send + Sync>(
-    stream: &mut UnixStream,
+    stream: &mut Connection,
     result: Result<T, Error>,
 ) -> Result<(), StoreError> {
     write(stream, &frame_of(&result, limits::FRAME_BYTES_MAX)?).await
@@ -163,7 +165,7 @@ fn frame_of<T: Serialize>(result: &Result<T, Error>, most: usize) -> Result<Vec<
 }
 
 async fn answer(
-    stream: &mut UnixStream,
+    stream: &mut Connection,
     store: &dyn Store,
     waits: &Semaphore,
     call: Call,
