@@ -141,6 +141,7 @@ impl Reaped {
         Self {
             leases_lost: self.leases_lost.saturating_add(other.leases_lost),
             timed_out: self.timed_out.saturating_add(other.timed_out),
+            replies_sent: self.replies_sent.saturating_add(other.replies_sent),
             released: self.released.saturating_add(other.released),
             letters_expired: self.letters_expired.saturating_add(other.letters_expired),
             letters_gone: self.letters_gone.saturating_add(other.letters_gone),

@@ -17,7 +17,7 @@ pub(super) fn python(lines: &[&str]) -> Option<Found> {
     let (mut first, mut begun, mut chained) = (0, false, false);
     for (n, whole) in lines.iter().enumerate() {
         // Groups of exceptions are drawn with bars in front.
-        let line = whole.trim_start_matches(|c| matches!(c, ' ' | '|' | '+')).trim_end();
+        let line = whole.trim_start_matches([' ', '|', '+']).trim_end();
         let bare = !whole.starts_with([' ', '\t']) || whole.trim_start().starts_with(['|', '+']);
         if line.ends_with("Traceback (most recent call last):") {
             if !chained {

@@ -44,7 +44,15 @@ impl Chore for Reap {
 
 /// Never silent: what time and retention took away is said.
 pub(super) fn say(reaped: &Reaped) {
-    let Reaped { leases_lost, timed_out, released, replies_sent, letters_expired, letters_gone, keys_forgotten } = *reaped;
+    let Reaped {
+        leases_lost,
+        timed_out,
+        released,
+        replies_sent,
+        letters_expired,
+        letters_gone,
+        keys_forgotten,
+    } = *reaped;
     if reaped.total() > keys_forgotten {
         tracing::info!(
             leases_lost,

@@ -1,6 +1,8 @@
 //! The chores: what each does, that several nodes do it once, and that an outage does not end them.
 
-use crate::loops_kit::{PATIENCE, all_letters, bury, dead, me, memory, message, name, send, status, take, until};
+use crate::loops_kit::{
+    PATIENCE, all_letters, bury, dead, me, memory, message, name, send, status, take, until,
+};
 use async_trait::async_trait;
 use redrive::core::auto_redrive::AutoRedrive;
 use redrive::core::dead_letter::{Act, ActRequest, Actor, Status};

@@ -9,8 +9,8 @@
 )]
 
 mod bounds;
-mod damage;
 mod counters;
+mod damage;
 mod embedded;
 mod filters;
 mod frames;
