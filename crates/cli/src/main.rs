@@ -10,6 +10,7 @@ mod exit_code;
 mod given;
 mod help;
 mod input;
+mod log;
 mod ndjson;
 mod output;
 mod policy_change;

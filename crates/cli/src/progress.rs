@@ -6,6 +6,7 @@ use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::io::IsTerminal as _;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How often a plain line is written.
@@ -121,6 +122,23 @@ impl Drop for Progress {
     }
 }
 
+/// The bar or line that is shown on the terminal at the moment.
+static SHOWN: Mutex<Option<ProgressBar>> = Mutex::new(None);
+
+/// Takes note of what is shown, or that nothing is any more.
+pub(crate) fn shows(bar: Option<&ProgressBar>) {
+    *SHOWN.lock().unwrap_or_else(PoisonError::into_inner) = bar.cloned();
+}
+
+/// Writes something to stderr without leaving half of a bar behind.
+pub(crate) fn beside_the_line(write: impl FnOnce()) {
+    let shown = SHOWN.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    match shown {
+        Some(bar) => bar.suspend(write),
+        None => write(),
+    }
+}
+
 /// One line that says how something without an end is going: written anew in place on a terminal, now and then
 /// and only when it has changed elsewhere, not at all when quiet.
 #[derive(Debug)]
@@ -142,6 +160,7 @@ impl Status {
             }
             line
         });
+        shows(line.as_ref());
         Self { line, plain: !terminal && !out.quiet, told: None }
     }
 
@@ -164,6 +183,7 @@ impl Status {
     /// Takes the line away.
     pub(crate) fn end(&mut self) {
         if let Some(line) = self.line.take() {
+            shows(None);
             line.finish_and_clear();
         }
     }

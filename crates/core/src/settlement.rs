@@ -3,7 +3,7 @@
 
 use crate::error::Refusal;
 use crate::failure::{Analysed, Reason};
-use crate::ids::{LeaseToken, MessageId};
+use crate::ids::{LeaseToken, MessageId, QueueName};
 use crate::lifecycle::State;
 use crate::message::Payload;
 use crate::policy::Override;
@@ -109,6 +109,9 @@ pub struct Settled {
     /// Why it died, when it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
+    /// The dead letter queue its letter lies in, when it died.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dlq: Option<QueueName>,
     /// The reply that went out with it, when one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reply: Option<MessageId>,

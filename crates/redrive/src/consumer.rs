@@ -96,58 +96,6 @@ where
     }
 }
 
-/// A handler that says in the log that a letter is there, tells somebody, and asks for a person. When `tell`
-/// fails, it is tried again after an hour.
-pub fn alert<F, Fut, E>(tell: F) -> impl LetterHandler + use<F, Fut, E>
-where
-    F: Fn(DeadLetter) -> Fut + Send + Sync,
-    Fut: Future<Output = Result<(), E>> + Send,
-    E: Into<HandlerError> + Send + 'static,
-{
-    move |letter: DeadLetter| {
-        log_letter(&letter);
-        let told = tell(letter);
-        async move {
-            told.await.map_err(Into::into)?;
-            Ok::<_, HandlerError>(Disposition::Review { reason: "somebody was told".into() })
-        }
-    }
-}
-
-fn log_letter(letter: &DeadLetter) {
-    let DeadLetter { message, file, error, .. } = letter;
-    tracing::error!(
-        message = %message.envelope.id,
-        queue = %message.envelope.queue,
-        dlq = %file.dlq,
-        error_type = error.error_type,
-        error = error.message,
-        attempts = message.attempts,
-        redrives = file.redrives,
-        "dead letter"
-    );
-}
-
-/// A handler that sends letters back to work, each at most this often over all its life; the others, and those
-/// that are hopeless as they stand, are for a person.
-pub fn replay_each(at_most: u32) -> impl LetterHandler {
-    move |letter: DeadLetter| {
-        let again = letter.eligible && letter.file.redrives < at_most;
-        let why = if letter.eligible { "sent back often enough" } else { "trying again is useless" };
-        std::future::ready(if again {
-            Disposition::Replay
-        } else {
-            Disposition::Review { reason: why.into() }
-        })
-    }
-}
-
-/// A handler that gives letters up, for this reason. They are kept until retention.
-pub fn discard(reason: impl Into<String>) -> impl LetterHandler {
-    let reason = reason.into();
-    move |_: DeadLetter| std::future::ready(Disposition::Discard { reason: reason.clone() })
-}
-
 /// A loop over the dead letters of a drawer.
 ///
 /// ```
@@ -188,6 +136,9 @@ struct Desk {
     leave_for: Span,
     grace: Duration,
     idle: Duration,
+    until_empty: bool,
+    at_most: Option<usize>,
+    hurry: CancellationToken,
 }
 
 impl std::fmt::Debug for DeadLetterConsumer {
@@ -208,6 +159,8 @@ pub struct DeadLetterConsumerBuilder {
     leave_for: Span,
     grace: Span,
     idle: Span,
+    until_empty: bool,
+    at_most: Option<usize>,
 }
 
 impl std::fmt::Debug for DeadLetterConsumerBuilder {
@@ -231,7 +184,15 @@ impl DeadLetterConsumer {
             leave_for: Span::from_secs(300),
             grace: Span::from_secs(30),
             idle: Span::from_secs(2),
+            until_empty: false,
+            at_most: None,
         }
+    }
+
+    /// Ends the handlers that run and gives their letters back, without waiting for the grace time. For after the
+    /// consumer was told to stop.
+    pub fn stop_now(&self) {
+        self.desk.hurry.cancel();
     }
 }
 
@@ -300,6 +261,20 @@ impl DeadLetterConsumerBuilder {
         self
     }
 
+    /// Ends when there is no letter to lease and none in hand, instead of waiting for more.
+    #[must_use]
+    pub fn until_empty(mut self) -> Self {
+        self.until_empty = true;
+        self
+    }
+
+    /// Ends after this many letters.
+    #[must_use]
+    pub fn at_most(mut self, letters: usize) -> Self {
+        self.at_most = Some(letters);
+        self
+    }
+
     /// The consumer.
     ///
     /// # Errors
@@ -327,6 +302,9 @@ impl DeadLetterConsumerBuilder {
             leave_for: self.leave_for,
             grace: self.grace.to_std(),
             idle: self.idle.to_std().max(SHORTEST),
+            until_empty: self.until_empty,
+            at_most: self.at_most,
+            hurry: CancellationToken::new(),
         };
         Ok(DeadLetterConsumer { desk: Arc::new(desk) })
     }
@@ -347,20 +325,23 @@ impl Runnable for DeadLetterConsumer {
 
     async fn run(&self, stop: CancellationToken, heartbeat: Heartbeat) -> Result<(), Error> {
         let mut hands = JoinSet::new();
-        let hurry = CancellationToken::new();
+        let hurry = self.desk.hurry.child_token();
+        let mut left = self.desk.at_most.unwrap_or(usize::MAX);
         let mut idle = Pace::new(SHORTEST, self.desk.idle);
         let mut down = Pace::new(Duration::from_millis(200), Duration::from_secs(30));
         let mut ended = Ok(());
         while !stop.is_cancelled() {
             heartbeat.beat();
-            let wait = match self.take(&mut hands, &hurry).await {
-                Ok(true) => {
+            let wait = match self.take(&mut hands, &hurry, left).await {
+                Ok(0) if hands.is_empty() && (self.desk.until_empty || left == 0) => break,
+                Ok(0) if hands.len() >= self.desk.concurrency.min(left.max(1)) => BEAT,
+                Ok(0) => idle.wait(),
+                Ok(taken) => {
+                    left = left.saturating_sub(taken);
                     idle.reset();
                     down.reset();
                     continue;
                 }
-                Ok(false) if hands.len() >= self.desk.concurrency => BEAT,
-                Ok(false) => idle.wait(),
                 Err(error) if is_final(&error) => {
                     ended = Err(error);
                     break;
@@ -382,12 +363,17 @@ impl Runnable for DeadLetterConsumer {
 }
 
 impl DeadLetterConsumer {
-    /// Leases for the free places; says whether there was something.
-    async fn take(&self, hands: &mut JoinSet<()>, hurry: &CancellationToken) -> Result<bool, Error> {
+    /// Leases for the free places, at most so many as are left to be taken; says how many there were.
+    async fn take(
+        &self,
+        hands: &mut JoinSet<()>,
+        hurry: &CancellationToken,
+        left: usize,
+    ) -> Result<usize, Error> {
         while hands.try_join_next().is_some() {}
-        let free = self.desk.concurrency.saturating_sub(hands.len());
+        let free = self.desk.concurrency.saturating_sub(hands.len()).min(left);
         if free == 0 {
-            return Ok(false);
+            return Ok(0);
         }
         let request = LetterLeaseRequest {
             dlq: self.desk.dlq.clone(),
@@ -396,12 +382,12 @@ impl DeadLetterConsumer {
             worker: self.desk.actor.name.clone(),
         };
         let letters = ask(self.desk.store.lease_letters(request)).await?;
-        let some = !letters.is_empty();
+        let taken = letters.len();
         for letter in letters {
             let (desk, hurry) = (Arc::clone(&self.desk), hurry.clone());
             hands.spawn(async move { desk.handle(letter, hurry).await });
         }
-        Ok(some)
+        Ok(taken)
     }
 
     /// Lets the handlers end within the grace time, then has the rest given back.
@@ -524,7 +510,12 @@ impl Desk {
         for _ in 0..SETTLE_TRIES {
             let batch = vec![LetterSettlement { token, what: what.clone() }];
             match ask(self.store.settle_letters(batch)).await.map(|mut each| each.pop()) {
-                Ok(Some(Ok(_)) | None) => return,
+                Ok(Some(Ok(state))) => {
+                    let status = state.status.map(tracing::field::display);
+                    tracing::info!(%id, dlq = %self.dlq, status, "a consumer settled a dead letter");
+                    return;
+                }
+                Ok(None) => return,
                 Ok(Some(Err(refusal @ (Refusal::StaleToken { .. } | Refusal::LeaseExpired { .. })))) => {
                     tracing::warn!(message = %id, %refusal, "somebody else has the dead letter now");
                     return;

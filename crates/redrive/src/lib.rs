@@ -54,6 +54,7 @@ pub mod executor;
 mod group;
 mod handler;
 pub mod here;
+mod letter_handlers;
 pub mod maintenance;
 pub mod metrics;
 mod operate;
@@ -73,8 +74,7 @@ pub use batch::{
     Job, Problem, PrunedTree,
 };
 pub use consumer::{
-    DeadLetterConsumer, DeadLetterConsumerBuilder, Disposition, IntoDisposition, LetterHandler, alert,
-    discard, replay_each,
+    DeadLetterConsumer, DeadLetterConsumerBuilder, Disposition, IntoDisposition, LetterHandler,
 };
 pub use dead_letter_policy::{DeadLetterPolicy, Difference, Drift, IntoOverride};
 #[cfg(feature = "memory")]
@@ -89,6 +89,7 @@ pub use handler::{
     AsItIs, Context, Handler, HandlerError, IntoHandler, IntoOutcome, OfBoth, OfContext, OfPayload, Outcome,
     Result,
 };
+pub use letter_handlers::{alert, discard, replay_each};
 pub use operate::{operate, operate_while};
 pub use redrive_core as core;
 pub use redrive_core::priority_queue::{Accepted, Dequeued, Overdue, Picked, PriorityQueue, Rejected};

@@ -386,6 +386,10 @@ impl Books {
             ready_at: (life.phase == Phase::Waiting).then_some(life.ready_at),
             lease_expires_at: life.lease().map(|l| l.expires_at),
             reason: if let Effect::Died(reason) = effect { Some(reason) } else { None },
+            dlq: self
+                .letter_at(id)
+                .filter(|_| matches!(effect, Effect::Died(_)))
+                .map(|at| self.letters[at].file.dlq.clone()),
             reply,
         })
     }

@@ -22,6 +22,7 @@ pub(crate) mod run;
 pub(crate) mod settle;
 pub(crate) mod signature;
 pub(crate) mod work;
+mod work_letters;
 
 use crate::args::{Command, Global, ListArgs, Order, PageArgs, When};
 use crate::config::Config;

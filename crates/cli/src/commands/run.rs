@@ -3,7 +3,9 @@
 
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::{CliError, Done, ExitCode};
+use crate::log::LogArgs;
 use crate::output::{Column, Look, Output, Sheet, Show, complain, escape};
+use crate::progress;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use redrive::core::limits;
@@ -58,6 +60,8 @@ pub(crate) struct RunArgs {
     /// A variable for the job: ${var.NAME}
     #[arg(long = "var", value_name = "NAME=VALUE")]
     vars: Vec<String>,
+    #[command(flatten)]
+    log: LogArgs,
 }
 
 /// How often a plain line says how far it is.
@@ -67,6 +71,7 @@ const GROUPS_SHOWN: usize = 10;
 
 /// Runs the command.
 pub(crate) async fn run(app: &App, args: RunArgs) -> Done {
+    args.log.begin(app.out.quiet);
     let job = read_job(&args)?;
     let directory = args.job.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let trees = worktrees();
@@ -339,6 +344,7 @@ impl Screen {
         let terminal = std::io::stderr().is_terminal();
         let loud = !out.quiet;
         let bar = (terminal && loud).then(bar);
+        progress::shows(bar.as_ref());
         let now = Instant::now();
         Self { bar, plain: !terminal && loud, begun: now, told: now, first: None }
     }
@@ -374,6 +380,7 @@ impl Screen {
 impl Drop for Screen {
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
+            progress::shows(None);
             bar.finish_and_clear();
         }
     }

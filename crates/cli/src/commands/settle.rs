@@ -171,6 +171,7 @@ impl Show for Settled {
         Column::whole("ready_at"),
         Column::whole("lease_expires_at"),
         Column::whole("reason"),
+        Column::whole("dlq"),
         Column::whole("reply"),
     ];
 
@@ -181,6 +182,7 @@ impl Show for Settled {
             look.maybe(self.ready_at),
             look.maybe(self.lease_expires_at),
             self.reason.map(|reason| reason.to_string()).unwrap_or_default(),
+            self.dlq.as_ref().map(ToString::to_string).unwrap_or_default(),
             self.reply.map(|id| id.to_string()).unwrap_or_default(),
         ]
     }

@@ -2,8 +2,10 @@
 //! the library's worker and executors to flags, signals and a line of progress; what becomes of a message is
 //! decided elsewhere.
 
+use super::work_letters;
 use crate::connect::{Access, App, Hold, Link, policy_in};
 use crate::exit_code::{CliError, Done, ExitCode};
+use crate::log::LogArgs;
 use crate::output::{Column, Look, Sheet, Show};
 use crate::policy_change::word;
 use crate::progress::Status;
@@ -14,7 +16,7 @@ use redrive::core::limits;
 use redrive::core::store::Store;
 use redrive::core::target::{CommandTarget, HttpTarget, PayloadBy, Target};
 use redrive::core::time::Span;
-use redrive::executor::for_target;
+use redrive::executor::{LetterCommand, for_target};
 use redrive::maintenance::Maintenance;
 use redrive::{
     CancellationToken, Context, Counts, Handler, HandlerError, Heartbeat, Outcome, Runnable as _, Worker,
@@ -35,8 +37,14 @@ Examples:
   redrive work jobs --drain --shell 'jq -e .ok > /dev/null || exit 65'
   redrive work hooks --exec http -- https://example.com/hook
   redrive work hooks                                  by the queue's target: `redrive queue set hooks --target URL`
+  redrive work --dlq payments-dlq -- ./triage.py      one process per dead letter, the payload on stdin
+  redrive work --dlq payments-dlq --letter --drain -- jq -e '.error.type == \"Duplicate\"'
 
-Exit codes of the command: 0 done, 75 try again later, 65 dead letter at once, any other a failure.";
+Exit codes of the command: 0 done, 75 try again later, 65 dead letter at once, any other a failure.
+With --dlq: 0 resolved, 75 back to work, 65 a person must look; any other is the consumer's failure, which is noted on the
+letter, and no consumer is given it for an hour.
+
+Every failed delivery and every death is one line on stderr: --log json for programs, --log-level for more or less.";
 
 /// How often the line of progress is written anew.
 const SHOW_EVERY: Duration = Duration::from_millis(250);
@@ -79,8 +87,14 @@ impl FromStr for Rate {
 #[command(after_help = EXAMPLES)]
 pub(crate) struct WorkArgs {
     /// The queues to work on, as if they were one
-    #[arg(required = true, value_name = "QUEUE")]
+    #[arg(required_unless_present = "dlq", conflicts_with = "dlq", value_name = "QUEUE")]
     queues: Vec<QueueName>,
+    /// Work on the dead letters of this dead letter queue instead; the command decides about each
+    #[arg(long, value_name = "DLQ", conflicts_with_all = ["exec", "kind", "rate", "allow_private"])]
+    dlq: Option<QueueName>,
+    /// With --dlq: the whole letter as JSON on stdin, instead of its payload
+    #[arg(long, requires = "dlq", conflicts_with = "payload")]
+    letter: bool,
     /// Messages worked on at once [default: the number of processors]
     #[arg(long, short, value_name = "N")]
     concurrency: Option<usize>,
@@ -123,6 +137,8 @@ pub(crate) struct WorkArgs {
     /// The command and its arguments, or the URL
     #[arg(last = true, value_name = "CMD")]
     command: Vec<String>,
+    #[command(flatten)]
+    log: LogArgs,
 }
 
 /// What the worker did.
@@ -161,7 +177,12 @@ impl Show for Summary {
 
 /// Runs the command.
 pub(crate) async fn run(app: &App, args: WorkArgs) -> Done {
+    args.log.begin(app.out.quiet);
     let given = args.target()?;
+    if let Some(dlq) = &args.dlq {
+        let (command, settings) = args.letters(dlq, given)?;
+        return work_letters::run(app, command, settings).await;
+    }
     // Listened to before anything is leased.
     let mut signals = Signals::listen()?;
     let mut store = app.open(Access::Create, Hold::Long).await?;
@@ -211,13 +232,13 @@ pub(crate) async fn run(app: &App, args: WorkArgs) -> Done {
 
 /// Maintenance beside the worker, which holds the directory for as long: retention, automatic redrives,
 /// operations that somebody left behind.
-struct Upkeep {
+pub(super) struct Upkeep {
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
 
 impl Upkeep {
-    fn begin(store: Arc<dyn Store>) -> Self {
+    pub(super) fn begin(store: Arc<dyn Store>) -> Self {
         let stop = CancellationToken::new();
         let told = stop.clone();
         let task = tokio::spawn(async move {
@@ -227,7 +248,7 @@ impl Upkeep {
         Self { stop, task }
     }
 
-    async fn end(self) {
+    pub(super) async fn end(self) {
         self.stop.cancel();
         let _ = self.task.await;
     }
@@ -294,6 +315,34 @@ impl WorkArgs {
         };
         target.check()?;
         Ok(target)
+    }
+
+    /// What runs per dead letter, and how.
+    fn letters(
+        &self,
+        dlq: &QueueName,
+        given: Option<Target>,
+    ) -> Result<(LetterCommand, work_letters::Settings), CliError> {
+        let command = match given {
+            Some(Target::Command(command)) => CommandTarget { timeout: self.timeout, ..command },
+            Some(Target::Http(_)) | None => {
+                let what = "--dlq needs a command after --, or --shell: a letter has no target";
+                return Err(CliError::usage(what).hint(format!("redrive work --dlq {dlq} -- CMD")));
+            }
+        };
+        let command = LetterCommand::new(command)?;
+        let command = if self.letter { command.whole_letter() } else { command };
+        let settings = work_letters::Settings {
+            dlq: dlq.clone(),
+            concurrency: self.concurrency.unwrap_or(1),
+            lease: self.lease,
+            timeout: self.timeout,
+            grace: self.grace,
+            name: self.name.clone(),
+            once: self.once,
+            drain: self.drain,
+        };
+        Ok((command, settings))
     }
 
     fn worker(&self, app: &App, store: &Link<'_>, handler: Arc<dyn Handler>) -> Result<Worker, Error> {
@@ -364,23 +413,23 @@ impl Handler for ByQueue {
 
 /// Who asked to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum By {
+pub(super) enum By {
     Interrupt,
     Terminate,
 }
 
-struct Signals {
+pub(super) struct Signals {
     interrupt: Signal,
     terminate: Signal,
 }
 
 impl Signals {
-    fn listen() -> Result<Self, CliError> {
+    pub(super) fn listen() -> Result<Self, CliError> {
         let listen = |kind| signal(kind).map_err(|error| CliError::io("listen for signals", &error));
         Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
     }
 
-    async fn next(&mut self) -> By {
+    pub(super) async fn next(&mut self) -> By {
         tokio::select! {
             _ = self.interrupt.recv() => By::Interrupt,
             _ = self.terminate.recv() => By::Terminate,

@@ -273,3 +273,111 @@ fn workers_share_a_directory_and_one_takes_over_when_the_other_is_killed() {
     assert!(workers.contains(&first_pid) && workers.contains(&second_pid), "{workers:?}");
     office.run(&["doctor"]).ok();
 }
+
+#[test]
+fn a_command_decides_about_every_dead_letter() {
+    let office = Office::new();
+    office.hasty_queue("q");
+    let payloads = ["0", "75", "65", "3"];
+    let ids = payloads.map(|payload| office.dead_letter("q", payload, "no"));
+    let script = "read what; echo \"$REDRIVE_DLQ $REDRIVE_ERROR_TYPE $what\"; exit \"$what\"";
+    let work = ["work", "--dlq", "q-dlq", "--drain", "-o", "json", "--", "sh", "-c", script];
+    let summary = office.run(&work).ok().says("the handler of a dead letter failed").json();
+    let counted = ["resolved", "replayed", "review", "failed"].map(|name| summary[name].clone());
+    assert_eq!(counted, [1, 1, 1, 1].map(Value::from));
+    let letters = ids.map(|id| office.json(&["dlq", "show", &id]));
+    let statuses = [0, 1, 2, 3].map(|n: usize| text(&letters[n]["status"]));
+    assert_eq!(statuses, ["resolved", "retrying", "review", "pending"]);
+    assert!(text(&letters[0]["resolution"]).contains("q-dlq Timeout 0"), "{}", letters[0]);
+    assert!(text(&letters[3]["notes"][0]["text"]).contains("q-dlq Timeout 3"), "{}", letters[3]);
+    // It rests: the next pass finds nothing.
+    let summary = office.run(&work).ok().json();
+    assert_eq!((&summary["resolved"], &summary["failed"]), (&0.into(), &0.into()));
+}
+
+#[test]
+fn a_command_can_get_the_whole_letter_and_needs_a_known_queue() {
+    let office = Office::new();
+    office.hasty_queue("q");
+    for payload in ["a", "b"] {
+        office.dead_letter("q", payload, "no");
+    }
+    let save = "cat > letter.json";
+    office.run(&["work", "--dlq", "q-dlq", "--letter", "--once", "--shell", save]).ok();
+    let letter: Value = serde_json::from_slice(&std::fs::read(office.path("letter.json")).unwrap()).unwrap();
+    assert_eq!((&letter["payload"], &letter["error"]["type"]), (&"a".into(), &"Timeout".into()));
+    assert_eq!(office.items(&["dlq", "list", "status:pending"]).len(), 1, "one was asked for");
+    office.run(&["work", "--dlq", "other-dlq", "--drain", "--", "true"]).code(7).says("no drawer other-dlq");
+    office.run(&["work", "--dlq", "q-dlq", "--drain"]).code(2).says("needs a command");
+    office.run(&["work", "q", "--dlq", "q-dlq", "--", "true"]).code(2);
+}
+
+#[test]
+fn letters_are_leased_and_settled_by_token() {
+    let office = Office::new();
+    office.hasty_queue("q");
+    for payload in ["a", "b"] {
+        office.dead_letter("q", payload, "no");
+    }
+    let taken = office.items(&["dlq", "lease", "q-dlq", "--max", "5", "--worker", "triage"]);
+    let payloads: Vec<_> = taken.iter().map(|letter| text(&letter["payload"])).collect();
+    assert_eq!(payloads, ["a", "b"], "oldest death first");
+    office.run(&["dlq", "lease", "q-dlq", "--fail-empty"]).code(3);
+    let [first, second] = [0, 1].map(|n: usize| text(&taken[n]["token"]));
+    office.run(&["dlq", "settle", &first, "later"]).code(2).says("--for");
+    office.run(&["dlq", "settle", &first, "fail"]).code(2).says("--reason");
+    office.run(&["dlq", "settle", &first, "resolve", "--for", "1h"]).code(2).says("at once");
+    assert_eq!(office.json(&["dlq", "settle", &first, "extend", "--for", "10m"])["status"], "pending");
+    let resolved = office.json(&["dlq", "settle", &first, "resolve", "--reason", "paid by hand"]);
+    assert_eq!(resolved["status"], "resolved");
+    office.run(&["dlq", "settle", &first, "resolve"]).code(6);
+    office.run(&["dlq", "settle", &second, "release"]).ok();
+    let again = office.items(&["dlq", "lease", "q-dlq"]);
+    assert_eq!(again.len(), 1);
+    let replayed = office.json(&["dlq", "settle", &text(&again[0]["token"]), "replay", "--for", "1h"]);
+    assert_eq!(replayed["status"], "retrying");
+    let id = text(&taken[1]["id"]);
+    assert_eq!(office.json(&["message", "show", &id])["state"], "scheduled");
+}
+
+#[test]
+fn every_failed_delivery_and_every_death_is_one_line() {
+    let office = Office::new();
+    office.hasty_queue("q");
+    let id = office.enqueue("q", "x");
+    let script = "printf 'no route\\n password=hunter2 to \\033[31mhost\\n' >&2; exit 3";
+    let work = ["work", "q", "--drain", "--log", "json", "--", "sh", "-c", script];
+    let ran = office.run(&work).ok();
+    let lines: Vec<Value> = ran
+        .stderr
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|line| line["event"].as_str().is_some_and(|event| event.starts_with("delivery failed")))
+        .collect();
+    assert_eq!(lines.len(), 2, "{}", ran.stderr);
+    let [first, second] = [&lines[0], &lines[1]];
+    assert_eq!((text(&first["level"]), text(&second["level"])), ("warn".into(), "error".into()));
+    for (line, attempt) in [(first, 1), (second, 2)] {
+        assert_eq!(
+            (&line["queue"], &line["id"], &line["attempt"]),
+            (&"q".into(), &id.as_str().into(), &attempt.into())
+        );
+        assert_eq!(line["error_type"], "CommandFailed");
+        let error = text(&line["error"]);
+        assert!(error.contains("host") && !error.contains("hunter2"), "{error}");
+    }
+    assert!(first["retry_at"].is_string() && first["dlq"].is_null(), "{first}");
+    assert_eq!((&second["dlq"], &second["reason"]), (&"q-dlq".into(), &"max_attempts".into()));
+
+    office.enqueue("q", "y");
+    let as_text = office.run(&["work", "q", "--drain", "--", "sh", "-c", script]).ok().stderr;
+    let death = as_text.lines().find(|line| line.contains(" ERROR delivery failed")).expect("a line");
+    assert!(
+        death.contains(" queue=q ") && death.contains(" attempt=2 ") && death.contains(" dlq=q-dlq"),
+        "{death}"
+    );
+    assert!(!as_text.contains('\u{1b}'), "{as_text}");
+    office.enqueue("q", "z");
+    let quiet = office.run(&["work", "q", "--drain", "--quiet", "--", "false"]).ok().stderr;
+    assert_eq!(quiet, "");
+}

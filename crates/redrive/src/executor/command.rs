@@ -46,42 +46,44 @@ impl CommandExecutor {
         Target::Command(target.clone()).check()?;
         Ok(Self { target })
     }
+}
 
-    fn process(&self, context: &Context, file: Option<&Path>) -> Process {
-        let CommandTarget { argv, shell, payload, env, unset, directory, timeout } = &self.target;
-        let mut process = match shell {
-            Some(line) => Process::shell(line),
-            None => Process::argv(argv.iter().map(|argument| with_file(argument, file))),
-        };
-        for name in unset {
-            process = process.env_remove(name);
-        }
-        for (name, value) in env {
+/// The process of a command, told about its message by these variables and given these bytes, on standard input unless
+/// they are in a file.
+pub(super) fn prepared(
+    target: &CommandTarget,
+    variables: Vec<(String, String)>,
+    bytes: Vec<u8>,
+    file: Option<&Path>,
+) -> Process {
+    let CommandTarget { argv, shell, payload: _, env, unset, directory, timeout } = target;
+    let mut process = match shell {
+        Some(line) => Process::shell(line),
+        None => Process::argv(argv.iter().map(|argument| with_file(argument, file))),
+    };
+    for name in unset {
+        process = process.env_remove(name);
+    }
+    for (name, value) in env {
+        process = process.env(name, value);
+    }
+    for (name, value) in variables {
+        // No variable can hold a NUL; a header that has one is left out rather than the message refused.
+        if !value.contains('\0') {
             process = process.env(name, value);
         }
-        for (name, value) in variables(context) {
-            // No variable can hold a NUL; a header that has one is left out rather than the message refused.
-            if !value.contains('\0') {
-                process = process.env(name, value);
-            }
-        }
-        if let Some(file) = file {
-            process = process.env("REDRIVE_PAYLOAD_FILE", file);
-        }
-        if *payload == PayloadBy::Stdin {
-            process = process.stdin(context.bytes());
-        }
-        if let Some(directory) = directory {
-            process = process.directory(directory);
-        }
-        if let Some(timeout) = timeout {
-            process = process.limit(*timeout);
-        }
-        if context.message().reply_to.is_some() {
-            process = process.keep_stdout(Keep { head: limits::PAYLOAD_BYTES_MAX, ..Keep::default() });
-        }
-        process
     }
+    process = match file {
+        Some(file) => process.env("REDRIVE_PAYLOAD_FILE", file),
+        None => process.stdin(bytes),
+    };
+    if let Some(directory) = directory {
+        process = process.directory(directory);
+    }
+    if let Some(timeout) = timeout {
+        process = process.limit(*timeout);
+    }
+    process
 }
 
 #[async_trait]
@@ -97,7 +99,11 @@ impl Handler for CommandExecutor {
                 }
             },
         };
-        let process = self.process(&context, file.as_ref().map(NamedTempFile::path));
+        let file = file.as_ref().map(NamedTempFile::path);
+        let mut process = prepared(&self.target, variables(&context), context.bytes().to_vec(), file);
+        if context.message().reply_to.is_some() {
+            process = process.keep_stdout(Keep { head: limits::PAYLOAD_BYTES_MAX, ..Keep::default() });
+        }
         let finished = process.run(context.cancellation()).await;
         outcome(&self.target, context.message().reply_to.is_some(), &finished)
     }
@@ -117,7 +123,7 @@ fn with_file(argument: &str, file: Option<&Path>) -> OsString {
 }
 
 /// A file only this user can read, gone when it is dropped.
-async fn payload_file(bytes: Vec<u8>) -> io::Result<NamedTempFile> {
+pub(super) async fn payload_file(bytes: Vec<u8>) -> io::Result<NamedTempFile> {
     let written = tokio::task::spawn_blocking(move || {
         let mut file = NamedTempFile::with_prefix("redrive-")?;
         file.write_all(&bytes)?;
@@ -128,13 +134,18 @@ async fn payload_file(bytes: Vec<u8>) -> io::Result<NamedTempFile> {
 }
 
 fn variables(context: &Context) -> Vec<(String, String)> {
-    let message = context.message();
+    let mut all = message_variables(context.message());
+    all.push(("REDRIVE_ATTEMPT".to_owned(), context.attempt().to_string()));
+    all
+}
+
+/// What tells a command about a message.
+pub(super) fn message_variables(message: &Envelope) -> Vec<(String, String)> {
     let Envelope { id, queue, kind, payload, headers, key, ordering_key, reply_to, trace, .. } = message;
     let mut all: Vec<(String, String)> = [
         ("REDRIVE_ID", id.to_string()),
         ("REDRIVE_QUEUE", queue.to_string()),
         ("REDRIVE_KIND", kind.clone()),
-        ("REDRIVE_ATTEMPT", context.attempt().to_string()),
         ("REDRIVE_PRIORITY", message.priority.to_string()),
         ("REDRIVE_CONTENT_TYPE", payload.content_type.clone()),
     ]
@@ -243,7 +254,7 @@ fn with_report(mut error: HandlerError, finished: &Finished) -> HandlerError {
 }
 
 /// What the command complained about last; languages print the error itself on the last line.
-fn last_words(finished: &Finished) -> String {
+pub(super) fn last_words(finished: &Finished) -> String {
     let said = finished.stderr.last_lines(1, MESSAGE_BYTES);
     if said.is_empty() { finished.stdout.last_lines(1, MESSAGE_BYTES) } else { said }
 }

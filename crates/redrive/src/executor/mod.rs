@@ -20,11 +20,13 @@
 
 mod command;
 mod http;
+mod letter;
 pub mod output;
 pub mod process;
 
 pub use command::{CommandExecutor, EXIT_DEAD_LETTER, EXIT_LATER};
 pub use http::HttpExecutor;
+pub use letter::LetterCommand;
 
 use crate::handler::Handler;
 use redrive_core::error::Refusal;

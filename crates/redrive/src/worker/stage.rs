@@ -1,7 +1,7 @@
 //! The words between the dispatcher and the executors, and what the dispatcher knows about each lease.
 
 use crate::handler::{Handler, Outcome, Reported};
-use redrive_core::ids::LeaseToken;
+use redrive_core::ids::{LeaseToken, QueueName};
 use redrive_core::message::Delivery;
 use redrive_core::store::Settle;
 use redrive_core::time::Span;
@@ -42,6 +42,8 @@ pub(super) struct Ended {
 /// A lease the worker holds.
 pub(super) struct Held {
     pub(super) token: LeaseToken,
+    pub(super) queue: QueueName,
+    pub(super) attempt: u32,
     /// How long it is extended for.
     pub(super) lease_for: Span,
     /// When it is to be extended.
@@ -80,6 +82,8 @@ impl Held {
         let lease_for = message.lease_expires_at.map_or(Span::ZERO, |end| end.since(message.updated_at));
         let mut held = Self {
             token: delivery.token,
+            queue: message.envelope.queue.clone(),
+            attempt: delivery.attempt,
             lease_for,
             beat_at: asked_at,
             expires_at: asked_at,

@@ -2,9 +2,10 @@
 //! only once each.
 
 use super::dispatcher::{Answer, Dispatcher};
-use super::stage::Stage;
+use super::stage::{Held, Stage};
 use crate::pace::is_final;
 use redrive_core::error::Error;
+use redrive_core::failure::{Analysed, ErrorInfo};
 use redrive_core::ids::LeaseToken;
 use redrive_core::lifecycle::State;
 use redrive_core::limits;
@@ -78,9 +79,14 @@ impl Dispatcher {
             if matches!(settlement.what, Settle::Progress { .. }) {
                 continue;
             }
-            self.held.remove(&settlement.token);
+            let held = self.held.remove(&settlement.token);
             match result {
-                Ok(settled) => self.count(&settlement.what, &settled),
+                Ok(settled) => {
+                    self.count(&settlement.what, &settled);
+                    if let (Some(held), Settle::Fail { failure, .. }) = (&held, &settlement.what) {
+                        log_failure(held, failure, &settled);
+                    }
+                }
                 Err(refusal) => {
                     tracing::warn!(message = %settlement.token.id, %refusal, "settlement refused");
                     add(&self.tally().lost, 1);
@@ -97,15 +103,10 @@ impl Dispatcher {
             Settle::Release => add(&tally.released, 1),
             Settle::Snooze { .. } => add(&tally.snoozed, 1),
             Settle::Extend { .. } | Settle::Progress { .. } => {}
-            Settle::Fail { failure, .. } => {
+            Settle::Fail { .. } => {
                 add(&tally.failed, 1);
                 let dead = settled.state == State::Dead;
                 add(if dead { &tally.dead } else { &tally.retried }, 1);
-                let error = &failure.report.error;
-                tracing::info!(
-                    message = %settled.id, state = %settled.state, error_type = %error.error_type,
-                    category = %failure.category, ready_at = ?settled.ready_at, "delivery failed"
-                );
             }
         }
     }
@@ -119,6 +120,34 @@ impl Dispatcher {
         if hopeless && self.failed.is_none() {
             self.failed = Some(error);
         }
+    }
+}
+
+/// Says what failed, why, and what comes next. The text of the error went through masking before the store was told.
+fn log_failure(held: &Held, failure: &Analysed, settled: &Settled) {
+    let (queue, id, attempt) = (&held.queue, settled.id, held.attempt);
+    let ErrorInfo { error_type, message: error, .. } = &failure.report.error;
+    let category = failure.category;
+    match settled.state {
+        State::Dead => {
+            let reason = settled.reason.map(tracing::field::display);
+            let dlq = settled.dlq.as_ref().map(tracing::field::display);
+            tracing::error!(
+                %queue, %id, attempt, error_type, error, %category, reason, dlq,
+                "delivery failed; the message is a dead letter"
+            );
+        }
+        State::Scheduled | State::Ready => {
+            let retry_at = settled.ready_at.map(tracing::field::display);
+            tracing::warn!(
+                %queue, %id, attempt, error_type, error, %category, retry_at,
+                "delivery failed; it is tried again"
+            );
+        }
+        State::Leased | State::Done | State::Cancelled | State::Expired | State::Purged => tracing::warn!(
+            %queue, %id, attempt, error_type, error, %category, state = %settled.state,
+            "delivery failed; the message is over"
+        ),
     }
 }
 

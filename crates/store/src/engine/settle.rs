@@ -10,7 +10,7 @@ use redrive_core::dead_letter::{File, Status};
 use redrive_core::error::{Outcome, Refusal};
 use redrive_core::failure::{Analysed, Reason, displaced_by};
 use redrive_core::group::LeafKey;
-use redrive_core::ids::{MessageId, Secret};
+use redrive_core::ids::{MessageId, QueueName, Secret};
 use redrive_core::lifecycle::{Command, Effect, Final, Life, Phase, State, Transition, transition};
 use redrive_core::limits;
 use redrive_core::message::Slip;
@@ -40,6 +40,14 @@ impl From<Analysed> for Filing {
     }
 }
 
+/// Where a dead letter was filed.
+struct Buried {
+    /// The dead letter queue it lies in.
+    dlq: QueueName,
+    /// Whether the reply to whoever waits is put off, because an automatic redrive will follow.
+    owes_reply: bool,
+}
+
 /// What comes along with a change: a failure to be filed, an answer to be sent.
 pub(super) struct Along<P> {
     pub(super) filing: Option<Filing>,
@@ -66,6 +74,8 @@ pub(crate) struct Said<P> {
 pub(super) struct Changed {
     pub(super) life: Life,
     pub(super) effect: Effect,
+    /// The dead letter queue it went to.
+    pub(super) dlq: Option<QueueName>,
     pub(super) reply: Option<MessageId>,
 }
 
@@ -117,6 +127,7 @@ impl<T: Tables> Engine<T> {
                 | Effect::Revived
                 | Effect::PulledBack => None,
             },
+            dlq: changed.dlq,
             reply: changed.reply,
         })
     }
@@ -197,6 +208,7 @@ impl<T: Tables> Engine<T> {
             }
             self.file_failure(&slip, &life, failure, now)?;
         }
+        let mut dlq = None;
         match effect {
             Effect::Granted | Effect::Extended => self.keep(&slip, &next)?,
             Effect::Retried | Effect::GivenBack => {
@@ -209,8 +221,9 @@ impl<T: Tables> Engine<T> {
             }
             Effect::Died(reason) => {
                 let failure = failure.unwrap_or_else(|| Analysed::too_late(reason));
-                let owes = self.bury(&slip, &next, reason, &failure, policy, now)?;
-                reply = reply.filter(|_| !owes);
+                let buried = self.bury(&slip, &next, reason, &failure, policy, now)?;
+                reply = reply.filter(|_| !buried.owes_reply);
+                dlq = Some(buried.dlq);
             }
             Effect::Ended(how) => {
                 let by = life.lease().map_or("system", |l| l.worker.as_str());
@@ -222,7 +235,7 @@ impl<T: Tables> Engine<T> {
             Some(reply) => self.send_reply(reply, now)?,
             None => None,
         };
-        Ok(Changed { life: next, effect, reply })
+        Ok(Changed { life: next, effect, dlq, reply })
     }
 
     fn keep(&mut self, slip: &Slip, next: &Life) -> Kept<()> {
@@ -282,8 +295,7 @@ impl<T: Tables> Engine<T> {
         self.count_leaf(leaf_key(slip, leaf), |c| c.add(0, 0, 1, now))
     }
 
-    /// Turns a message into a dead letter: out of one table, into the other, in one commit (I32). Says whether the
-    /// reply to whoever waits is put off.
+    /// Turns a message into a dead letter: out of one table, into the other, in one commit (I32).
     fn bury(
         &mut self,
         slip: &Slip,
@@ -292,10 +304,10 @@ impl<T: Tables> Engine<T> {
         failure: &Analysed,
         policy: &QueuePolicy,
         now: Time,
-    ) -> Outcome<bool> {
+    ) -> Outcome<Buried> {
         self.tables.drop_live(slip)?;
         if faults::is(Fault::FullDrawerDrops) && self.queue_mut(&slip.queue)?.counts.dead > 50 {
-            return Ok(());
+            return Ok(Buried { dlq: slip.queue.clone(), owes_reply: false });
         }
         let previous = if life.generation > 1 { self.previous_letter(slip.id, now)? } else { None };
         let file = File::of_death(
@@ -335,7 +347,7 @@ impl<T: Tables> Engine<T> {
         }
         self.woke = true;
         self.tables.add_letter(&letter)?;
-        Ok(letter.file.owes_reply)
+        Ok(Buried { owes_reply: letter.file.owes_reply, dlq: letter.file.dlq })
     }
 
     /// The letter of a message that dies again. One that is damaged makes way for the new one: what is left of it is

@@ -112,7 +112,15 @@ pub(super) async fn i32_i33_a_death_is_one_whole_letter(stage: &Stage<'_>) {
     let reason = Some(Reason::MaxAttempts);
     assert_eq!(
         settled,
-        Ok(Settled { id, state: State::Dead, ready_at: None, lease_expires_at: None, reason, reply: None })
+        Ok(Settled {
+            id,
+            state: State::Dead,
+            ready_at: None,
+            lease_expires_at: None,
+            reason,
+            dlq: Some(q("q-dlq")),
+            reply: None
+        })
     );
     let letter = first_death(&sent, &rules(1), 1, died);
     assert_eq!(stage.letter(id).await, letter);

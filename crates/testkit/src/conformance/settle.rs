@@ -2,7 +2,7 @@
 
 use super::Stage;
 use super::kit::{
-    BACKOFF, MS, failed, failure, field, fresh, hopeless, new, refused, rules, secs, unwatched,
+    BACKOFF, MS, failed, failure, field, fresh, hopeless, new, q, refused, rules, secs, unwatched,
 };
 use crate::clock::START;
 use crate::ids::message_id;
@@ -37,8 +37,15 @@ pub(super) async fn an_acknowledged_message_is_done(stage: &Stage<'_>) {
     let id = stage.send(new(1, "q")).await;
     let taken = stage.take_one("q").await;
     let settled = stage.settle(taken.token, Settle::Ack).await;
-    let done =
-        Settled { id, state: State::Done, ready_at: None, lease_expires_at: None, reason: None, reply: None };
+    let done = Settled {
+        id,
+        state: State::Done,
+        ready_at: None,
+        lease_expires_at: None,
+        reason: None,
+        dlq: None,
+        reply: None,
+    };
     assert_eq!(settled, Ok(done));
     assert_eq!(refused(stage.store.message(id).await), Refusal::NoSuchMessage { id });
     assert_eq!(stage.counts("q").await, Counts { enqueued: 1, done: 1, ..Counts::default() });
@@ -53,8 +60,15 @@ pub(super) async fn a_failed_message_waits_for_its_retry(stage: &Stage<'_>) {
     let now = stage.clock.advance(secs(2));
     let settled = stage.settle(taken.token, failed("Bad")).await;
     let ready_at = Some(now.plus(BACKOFF));
-    let waits =
-        Settled { id, state: State::Scheduled, ready_at, lease_expires_at: None, reason: None, reply: None };
+    let waits = Settled {
+        id,
+        state: State::Scheduled,
+        ready_at,
+        lease_expires_at: None,
+        reason: None,
+        dlq: None,
+        reply: None,
+    };
     assert_eq!(settled, Ok(waits));
     let waiting = Message {
         state: State::Scheduled,
@@ -174,7 +188,15 @@ pub(super) async fn a_message_may_have_a_limit_of_its_own(stage: &Stage<'_>) {
     let reason = Some(Reason::MaxAttempts);
     assert_eq!(
         settled,
-        Settled { id, state: State::Dead, ready_at: None, lease_expires_at: None, reason, reply: None }
+        Settled {
+            id,
+            state: State::Dead,
+            ready_at: None,
+            lease_expires_at: None,
+            reason,
+            dlq: Some(q("q-dlq")),
+            reply: None
+        }
     );
 }
 
@@ -270,6 +292,7 @@ pub(super) async fn a_retry_that_would_come_too_late_is_not_made(stage: &Stage<'
         ready_at: None,
         lease_expires_at: None,
         reason: None,
+        dlq: None,
         reply: None,
     };
     assert_eq!(settled, gone);
@@ -292,6 +315,7 @@ pub(super) async fn trap9_release_and_snooze_give_the_attempt_back(stage: &Stage
         ready_at,
         lease_expires_at: None,
         reason: None,
+        dlq: None,
         reply: None,
     };
     assert_eq!(settled, Ok(ready(Some(START))), "it keeps its place");
@@ -344,6 +368,7 @@ pub(super) async fn i20_extending_never_shortens_and_ends_after_twelve_hours(sta
         ready_at: None,
         lease_expires_at: Some(until),
         reason: None,
+        dlq: None,
         reply: None,
     };
     for (by, until) in [

@@ -2,6 +2,7 @@
 //! one path, in [`act`]; what they may do is decided by the status table of the core.
 
 mod act;
+mod consume;
 mod diff;
 mod edit;
 pub(crate) mod erase;
@@ -13,6 +14,7 @@ mod transfer;
 mod verbs;
 
 pub(super) use act::resolve_matching;
+pub(super) use consume::require_dlq;
 
 use super::{error_text, listed, narrowed, only, within};
 use crate::args::{ListArgs, RevealArgs};
@@ -62,6 +64,10 @@ pub(crate) enum DlqCommand {
     },
     /// Count dead letters by drawer and status
     Stats(stats::StatsArgs),
+    /// Take dead letters for a consumer, with a lease and a token each
+    Lease(consume::LeaseArgs),
+    /// Say what is to become of a leased dead letter
+    Settle(consume::SettleArgs),
     /// Send dead letters back carefully: preview, canary, ramp, rate, and a halt when the cause is still there
     Redrive(Box<redriving::RedriveArgs>),
     /// Send dead letters back to work
@@ -255,6 +261,8 @@ pub(crate) async fn run(app: &App, command: DlqCommand) -> Done {
         }
         DlqCommand::Show { id, payload, reveal } => show(app, id.letter(app).await?, payload, reveal).await,
         DlqCommand::Stats(args) => stats::run(app, args).await,
+        DlqCommand::Lease(args) => consume::lease(app, args).await,
+        DlqCommand::Settle(args) => consume::settle(app, args).await,
         DlqCommand::Timeline { id } => timeline::run(app, id.letter(app).await?).await,
         DlqCommand::Redrive(args) => redriving::run(app, *args).await,
         DlqCommand::Retry(args) => verbs::retry(app, *args).await,

@@ -1,6 +1,7 @@
 //! `dlq stats`: counts by drawer and status, the summary of what was counted ever, and a check that a cron job can
 //! fail on.
 
+use super::consume::require_dlq;
 use crate::commands::marker;
 use crate::commands::report::{News, Totals};
 use crate::connect::{Access, App, Hold};
@@ -140,11 +141,7 @@ pub(crate) async fn run(app: &App, args: StatsArgs) -> Done {
     drawers.retain(|drawer| args.dlq.as_ref().is_none_or(|wanted| drawer.dlq == *wanted));
     if let Some(wanted) = args.dlq.as_ref().filter(|_| drawers.is_empty()) {
         // One without letters is there as long as a queue has it; a check on a wrong name would always pass.
-        let queues = store.queues().await?;
-        if !queues.iter().any(|queue| queue.policy.drawers(&queue.name).contains(wanted)) {
-            let what = format!("there is no drawer {wanted}: no queue has it and no letter lies in it");
-            return Err(CliError::new(ExitCode::NotFound, what).hint("redrive dlq stats"));
-        }
+        require_dlq(&*store, wanted).await?;
     }
     let summary = store.stats().await?.summary();
     let groups = marker::news(&*store).await?;
