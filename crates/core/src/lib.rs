@@ -64,3 +64,4 @@ pub mod template;
 pub mod time;
 pub mod traceback;
 pub mod transfer;
+pub mod waiting;

@@ -8,6 +8,7 @@ use crate::ids::{LeaseToken, MessageId, QueueName};
 use crate::lifecycle::{Life, State};
 use crate::limits;
 pub use crate::payload::Payload;
+use crate::poison::Suspicion;
 use crate::policy::QueuePolicy;
 pub use crate::priority::Priority;
 use crate::progress::Progress;
@@ -485,6 +486,7 @@ impl Record {
             leased_by: lease.map(|l| l.worker.clone()),
             lease_expires_at: lease.map(|l| l.expires_at),
             progress: self.life.progress.clone(),
+            poison: self.life.indicators.suspicion(),
             failures: Vec::new(),
             masked: false,
         }
@@ -522,6 +524,9 @@ pub struct Message {
     /// How far its handler said it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
+    /// How close it is to being taken for poison; nothing while it fails as others do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub poison: Option<Suspicion>,
     /// What went wrong so far: the first and last ten. Filled in when one message is shown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<Failure>,

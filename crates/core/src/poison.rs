@@ -186,6 +186,59 @@ impl Indicators {
     }
 }
 
+/// How close a message is to being taken for poison, for people.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Suspicion {
+    /// From 0 to 1: beyond 0.4 it is watched, beyond 0.6 its retries are throttled, beyond 0.8 it is quarantined.
+    pub score: f64,
+    /// Whether its next attempt waits longer because of the score.
+    pub throttled: bool,
+    /// Whether it is given only to a worker with nothing else in its hands, because a worker died with it.
+    pub runs_alone: bool,
+    /// What the score is made of, in words.
+    pub reason: String,
+}
+
+impl Indicators {
+    /// Whether retries wait longer because of the score.
+    #[must_use]
+    pub fn is_throttled(&self) -> bool {
+        self.failures > 0 && self.score() > THROTTLE_ABOVE
+    }
+
+    /// What people are told about it; nothing while it fails as others do.
+    #[must_use]
+    pub fn suspicion(&self) -> Option<Suspicion> {
+        let score = if self.failures > 0 { self.score() } else { 0.0 };
+        let runs_alone = self.is_suspect();
+        if score <= MONITOR_ABOVE && !runs_alone {
+            return None;
+        }
+        let mut reason = format!(
+            "{} failures in a row on {} workers with {} types of errors",
+            self.failures,
+            self.distinct_workers(),
+            self.distinct_kinds()
+        );
+        if self.slowest > SLOW {
+            reason.push_str(&format!(", taking up to {}", self.slowest));
+        }
+        if self.crashes > 0 {
+            reason.push_str(&format!("; {} workers died or lost their lease with it", self.crashes));
+        }
+        // Two digits, as everywhere it is shown.
+        let score = (score * 100.0).round() / 100.0;
+        Some(Suspicion { score, throttled: self.is_throttled(), runs_alone, reason })
+    }
+}
+
+/// The score beyond which a message is watched.
+const MONITOR_ABOVE: f64 = 0.4;
+/// The score beyond which its retries are throttled.
+const THROTTLE_ABOVE: f64 = 0.6;
+/// The score beyond which it is quarantined.
+const QUARANTINE_ABOVE: f64 = 0.8;
+
 /// What one delivery used: the share of a processor while it ran, and a whole one more if it failed for want
 /// of room. Nonsense counts as nothing.
 fn resources(failure: &Analysed) -> u32 {
@@ -234,12 +287,12 @@ pub fn assess(seen: &Indicators, others: u32) -> Finding {
         return Finding::Quarantine { why, crashed: false };
     }
     let score = seen.score();
-    if score > 0.8 {
+    if score > QUARANTINE_ABOVE {
         let why = format!("score {score:.2} of 1 over {} failures", seen.failures);
         Finding::Quarantine { why, crashed: false }
-    } else if score > 0.6 {
+    } else if score > THROTTLE_ABOVE {
         Finding::Throttle(Span::from_secs(60).times(u64::from(seen.failures)).min(Span::from_secs(300)))
-    } else if score > 0.4 {
+    } else if score > MONITOR_ABOVE {
         Finding::Monitor
     } else {
         Finding::Continue

@@ -30,6 +30,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 pub use crate::settlement::{Settle, Settled, Settlement};
+pub use crate::waiting::WaitingFor;
 
 /// A result per entry of a batch.
 pub type Each<T> = Vec<Result<T, Refusal>>;
@@ -263,6 +264,10 @@ pub trait Work: Send + Sync {
 
     /// One queue.
     async fn queue(&self, name: QueueName) -> Outcome<Queue>;
+
+    /// What the messages of each queue wait for that could be leased otherwise, for the queues where any do. Counted
+    /// from the index of what is ready; nothing where that is not there and would take long to build.
+    async fn waiting_for(&self) -> Outcome<Option<BTreeMap<QueueName, WaitingFor>>>;
 
     /// Sets a queue's rules, making it if need be. **I38** a drawer is never a queue.
     async fn configure(&self, name: QueueName, policy: QueuePolicy, actor: Actor) -> Outcome<Queue>;

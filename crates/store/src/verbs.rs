@@ -28,9 +28,10 @@ use redrive_core::short_id::TailQuery;
 use redrive_core::store::{
     Drawer, Each, Enqueued, HandOver, Indexed, KeyState, KvEntry, LeaseRequest, LetterLeaseRequest,
     LetterSettlement, LetterState, Letters, Purged, Queue, Reaped, Settle, Settled, Settlement, Store,
-    StoreInfo, VerifyRequest, Work,
+    StoreInfo, VerifyRequest, WaitingFor, Work,
 };
 use redrive_core::time::{Span, Time};
+use std::collections::BTreeMap;
 use std::time::Instant;
 use tokio::sync::Notify;
 
@@ -216,6 +217,10 @@ impl<A: Access> Work for EngineStore<A> {
 
     async fn queue(&self, name: QueueName) -> Outcome<Queue> {
         self.0.read(move |tables, now| reads::queue(tables, &name, now)).await
+    }
+
+    async fn waiting_for(&self) -> Outcome<Option<BTreeMap<QueueName, WaitingFor>>> {
+        self.0.write(Load::FREES, Engine::waiting_for).await
     }
 
     async fn configure(&self, name: QueueName, policy: QueuePolicy, actor: Actor) -> Outcome<Queue> {

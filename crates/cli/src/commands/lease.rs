@@ -3,12 +3,16 @@
 use super::payload_text;
 use crate::connect::{Access, App, Hold, Link};
 use crate::exit_code::{Done, ExitCode};
-use crate::output::{Column, Look, Sheet, Show};
+use crate::output::{Column, Format, Look, Sheet, Show};
 use clap::Args;
+use redrive::core::error::Outcome;
 use redrive::core::ids::QueueName;
 use redrive::core::message::Delivery;
-use redrive::core::store::LeaseRequest;
+use redrive::core::query::Cursor;
+use redrive::core::store::{LeaseRequest, Store, WaitingFor};
 use redrive::core::time::Span;
+use serde::Serialize;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = "\
@@ -80,6 +84,7 @@ impl Show for Delivery {
 
 /// Runs it.
 pub(crate) async fn run(app: &App, args: LeaseArgs) -> Done {
+    let queues = args.queues.clone();
     let request = LeaseRequest {
         queues: args.queues,
         max: args.max,
@@ -90,7 +95,13 @@ pub(crate) async fn run(app: &App, args: LeaseArgs) -> Done {
     let hold = if args.wait.is_some() { Hold::Long } else { Hold::Moment };
     let mut store = app.open(Access::Existing, hold).await?;
     let deliveries = leased(&mut store, request, args.wait.unwrap_or(Span::ZERO)).await?;
+    if deliveries.is_empty() {
+        explain(app, &*store, &queues).await?;
+    }
     match deliveries.as_slice() {
+        [] if matches!(app.out.format, Format::Json | Format::Yaml) => {
+            app.out.document(&nothing(&*store, &queues).await?)?;
+        }
         // On a terminal one message is easier to read as a sheet; a list it is in every other case.
         [only] if app.out.terminal && app.out.format.is_table() => app.out.one(only)?,
         many => app.out.all(many)?,
@@ -98,12 +109,45 @@ pub(crate) async fn run(app: &App, args: LeaseArgs) -> Done {
     Ok(if deliveries.is_empty() && args.fail_empty { ExitCode::NothingMatched } else { ExitCode::Ok })
 }
 
+/// An empty answer, and why it is empty.
+#[derive(Serialize)]
+struct Nothing {
+    items: [(); 0],
+    next: Option<Cursor>,
+    /// Queues that were asked for and are paused.
+    paused: Vec<QueueName>,
+    /// What messages of the queues that were asked for wait for; absent where it is not counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waiting_for: Option<BTreeMap<QueueName, WaitingFor>>,
+}
+
+async fn nothing(store: &dyn Store, asked: &[QueueName]) -> Outcome<Nothing> {
+    let queues = store.queues().await?;
+    let paused = queues.into_iter().filter(|queue| queue.paused && asked.contains(&queue.name));
+    let mut waiting_for = store.waiting_for().await?;
+    if let Some(waits) = &mut waiting_for {
+        waits.retain(|queue, _| asked.contains(queue));
+    }
+    Ok(Nothing { items: [], next: None, paused: paused.map(|queue| queue.name).collect(), waiting_for })
+}
+
+/// Says why there was nothing to lease, where something keeps messages back.
+async fn explain(app: &App, store: &dyn Store, asked: &[QueueName]) -> Outcome<()> {
+    let Nothing { paused, waiting_for, .. } = nothing(store, asked).await?;
+    for queue in &paused {
+        app.out.note(&format!("{queue} is paused; `redrive queue resume {queue}` goes on"));
+    }
+    for (queue, waits) in waiting_for.unwrap_or_default() {
+        let others = WaitingFor { pause: 0, ..waits };
+        if others != WaitingFor::default() {
+            app.out.note(&format!("messages of {queue} wait for: {}", super::queue::waits(&others)));
+        }
+    }
+    Ok(())
+}
+
 /// Leases at once, or as soon as there is something within the time.
-async fn leased(
-    store: &mut Link<'_>,
-    request: LeaseRequest,
-    wait: Span,
-) -> redrive::core::error::Outcome<Vec<Delivery>> {
+async fn leased(store: &mut Link<'_>, request: LeaseRequest, wait: Span) -> Outcome<Vec<Delivery>> {
     let began = Instant::now();
     let mut pause = Duration::ZERO;
     loop {

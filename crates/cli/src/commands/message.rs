@@ -12,6 +12,7 @@ use redrive::core::disclosure::{Disclosed, Disclosure};
 use redrive::core::ids::{MessageId, QueueName};
 use redrive::core::masking::Rules;
 use redrive::core::message::Message;
+use redrive::core::poison::Suspicion;
 use redrive::core::query::Query;
 use redrive::core::short_id::IdKind;
 use redrive::core::store::Store;
@@ -128,6 +129,7 @@ impl Show for Message {
             .field("ready_at", look.time(self.ready_at))
             .field("leased_by", text(&self.leased_by))
             .field("lease_expires_at", look.maybe(self.lease_expires_at))
+            .field("poison", self.poison.as_ref().map(suspicion).unwrap_or_default())
             .field("deadline", look.maybe(e.deadline))
             .field("expires_at", look.maybe(e.expires_at()))
             .field("key", text(&e.key))
@@ -141,6 +143,19 @@ impl Show for Message {
             .block("payload", payload_text(&e.payload))
             .block("failures", evidence::of(&self.failures, self.failed, look))
     }
+}
+
+/// How close a message is to being taken for poison, and what follows from that.
+fn suspicion(seen: &Suspicion) -> String {
+    let mut follows = Vec::new();
+    if seen.throttled {
+        follows.push("retries are throttled");
+    }
+    if seen.runs_alone {
+        follows.push("given only to an idle worker");
+    }
+    let follows = if follows.is_empty() { "watched".to_owned() } else { follows.join(", ") };
+    format!("score {:.2} of 1, {follows}: {}", seen.score, seen.reason)
 }
 
 /// A message that was taken back.

@@ -12,7 +12,7 @@ use clap::Subcommand;
 use redrive::core::ids::QueueName;
 use redrive::core::masking::Rules;
 use redrive::core::policy::QueuePolicy;
-use redrive::core::store::Queue;
+use redrive::core::store::{Queue, Store, WaitingFor};
 use redrive::core::time::Span;
 use serde::Serialize;
 use serde_json::Value;
@@ -84,6 +84,67 @@ impl QueueCommand {
     /// Whether it only looks.
     pub(crate) const fn looks(&self) -> bool {
         matches!(self, Self::List | Self::Show { .. } | Self::Report(_))
+    }
+}
+
+/// A queue, and what its messages wait for.
+#[derive(Serialize)]
+struct Seen {
+    #[serde(flatten)]
+    queue: Queue,
+    /// Absent where it is not counted: the index is not there, and the queues hold too much to build it for a look.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waiting_for: Option<WaitingFor>,
+}
+
+/// What messages wait for, in words.
+pub(super) fn waits(waiting_for: &WaitingFor) -> String {
+    let word = |name: &'static str| match name {
+        "ordering_key" => "ordering key",
+        "idle_worker" => "idle worker",
+        name => name,
+    };
+    let parts: Vec<String> =
+        waiting_for.parts().map(|(name, count)| format!("{count} {}", word(name))).collect();
+    parts.join(", ")
+}
+
+/// The queues with what their messages wait for.
+async fn seen(store: &dyn Store, queues: Vec<Queue>) -> Result<Vec<Seen>, CliError> {
+    let counted = store.waiting_for().await?;
+    let of = |queue: &Queue| counted.as_ref().map(|all| all.get(&queue.name).copied().unwrap_or_default());
+    Ok(queues.into_iter().map(|queue| Seen { waiting_for: of(&queue), queue }).collect())
+}
+
+impl Show for Seen {
+    const COLUMNS: &'static [Column] = &[
+        Column::whole("name"),
+        Column::number("ready"),
+        Column::number("scheduled"),
+        Column::number("leased"),
+        Column::number("dead"),
+        Column::number("done"),
+        Column::whole("paused"),
+        Column::text("waiting_for"),
+    ];
+
+    fn masked(&self, rules: &Rules) -> Option<Self> {
+        let queue = self.queue.masked(rules)?;
+        Some(Self { queue, waiting_for: self.waiting_for })
+    }
+
+    fn cells(&self, look: &Look) -> Vec<String> {
+        let mut cells = self.queue.cells(look);
+        cells.push(self.waiting_for.as_ref().map(waits).unwrap_or_default());
+        cells
+    }
+
+    fn sheet(&self, look: &Look) -> Sheet {
+        let waits = match &self.waiting_for {
+            None => "not counted: too many messages for a look; ask while a worker runs".to_owned(),
+            Some(waiting_for) => waits(waiting_for),
+        };
+        Sheet::default().field("waiting_for", waits).and(self.queue.sheet(look))
     }
 }
 
@@ -228,11 +289,14 @@ pub(crate) async fn run(app: &App, command: QueueCommand) -> Done {
     match command {
         QueueCommand::List => {
             let store = app.open(Access::Existing, Hold::Moment).await?;
-            app.out.all(&store.queues().await?)?;
+            app.out.all(&seen(&*store, store.queues().await?).await?)?;
         }
         QueueCommand::Show { queue } => {
             let store = app.open(Access::Existing, Hold::Moment).await?;
-            app.out.one(&store.queue(queue).await?)?;
+            let mut shown = seen(&*store, vec![store.queue(queue).await?]).await?;
+            if let Some(shown) = shown.pop() {
+                app.out.one(&shown)?;
+            }
         }
         QueueCommand::Set { queue, change, reason } => {
             let store = app.open(Access::Create, Hold::Moment).await?;

@@ -242,3 +242,56 @@ fn a_lease_that_ran_out_is_seen_by_the_next_command() {
     until("the lease has run out", || office.json(&["message", "show", &id])["failed"] == 1);
     assert_eq!(office.json(&["queue", "show", "jobs"])["leased"], 0);
 }
+
+#[test]
+fn what_ready_work_waits_for_is_said() {
+    let office = Office::new();
+    office.enqueue("q", "plain");
+    assert_eq!(office.json(&["queue", "show", "q"])["waiting_for"], serde_json::json!({}));
+    office.run(&["queue", "pause", "q", "--reason", "bank holiday"]).ok();
+    assert_eq!(office.json(&["queue", "show", "q"])["waiting_for"], serde_json::json!({"pause": 1}));
+    let empty = office.run(&["lease", "q", "-o", "json"]).ok().says("q is paused").json();
+    assert_eq!((&empty["items"], &empty["paused"]), (&serde_json::json!([]), &serde_json::json!(["q"])));
+    office.run(&["queue", "resume", "q"]).ok();
+    office.run(&["ack", &text(&office.lease("q")["token"])]).ok();
+
+    for payload in ["1", "2", "3"] {
+        office.run(&["enqueue", "q", "--payload", payload, "--ordering-key", "k"]).ok();
+    }
+    let first = office.lease("q");
+    assert_eq!(office.items(&["queue", "list"])[0]["waiting_for"], serde_json::json!({"ordering_key": 2}));
+    let empty = office.run(&["lease", "q", "-o", "json"]).ok().says("2 ordering key").json();
+    assert_eq!(empty["waiting_for"]["q"]["ordering_key"], 2);
+    office.run(&["ack", &text(&first["token"])]).ok();
+    assert_eq!(office.json(&["queue", "show", "q"])["waiting_for"], serde_json::json!({"ordering_key": 1}));
+
+    office.run(&["queue", "set", "held", "--breaker", "queue"]).ok();
+    office.enqueue("held", "x");
+    office.run(&["breaker", "open", "held"]).ok();
+    assert_eq!(office.json(&["queue", "show", "held"])["waiting_for"], serde_json::json!({"breaker": 1}));
+    let shown = office.run(&["queue", "list"]).ok().text();
+    assert!(shown.contains("1 breaker") && shown.contains("1 ordering key"), "{shown}");
+    office.run(&["lease", "held"]).ok().says("1 breaker");
+}
+
+#[test]
+fn a_message_close_to_poison_says_so() {
+    let office = Office::new();
+    let set = "queue set q --max-attempts 50 --backoff fixed --initial 0 --jitter none";
+    office.run(&set.split(' ').collect::<Vec<_>>()).ok();
+    let id = office.enqueue("q", "x");
+    // Three workers, four types of errors: 0.24 + 0.25 + 0.20 is more than 0.6.
+    for (worker, kind) in [("a", "One"), ("b", "Two"), ("c", "Three"), ("a", "Four")] {
+        let leased = office.items(&["lease", "q", "--worker", worker, "--wait", "30s"]);
+        let token = text(&leased[0]["token"]);
+        office.run(&["fail", &token, "--error-type", kind, "--message", kind]).ok();
+    }
+    let message = office.json(&["message", "show", &id]);
+    let poison = &message["poison"];
+    assert_eq!((&message["state"], &poison["throttled"]), (&"scheduled".into(), &true.into()), "{message}");
+    assert_eq!(poison["score"], 0.69);
+    assert!(text(&poison["reason"]).contains("4 failures in a row on 3 workers"), "{poison}");
+    let shown = office.run(&["message", "show", &id]).ok().text();
+    assert!(shown.contains("score 0.69 of 1, retries are throttled"), "{shown}");
+    assert_eq!(office.json(&["queue", "show", "q"])["waiting_for"], serde_json::json!({"throttle": 1}));
+}

@@ -14,6 +14,7 @@ use redrive_core::lifecycle::{Life, Phase};
 use redrive_core::message::{Priority, Slip};
 use redrive_core::poison::Hands;
 use redrive_core::scheduler::Head;
+use redrive_core::store::WaitingFor;
 use redrive_core::time::Time;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -85,6 +86,11 @@ impl Key {
     fn is_idle(&self) -> bool {
         self.line.is_empty() && self.held_by.is_empty()
     }
+
+    /// How many wait and are not next.
+    fn blocked(&self) -> usize {
+        self.line.len().saturating_sub(self.leased).saturating_sub(usize::from(self.front().is_some()))
+    }
 }
 
 #[derive(Debug, Default)]
@@ -101,6 +107,10 @@ struct HotQueue {
     lines: HashMap<String, Line>,
     /// How many messages of each breaker wait, in memory or not.
     behind: HashMap<String, u64>,
+    /// How many wait behind another message of their ordering key, or behind a dead letter that holds it.
+    behind_keys: usize,
+    /// Messages whose retry was put off because they look like poison.
+    throttled: BTreeSet<(Time, MessageId)>,
 }
 
 /// What a message with a deadline goes by: deadline, then level, then sequence.
@@ -239,9 +249,10 @@ impl HotQueue {
             self.keys.insert(key.to_owned(), Key::default());
         }
         let Some(line) = self.keys.get_mut(key) else { return };
-        let before = line.front();
+        let (before, blocked) = (line.front(), line.blocked());
         change(line);
         let after = line.front();
+        self.behind_keys = (self.behind_keys + line.blocked()).saturating_sub(blocked);
         if line.is_idle() {
             self.keys.remove(key);
         }
@@ -301,7 +312,11 @@ impl Hot {
                 if let Some(at) = slip.terms.in_generation(life.generation).useless_at() {
                     self.useless.insert((at, slip.id));
                 }
-                self.queue(&slip.queue).count(slip, 1);
+                let queue = self.queue(&slip.queue);
+                queue.count(slip, 1);
+                if life.indicators.is_throttled() {
+                    queue.throttled.insert((life.ready_at, slip.id));
+                }
                 self.add_entry(slip, life, false);
             }
             Phase::Leased(lease) => {
@@ -347,7 +362,9 @@ impl Hot {
                 if let Some(at) = terms.useless_at() {
                     self.useless.remove(&(at, slip.id));
                 }
-                self.queue(&slip.queue).count(slip, -1);
+                let queue = self.queue(&slip.queue);
+                queue.count(slip, -1);
+                queue.throttled.remove(&(life.ready_at, slip.id));
                 false
             }
             Phase::Leased(lease) => {
@@ -421,6 +438,21 @@ impl Hot {
     /// How many messages wait behind a breaker.
     pub(crate) fn held(&self, queue: &QueueName, key: &str) -> u64 {
         self.queues.get(queue).and_then(|q| q.behind.get(key)).copied().unwrap_or(0)
+    }
+
+    /// How many waiting messages of a queue cannot be leased now, and why; that it is paused is not known here.
+    pub(crate) fn waiting_for(&self, queue: &QueueName, now: Time) -> WaitingFor {
+        let Some(queue) = self.queues.get(queue) else { return WaitingFor::default() };
+        let held = queue.lines.iter().filter(|(_, line)| line.mode != Mode::Free);
+        let breaker = held.filter_map(|(key, _)| queue.behind.get(key)).sum();
+        let due = |places: &BTreeMap<Place, MessageId>| places.range(..=(now, u64::MAX)).count() as u64;
+        WaitingFor {
+            pause: 0,
+            breaker,
+            ordering_key: queue.behind_keys as u64,
+            idle_worker: queue.suspects.iter().map(due).sum(),
+            throttle: queue.throttled.iter().filter(|(at, _)| *at > now).count() as u64,
+        }
     }
 
     /// A dead letter holds its ordering key, or lets go of it.

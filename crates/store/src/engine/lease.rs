@@ -15,9 +15,9 @@ use redrive_core::metrics::{self, Counter};
 use redrive_core::poison::Admission;
 use redrive_core::policy::{QueuePolicy, overdue, too_late};
 use redrive_core::scheduler::{Heads, PickReason, Scheduler};
-use redrive_core::store::LeaseRequest;
+use redrive_core::store::{LeaseRequest, WaitingFor};
 use redrive_core::time::Time;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// Rows looked at per refill of a spilled level.
@@ -216,6 +216,31 @@ impl<T: Tables> Engine<T> {
             self.hot()?.add_refilled(&live.slip, &live.life);
         }
         Ok(())
+    }
+
+    /// What waits in each queue and for what, where any do; nothing when the index that knows it would take long to
+    /// build.
+    pub(crate) fn waiting_for(&mut self, now: Time) -> Outcome<Option<BTreeMap<QueueName, WaitingFor>>> {
+        let live: i64 = self.queues()?.values().map(|row| row.counts.waiting + row.counts.leased).sum();
+        if self.hot.is_none() && live > limits::TIDY_MESSAGES_MAX {
+            return Ok(None);
+        }
+        self.tick_breakers(now)?;
+        let queues = self.queues()?.iter();
+        let queues: Vec<(QueueName, bool, i64)> =
+            queues.map(|(name, row)| (name.clone(), row.paused_by.is_some(), row.counts.waiting)).collect();
+        let mut found = BTreeMap::new();
+        for (name, paused, waiting) in queues {
+            let mut waits = self.hot()?.waiting_for(&name, now);
+            if paused {
+                let waiting = u64::try_from(waiting).unwrap_or(0);
+                waits.pause = waiting.saturating_sub(self.tables.scheduled(&name, now)?);
+            }
+            if waits != WaitingFor::default() {
+                found.insert(name, waits);
+            }
+        }
+        Ok(Some(found))
     }
 
     /// When one of these queues next has something due; nothing when none waits. Unknown queues are refused.

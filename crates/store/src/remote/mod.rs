@@ -28,10 +28,11 @@ use redrive_core::short_id::TailQuery;
 use redrive_core::store::{
     Drawer, Each, Enqueued, HandOver, Indexed, KeyState, KvEntry, LeaseRequest, LetterLeaseRequest,
     LetterSettlement, LetterState, Letters, Purged, Queue, Reaped, Settled, Settlement, Store, StoreInfo,
-    VerifyRequest, Work,
+    VerifyRequest, WaitingFor, Work,
 };
 use redrive_core::time::{Span, Time};
 use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::future::Future;
@@ -273,6 +274,9 @@ impl Work for RemoteStore {
     }
     async fn queue(&self, name: QueueName) -> Outcome<Queue> {
         self.call(Call::Queue(name)).await
+    }
+    async fn waiting_for(&self) -> Outcome<Option<BTreeMap<QueueName, WaitingFor>>> {
+        self.call(Call::WaitingFor).await
     }
     async fn configure(&self, name: QueueName, policy: QueuePolicy, actor: Actor) -> Outcome<Queue> {
         self.call(Call::Configure(name, Box::new(policy), actor)).await

@@ -60,6 +60,7 @@ pub(super) enum Call {
     Cancel(Vec<MessageId>, Actor),
     Queues,
     Queue(QueueName),
+    WaitingFor,
     Configure(QueueName, Box<QueuePolicy>, Actor),
     Pause(QueueName, bool, Actor),
     Purge(QueueName, Actor),

@@ -181,6 +181,7 @@ async fn answer(
         Call::KeyState(queue, key) => reply(stream, store.key_state(queue, key).await).await,
         Call::Cancel(ids, actor) => reply(stream, store.cancel(ids, actor).await).await,
         Call::Queues => reply(stream, store.queues().await).await,
+        Call::WaitingFor => reply(stream, store.waiting_for().await).await,
         Call::Queue(name) => reply(stream, store.queue(name).await).await,
         Call::Configure(name, policy, actor) => {
             reply(stream, store.configure(name, *policy, actor).await).await

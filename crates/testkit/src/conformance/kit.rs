@@ -147,6 +147,7 @@ pub(super) fn fresh(new: &NewMessage, policy: &QueuePolicy, seq: u64, now: Time)
         leased_by: None,
         lease_expires_at: None,
         progress: None,
+        poison: None,
         masked: false,
         failures: Vec::new(),
     }

@@ -25,7 +25,7 @@ use redrive_core::query::{Cursor, Page, PageRequest, Query};
 use redrive_core::revision::Revision;
 use redrive_core::store::{
     Drawer, Each, Enqueued, HandOver, Indexed, KeyState, LeaseRequest, LetterLeaseRequest, LetterSettlement,
-    LetterState, Letters, Purged, Queue, Reaped, Settled, Settlement, Work,
+    LetterState, Letters, Purged, Queue, Reaped, Settled, Settlement, WaitingFor, Work,
 };
 use redrive_core::time::{Clock, Span, Time};
 use std::collections::BTreeMap;
@@ -293,6 +293,11 @@ impl Work for Model {
 
     async fn queue(&self, name: QueueName) -> Outcome<Queue> {
         self.at(|b, now| Ok(b.show_queue(&name, now)?))
+    }
+
+    /// The model keeps no index to count from.
+    async fn waiting_for(&self) -> Outcome<Option<BTreeMap<QueueName, WaitingFor>>> {
+        Ok(None)
     }
 
     async fn configure(&self, name: QueueName, policy: QueuePolicy, actor: Actor) -> Outcome<Queue> {
