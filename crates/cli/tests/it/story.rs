@@ -277,7 +277,7 @@ fn what_ready_work_waits_for_is_said() {
 #[test]
 fn a_message_close_to_poison_says_so() {
     let office = Office::new();
-    let set = "queue set q --max-attempts 50 --backoff fixed --initial 0 --jitter none";
+    let set = "queue set q --max-attempts 50 --backoff fixed --initial 0";
     office.run(&set.split(' ').collect::<Vec<_>>()).ok();
     let id = office.enqueue("q", "x");
     // Three workers, four types of errors: 0.24 + 0.25 + 0.20 is more than 0.6.
