@@ -5,7 +5,7 @@ use crate::dead_letter::Retry;
 use crate::error::Refusal;
 use crate::failure::Failure;
 use crate::ids::{LeaseToken, MessageId, QueueName};
-use crate::lifecycle::{Life, State};
+use crate::lifecycle::{Life, Phase, State};
 use crate::limits;
 pub use crate::payload::Payload;
 use crate::poison::Suspicion;
@@ -486,7 +486,10 @@ impl Record {
             leased_by: lease.map(|l| l.worker.clone()),
             lease_expires_at: lease.map(|l| l.expires_at),
             progress: self.life.progress.clone(),
-            poison: self.life.indicators.suspicion(),
+            poison: match self.life.phase {
+                Phase::Waiting | Phase::Leased(_) => self.life.indicators.suspicion(),
+                Phase::Dead | Phase::Over(_) => None,
+            },
             failures: Vec::new(),
             masked: false,
         }

@@ -211,7 +211,7 @@ impl Indicators {
     pub fn suspicion(&self) -> Option<Suspicion> {
         let score = if self.failures > 0 { self.score() } else { 0.0 };
         let runs_alone = self.is_suspect();
-        if score <= MONITOR_ABOVE && !runs_alone {
+        if score <= MONITOR_ABOVE {
             return None;
         }
         let mut reason = format!(
