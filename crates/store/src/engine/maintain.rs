@@ -4,7 +4,7 @@ use super::Engine;
 use super::tables::{Letter, Tables};
 use redrive_core::audit::AuditEntry;
 use redrive_core::dead_letter::{Act, ActRequest, Actor, Status};
-use redrive_core::error::{Error, Outcome};
+use redrive_core::error::Outcome;
 use redrive_core::group::LeafKey;
 use redrive_core::group::life::SYSTEM;
 use redrive_core::ids::QueueName;

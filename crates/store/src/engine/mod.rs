@@ -293,7 +293,7 @@ impl<T: Tables> Engine<T> {
             let (n, seal) = trim::last(&self.tables)?;
             let heads = self.heads()?;
             if let Some(why) = audit::head_mismatch((heads.audit_n, &heads.audit_seal), (n, &seal)) {
-                return Err(StoreError::new(redrive_core::error::StoreErrorKind::Damaged, why));
+                return Err(StoreError::new(StoreErrorKind::Damaged, why));
             }
             self.trail_checked = true;
         }

@@ -29,7 +29,7 @@ pub(crate) fn ids_ending(tables: &dyn Reads, query: &TailQuery) -> Outcome<Page<
             if query.tail.ends(id) {
                 items.push(id.to_string());
                 if items.len() >= limit {
-                    return Ok(Page { items, next: Some(Cursor::after_id("i", id)) });
+                    return Ok(Page { items, next: Some(Cursor::after_id("i", id)), damaged: Vec::new() });
                 }
             }
         }
@@ -38,7 +38,7 @@ pub(crate) fn ids_ending(tables: &dyn Reads, query: &TailQuery) -> Outcome<Page<
             return Ok(Page::last(items));
         }
         if looked_at >= limits::PAGE_SCAN_MAX {
-            return Ok(Page { items, next: Some(Cursor::after_id("i", last)) });
+            return Ok(Page { items, next: Some(Cursor::after_id("i", last)), damaged: Vec::new() });
         }
     }
 }

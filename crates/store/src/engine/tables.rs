@@ -294,9 +294,10 @@ pub(crate) trait Reads {
     /// The ids of what is not a group, in their order, after this one. Tables that can read ids alone do so.
     fn ids_after(&self, of: IdKind, after: Option<MessageId>, limit: usize) -> Kept<Vec<MessageId>> {
         let mut ids: Vec<MessageId> = match of {
-            IdKind::Message => self.live_after(after, limit)?.iter().map(|live| live.slip.id).collect(),
+            IdKind::Message => self.live_after(after, limit)?.into_iter().map(|(id, _)| id).collect(),
             IdKind::Letter => {
-                self.letters_after(0, u64::MAX, usize::MAX)?.iter().map(|letter| letter.slip.id).collect()
+                let letters = self.letters_after(0, u64::MAX, usize::MAX)?.into_iter();
+                letters.filter_map(|(_, letter)| Some(letter.ok()?.slip.id)).collect()
             }
             IdKind::Operation => {
                 let all = self.operations_before(u64::MAX, usize::MAX)?;

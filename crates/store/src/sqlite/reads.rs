@@ -314,7 +314,7 @@ impl Reads for SqlTables {
     fn owing_replies(&self, queue: &QueueName, redrives: u32, limit: usize) -> Kept<Vec<Letter>> {
         let rest = "WHERE owes_reply = 1 AND queue = ?1 AND redrives >= ?2 \
                     AND status NOT IN ('quarantined', 'retrying') ORDER BY redrives, death LIMIT ?3";
-        self.all_letters(rest, &[&queue.as_str(), &redrives, &int(limit as u64)])
+        self.whole_letters(rest, &[&queue.as_str(), &redrives], limit)
     }
 
     fn retention_ended(&self, limit: usize, now: Time) -> Kept<Vec<Letter>> {

@@ -79,7 +79,11 @@ impl Store for Model {
             let more = items.len() > query.page.limit();
             items.truncate(query.page.limit());
             let last = items.last().and_then(|id| id.parse().ok());
-            Ok(Page { next: last.filter(|_| more).map(|id| Cursor::after_id("i", id)), items })
+            Ok(Page {
+                next: last.filter(|_| more).map(|id| Cursor::after_id("i", id)),
+                items,
+                damaged: Vec::new(),
+            })
         })
     }
 
