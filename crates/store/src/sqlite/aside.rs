@@ -59,7 +59,7 @@ impl SqlTables {
     fn keep_aside(&self, table: &str, key: &str, at: &dyn ToSql, now: Time) -> Kept<()> {
         let mut statement =
             kept(self.connection.prepare(&format!("SELECT * FROM {table} WHERE {key} = ?1")))?;
-        let names: Vec<String> = statement.column_names().into_iter().map(str::to_owned).collect();
+        let names: Vec<String> = statement.column_names().map(str::to_owned).collect();
         let read = |row: &rusqlite::Row<'_>| {
             let cells = names.iter().enumerate().map(|(n, name)| Ok((name.clone(), cell(row.get_ref(n)?))));
             cells.collect::<rusqlite::Result<Map<String, Json>>>()

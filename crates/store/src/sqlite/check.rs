@@ -116,8 +116,10 @@ const WRONG_TEXT: [(&str, &str); 2] = [
          (SELECT death FROM letters)",
     ),
 ];
-/// Rows that the store can do without: their table, what is said of one that cannot be read, and whether it can be.
-const ADVICE: [(&str, &str, fn(&str) -> bool); 3] = [
+/// A table of rows that the store can do without, what is said of a row that cannot be read, and whether one can be.
+type Advice = (&'static str, &'static str, fn(&str) -> bool);
+/// Rows that the store can do without.
+const ADVICE: [Advice; 3] = [
     ("breakers", "a breaker cannot be read; it starts afresh", |body| {
         serde_json::from_str::<Breaker>(body).is_ok()
     }),
