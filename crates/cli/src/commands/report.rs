@@ -3,7 +3,7 @@
 use super::marker;
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::{CliError, Done, ExitCode};
-use crate::output::{Column, Format, Look, Sheet, Show};
+use crate::output::{Column, Format, Look, Output, Sheet, Show, table};
 use clap::Args;
 use redrive::core::group::GroupNews;
 use redrive::core::metrics::{Alert, HistogramSnapshot, QueueStats, Report, Summary, report};
@@ -37,6 +37,20 @@ pub(super) struct Totals<'a>(pub(super) &'a Summary);
 #[derive(Serialize)]
 #[serde(transparent)]
 pub(super) struct News<'a>(pub(super) &'a GroupNews);
+
+/// How much of a marker's text fits beside the names of the sheet.
+const MARKER_WIDTH: usize = 40;
+
+/// What is new among groups, with the marker's text cut where a terminal would wrap it.
+pub(super) fn fitted(out: &Output, news: &GroupNews) -> GroupNews {
+    let mut news = news.clone();
+    if out.terminal
+        && let Some(marker) = &mut news.marker
+    {
+        marker.text = table::shortened(&marker.text, MARKER_WIDTH);
+    }
+    news
+}
 
 impl Show for News<'_> {
     const COLUMNS: &'static [Column] = &[
@@ -211,7 +225,7 @@ pub(super) async fn run(app: &App, args: &ReportArgs) -> Done {
             app.out.raw(b"\n")?;
             app.out.one(&Totals(&found.report.summary))?;
             app.out.raw(b"\n")?;
-            app.out.one(&News(&found.groups))?;
+            app.out.one(&News(&fitted(&app.out, &found.groups)))?;
             let latency: Vec<_> =
                 found.report.latency.iter().map(|(name, seen)| Latency { name, seen }).collect();
             if !latency.is_empty() {

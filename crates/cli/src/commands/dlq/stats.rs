@@ -3,7 +3,7 @@
 
 use super::consume::require_dlq;
 use crate::commands::marker;
-use crate::commands::report::{News, Totals};
+use crate::commands::report::{News, Totals, fitted};
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::{CliError, Done, ExitCode};
 use crate::output::{Column, Format, Look, Show};
@@ -151,7 +151,7 @@ pub(crate) async fn run(app: &App, args: StatsArgs) -> Done {
             app.out.raw(b"\n")?;
             app.out.one(&Totals(&summary))?;
             app.out.raw(b"\n")?;
-            app.out.one(&News(&groups))?;
+            app.out.one(&News(&fitted(&app.out, &groups)))?;
         }
         Format::Json | Format::Yaml => {
             app.out.document(&Counted { items: &drawers, next: None, summary: &summary, groups: &groups })?
