@@ -86,7 +86,7 @@ async fn torture(seed: u64, room: usize) -> State {
                 how
             }));
         }
-        // The wire stays as it is until so many calls have ended; all of them do, whatever it is like.
+        // The wire stays as it is until this many calls have ended; every call ends, whatever the wire is like.
         let enough = dice.roll(calls.len() as u64 + 1);
         seen.wait_for(|calls| *calls >= enough).await.unwrap();
     }
