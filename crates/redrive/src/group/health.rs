@@ -2,11 +2,11 @@
 //! for the report.
 
 use super::GroupError;
+use crate::metrics::prometheus;
 use crate::pace::ask;
 use crate::runnable::{Heartbeat, Runnable};
 use redrive_core::dead_letter::Status;
 use redrive_core::error::Error;
-use redrive_core::metrics::render;
 use redrive_core::store::Store;
 use serde::Serialize;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -236,7 +236,7 @@ impl Health {
         if let Some((_, text)) = last.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
             return Ok(text.clone());
         }
-        let text = render(&ask(self.store.stats()).await?);
+        let text = ask(prometheus(&*self.store)).await?;
         *last = Some((Instant::now(), text.clone()));
         Ok(text)
     }
