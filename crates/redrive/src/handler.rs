@@ -489,7 +489,7 @@ mod tests {
     fn type_names_are_short_and_say_whose_error_it_is() {
         assert_eq!(short_name_of::<std::io::Error>(), "std::io::Error");
         assert_eq!(short_name_of::<serde_json::Error>(), "serde_json::Error");
-        assert_eq!(short_name_of::<std::fmt::Error>(), "fmt::Error");
+        assert_eq!(short_name_of::<fmt::Error>(), "fmt::Error");
         assert_eq!(short_name_of::<std::num::ParseIntError>(), "ParseIntError");
         assert_eq!(short_type_name("shop::db::Error"), "db::Error");
         assert_eq!(short_type_name("shop::CardDeclined"), "CardDeclined");

@@ -76,10 +76,7 @@ fn nothing_wraps_in_eighty_columns_and_what_matters_is_there() {
             &["group", "list"],
             &["504", "502", "GatewayT", "POST <url> timed out", "TemplateM", "new", " ago", "ID"],
         ),
-        (
-            &["dlq", "list"],
-            &[&tail(1), &tail(3), "pending", "GatewayTimeoutError: POST", "mail"],
-        ),
+        (&["dlq", "list"], &[&tail(1), &tail(3), "pending", "GatewayTimeoutError: POST", "mail"]),
         (&["dlq", "list", "queue:mail"], &[&tail(3), "TemplateMissing: the template 日本語"]),
         (&["dlq", "stats"], &[&dlq, "mail-dlq", "PENDING", "OPEN", "TOTAL"]),
         (&["dlq", "timeline", &ids[1]], &["GatewayTimeoutError", "the bank says"]),

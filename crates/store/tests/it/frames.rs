@@ -56,7 +56,7 @@ fn frame(text: &str) -> Vec<u8> {
 fn frames_in(mut bytes: &[u8]) -> usize {
     let mut count = 0;
     while let Some((length, rest)) = bytes.split_first_chunk::<4>() {
-        bytes = rest.get(u32::from_be_bytes(*length) as usize..).expect("a whole frame");
+        bytes = rest.get(u32::from_be_bytes(*length) as usize..).unwrap();
         count += 1;
     }
     count

@@ -4,7 +4,7 @@ use redrive_core::dead_letter::Actor;
 use redrive_core::error::Error;
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::PageRequest;
-use redrive_core::store::{Letters as _, Store, VerifyRequest, Work as _};
+use redrive_core::store::{Letters as _, Store, VerifyRequest};
 use redrive_store::sqlite::{Options, SqliteStore};
 use std::path::Path;
 use tempfile::TempDir;
