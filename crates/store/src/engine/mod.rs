@@ -178,7 +178,11 @@ impl<T: Tables> Engine<T> {
         batch: Vec<I>,
         mut one: impl FnMut(&mut Self, I) -> Outcome<R>,
     ) -> Outcome<Each<R>> {
-        batch.into_iter().map(|entry| self.entry(|engine| one(engine, entry))).collect()
+        let mut results = Vec::with_capacity(batch.len());
+        for entry in batch {
+            results.push(self.entry(|engine| one(engine, entry))?);
+        }
+        Ok(results)
     }
 
     /// Sets how many entries the hot index holds before it spills; tests make it small.

@@ -212,7 +212,7 @@ fn read_live(row: &Row<'_>) -> Sql<Live> {
 /// Reads a letter (slip, life, death, file, secret, what repeats its file, checksum), or says that its row is damaged.
 pub(super) fn letter(row: &Row<'_>) -> Sql<(u64, Kept<Letter>)> {
     let at = SLIP_COLUMNS + LIFE_COLUMNS;
-    let death = row.get(at)?;
+    let death: u64 = row.get(at)?;
     let named = || match row.get::<_, Cell<MessageId>>(0) {
         Ok(id) => format!("the record of dead letter {}", id.0),
         Err(_) => format!("the record of the dead letter of death {death}"),
