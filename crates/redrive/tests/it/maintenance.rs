@@ -139,8 +139,8 @@ async fn several_nodes_send_a_letter_back_once() {
 #[tokio::test(start_paused = true)]
 async fn the_audit_trail_is_trimmed_when_asked_for() {
     let store = memory();
-    for _ in 0..3 {
-        rules(&*store, QueuePolicy::default()).await;
+    for max_attempts in 1..=3 {
+        rules(&*store, QueuePolicy { max_attempts, ..QueuePolicy::default() }).await;
     }
     let newest = store.audit(PageRequest::default()).await.unwrap().items[0].entry.at;
     until("time passes", || async { store.info().await.unwrap().now > newest }).await;

@@ -14,6 +14,7 @@ mod damage;
 mod embedded;
 mod filters;
 mod frames;
+mod golden;
 mod heir;
 mod laws;
 mod pages;
