@@ -25,7 +25,7 @@ Look after it
   doctor, audit                      recount everything; who did what
   backup, restore                    copy the store while work goes on
   init, completions                  write a redrive.toml; shell completion
-  signature, classify, bench         group and classify errors; measure speed
+  signature, classify                say how errors are grouped and classified
 
 `redrive help COMMAND` explains one, `redrive help options` what all take.
 Example: redrive enqueue demo --payload '{\"n\":1}'
@@ -115,7 +115,6 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("audit verify", "redrive audit verify"),
     ("backup", "redrive backup /backups/monday"),
     ("restore", "redrive restore /backups/monday --data restored"),
-    ("bench", "redrive bench --suite store"),
     ("init", "redrive init"),
 ];
 

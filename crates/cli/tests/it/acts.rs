@@ -141,7 +141,7 @@ fn the_timeline_tells_every_act_and_death_and_needs_no_audit_trail() {
     let told = office.items(&["dlq", "timeline", &id]);
     let acts: Vec<(String, String)> = told
         .iter()
-        .map(|m| (text(&m["what"]), text(&m["detail"])))
+        .map(|m| (text(&m["what"]), m["detail"].as_str().unwrap_or_default().to_owned()))
         .filter(|(what, _)| !["enqueued", "first_leased", "started", "failed"].contains(&what.as_str()))
         .collect();
     let what: Vec<&str> = acts.iter().map(|(what, _)| what.as_str()).collect();

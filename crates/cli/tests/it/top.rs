@@ -146,7 +146,7 @@ fn whatever_reads_a_terminal_ends_when_it_is_told_to_or_when_the_terminal_is_gon
     let token = crate::support::text(&office.lease("work")["token"]);
     for args in [
         vec!["signature"],
-        vec!["classify", "-"],
+        vec!["classify", "-", "--keep-going"],
         vec!["enqueue", "work", "--ndjson", "--keep-going"],
         vec!["enqueue", "work", "--payload-file", "-"],
         vec!["dlq", "edit", &id, "--payload", "-", "--unchecked"],

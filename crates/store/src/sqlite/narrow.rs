@@ -154,6 +154,11 @@ impl Plan {
     }
 }
 
+/// What has outlived its retention is left out too. The file of the letter has to agree: a damaged column must not hide
+/// a letter, and who reads the row finds the damage.
+const RETAINED: &str = "(letters.expires_at IS NULL OR letters.expires_at > ? OR letters.status = 'retrying' OR \
+     CASE WHEN json_valid(letters.file) THEN CAST(strftime('%s', json_extract(letters.file, '$.expires_at')) AS INTEGER) \
+     IS NOT letters.expires_at / 1000 ELSE 1 END)";
 /// Deaths that the text index is asked about at once: a question that finds nothing takes some milliseconds.
 const WINDOW: u64 = 100_000;
 /// Sources that are merged; beyond it the letters themselves are walked.
@@ -174,11 +179,7 @@ impl SqlTables {
         if !ask.filter.names_purged() {
             condition.sql = format!("letters.status <> 'purged' AND {}", condition.sql);
         }
-        // And so is what has outlived its retention.
-        condition.sql = format!(
-            "(letters.expires_at IS NULL OR letters.expires_at > ? OR letters.status = 'retrying') AND {}",
-            condition.sql
-        );
+        condition.sql = format!("{RETAINED} AND {}", condition.sql);
         condition.params.insert(0, Value::Integer(ask.now.as_millis()));
         if let Some(statuses) = ask.statuses {
             let marks = vec!["?"; statuses.len()].join(", ");
