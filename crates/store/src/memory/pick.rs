@@ -1,6 +1,7 @@
-//! Picking letters out of a map as an index of a database would. It reads and changes nothing.
+//! Picking rows out of maps as a database would. It changes nothing.
 
-use crate::engine::tables::Letter;
+use crate::engine::tables::{Letter, Rows};
+use redrive_core::error::{StoreError, StoreErrorKind};
 
 /// The first letters of those that are wanted, in the order of a key.
 pub(super) fn first_of<'a, K: Ord>(
@@ -13,4 +14,16 @@ pub(super) fn first_of<'a, K: Ord>(
     all.sort_by_key(key);
     all.truncate(limit);
     all
+}
+
+/// Rows of a map: none of them is ever damaged.
+pub(super) fn whole<'a, K: Copy + 'a, T: Clone + 'a>(
+    rows: impl Iterator<Item = (&'a K, &'a T)>,
+) -> Rows<K, T> {
+    rows.map(|(at, row)| (*at, Ok(row.clone()))).collect()
+}
+
+/// The error of a row that another one says is there.
+pub(super) fn gone(what: &str) -> StoreError {
+    StoreError::new(StoreErrorKind::Damaged, format!("{what} is missing"))
 }

@@ -1,6 +1,6 @@
 //! Tables as ordered maps.
 
-use super::pick::first_of;
+use super::pick::{first_of, gone, whole};
 use crate::engine::tables::{
     Ask, BreakerAt, Candidates, DrawerCounts, Fate, Frozen, FrozenMember, Heads, Kept, KeyRow, Letter, Live,
     QueueRow, Reads, Rows, Stored, Tables,
@@ -8,7 +8,6 @@ use crate::engine::tables::{
 use redrive_core::audit::{AuditRow, ORIGIN};
 use redrive_core::breaker::Breaker;
 use redrive_core::dead_letter::{File, Status};
-use redrive_core::error::{StoreError, StoreErrorKind};
 use redrive_core::failure::Failure;
 use redrive_core::group::{Facts, GroupRow, Leaf, LeafCount, LeafKey, Marker};
 use redrive_core::ids::{GroupId, LeafId, MessageId, OperationId, QueueName};
@@ -59,15 +58,6 @@ pub(crate) struct Maps {
     members: BTreeMap<(OperationId, u64), Member>,
     audit: BTreeMap<u64, AuditRow>,
     kv: BTreeMap<(String, String), KvEntry>,
-}
-
-/// Rows of a map: none of them is ever damaged.
-fn whole<'a, K: Copy + 'a, T: Clone + 'a>(rows: impl Iterator<Item = (&'a K, &'a T)>) -> Rows<K, T> {
-    rows.map(|(at, row)| (*at, Ok(row.clone()))).collect()
-}
-
-fn gone(what: &str) -> StoreError {
-    StoreError::new(StoreErrorKind::Damaged, format!("{what} is missing"))
 }
 
 impl Reads for Maps {

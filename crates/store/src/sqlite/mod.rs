@@ -15,6 +15,7 @@ mod reserve;
 mod rows;
 mod schema;
 mod search;
+mod statements;
 mod sums;
 mod tables;
 mod text;

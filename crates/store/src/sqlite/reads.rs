@@ -1,9 +1,9 @@
 //! Reading the tables, on the writer's connection inside a commit or on a reader's own.
 
-use super::body;
 use super::errors::{damaged, kept};
 use super::letter_rows::LETTER;
 use super::rows::{self, Cell, SLIP, int, json};
+use super::{body, statements};
 use crate::engine::tables::{
     Ask, BreakerAt, Candidates, DrawerCounts, FrozenMember, Heads, Kept, KeyRow, Letter, Live, QueueRow,
     Reads, Stored, TextState, unless_damaged,
@@ -100,7 +100,7 @@ impl SqlTables {
 
     /// The leased messages whose rows are whole.
     pub(super) fn leased(&self) -> Kept<Vec<Live>> {
-        let found = self.all(const_sql::LIVE_LEASED, &[], rows::live)?;
+        let found = self.all(statements::LIVE_LEASED, &[], rows::live)?;
         Ok(found.into_iter().filter_map(|(_, live)| live.ok()).collect())
     }
 
@@ -187,7 +187,7 @@ impl Reads for SqlTables {
         match self.recent.get(&id) {
             Some(live) => Ok(Some(live.as_ref().clone())),
             None => {
-                let found = self.one(const_sql::LIVE_BY_ID, &[&id.to_bytes()], rows::live)?;
+                let found = self.one(statements::LIVE_BY_ID, &[&id.to_bytes()], rows::live)?;
                 found.map(|(_, live)| live).transpose()
             }
         }
@@ -196,11 +196,11 @@ impl Reads for SqlTables {
     fn live_after(&self, after: Option<MessageId>, limit: usize) -> Kept<Vec<(MessageId, Kept<Live>)>> {
         let after = after.map(MessageId::to_bytes);
         let after: &[u8] = after.as_ref().map_or(&[], AsRef::as_ref);
-        self.all(const_sql::LIVE_AFTER, &[&after, &int(limit as u64)], rows::live)
+        self.all(statements::LIVE_AFTER, &[&after, &int(limit as u64)], rows::live)
     }
 
     fn live_from(&self, from: MessageId, limit: usize) -> Kept<Vec<(MessageId, Kept<Live>)>> {
-        self.all(const_sql::LIVE_FROM, &[&from.to_bytes(), &int(limit as u64)], rows::live)
+        self.all(statements::LIVE_FROM, &[&from.to_bytes(), &int(limit as u64)], rows::live)
     }
 
     fn holding_keys(&self) -> Kept<Vec<Slip>> {
@@ -255,7 +255,7 @@ impl Reads for SqlTables {
     }
 
     fn failures(&self, slip: &Slip) -> Kept<Vec<Failure>> {
-        let found = self.all(&const_sql::FAILURES, &[&int(slip.seq)], |row| Ok(rows::failure(row)))?;
+        let found = self.all(&statements::FAILURES, &[&int(slip.seq)], |row| Ok(rows::failure(row)))?;
         let broken = || damaged(format!("a failure of message {} is not what was written", slip.id));
         found.into_iter().collect::<Option<Vec<_>>>().ok_or_else(broken)
     }
@@ -495,7 +495,7 @@ impl Reads for SqlTables {
     ) -> Kept<Vec<FrozenMember>> {
         let params: &[&dyn ToSql] =
             &[&id.to_bytes(), &outcome.name(), &int(after), &int(limit as u64), &int(up_to)];
-        let mut members = self.all(&const_sql::MEMBERS_WITH_LETTERS, params, |row| {
+        let mut members = self.all(&statements::MEMBERS_WITH_LETTERS, params, |row| {
             let at = rows::LETTER_COLUMNS;
             let member = Member {
                 id: row.get::<_, Cell<MessageId>>(at + 1)?.0,
@@ -576,41 +576,6 @@ fn leaf_count(row: &Row<'_>, at: usize) -> rusqlite::Result<LeafCount> {
     })
 }
 
-/// The statements that are asked most, spelled out once so that they are not put together on every call.
-mod const_sql {
-    use super::LETTER;
-    use super::rows::FAILURE;
-    use std::sync::LazyLock;
-
-    pub(super) static FAILURES: LazyLock<String> =
-        LazyLock::new(|| format!("SELECT {FAILURE} WHERE f.seq = ?1 ORDER BY f.n"));
-
-    pub(super) static MEMBERS_WITH_LETTERS: LazyLock<String> = LazyLock::new(|| {
-        format!(
-            "SELECT {}, position, member, frozen, why FROM \
-             (SELECT position, id AS member, version AS frozen, why FROM members \
-             WHERE operation = ?1 AND outcome = ?2 AND position > ?3 AND position <= ?5 ORDER BY position LIMIT ?4) \
-             LEFT JOIN letters ON letters.death = position",
-            LETTER.as_str()
-        )
-    });
-    macro_rules! live_columns {
-        () => {
-            "SELECT id, seq, queue, kind, priority, size, key, ordering_key, max_attempts, ttl_ends_at, deadline, \
-             breaker, reply_to, origin, ready_at, attempts, deliveries, generation, given_back, failed, failing_since, last_delay, \
-             first_received_at, updated_at, indicators, progress, phase, secret, worker, granted_at, lease_expires_at, permit, checksum \
-             FROM messages "
-        };
-    }
-    pub(super) const LIVE_BY_ID: &str = concat!(live_columns!(), "WHERE id = ?1");
-    // A damaged id may be of any length; `doctor` looks for those.
-    pub(super) const LIVE_AFTER: &str =
-        concat!(live_columns!(), "WHERE id > ?1 AND length(id) = 16 ORDER BY id LIMIT ?2");
-    pub(super) const LIVE_FROM: &str =
-        concat!(live_columns!(), "WHERE id >= ?1 AND length(id) = 16 ORDER BY id LIMIT ?2");
-    pub(super) const LIVE_LEASED: &str = concat!(live_columns!(), "WHERE phase = 1 AND length(id) = 16");
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -618,6 +583,6 @@ mod tests {
 
     #[test]
     fn the_spelled_out_columns_are_those_that_rows_are_read_by() {
-        assert!(const_sql::LIVE_BY_ID.contains(&format!("{SLIP}, {LIFE}, {}, checksum", rows::LEASE)));
+        assert!(statements::LIVE_BY_ID.contains(&format!("{SLIP}, {LIFE}, {}, checksum", rows::LEASE)));
     }
 }

@@ -21,7 +21,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 
 /// Longer than anything here takes; only reached when somebody hangs.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// The greeting of a holder, which every caller has to give back. One with another version makes it say its own.
 async fn greeting(socket: &Path) -> Vec<u8> {
