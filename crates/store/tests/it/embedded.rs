@@ -2,13 +2,12 @@
 //! and refuses what is not its own, newer, or damaged, with a word on what to do.
 
 use crate::laws::options;
-use redrive_core::dead_letter::{Act, ActRequest, Actor};
+use redrive_core::dead_letter::Actor;
 use redrive_core::error::{Error, StoreError, StoreErrorKind};
-use redrive_core::group::{GroupQuery, GroupStatus};
 use redrive_core::ids::{MessageId, QueueName};
-use redrive_core::message::{Message, NewMessage, Payload};
+use redrive_core::message::{NewMessage, Payload};
 use redrive_core::policy::QueuePolicy;
-use redrive_core::query::{PageRequest, Query};
+use redrive_core::query::Query;
 use redrive_core::store::{LeaseRequest, Letters as _, Settle, Settlement, Store, VerifyRequest, Work as _};
 use redrive_core::time::Span;
 use redrive_store::sqlite::{Options, SqliteStore};
