@@ -18,14 +18,15 @@
 //! });
 //! ```
 
+mod check;
 mod pair;
 
+pub use check::check;
 pub use pair::run_pair;
 
 use proptest::collection::vec;
 use proptest::option::{of, weighted};
 use proptest::prelude::{Just, Strategy, prop_oneof};
-use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunner};
 use redrive_core::auto_redrive::AutoRedrive;
 use redrive_core::backoff::{Backoff, Growth, Jitter};
 use redrive_core::breaker::{BreakerKey, BreakerPolicy};
@@ -41,7 +42,6 @@ use redrive_core::policy::{OnDead, OnExpire, Override, QueuePolicy};
 use redrive_core::revision::Edit;
 use redrive_core::time::{Span, Time};
 use std::collections::BTreeSet;
-use std::fmt;
 
 /// Operations in one stream at most: what is compared after each grows with them.
 pub const STREAM_OPS_MAX: usize = 60;
@@ -573,26 +573,4 @@ fn op() -> impl Strategy<Value = Op> {
 /// that what matters of a stream is found by leaving out the rest.
 pub fn ops() -> impl Strategy<Value = Vec<Op>> {
     vec(weighted(0.95, op()), STREAM_OPS_MAX).prop_map(|all| all.into_iter().flatten().collect())
-}
-
-/// A stream, one operation per line, for people.
-struct Listed<'a>(&'a [Op]);
-
-impl fmt::Display for Listed<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().enumerate().try_for_each(|(n, op)| writeln!(f, "  {n}: {op:?}"))
-    }
-}
-
-/// Runs this many streams, from a seed if one is given, and panics with the shortest that goes wrong.
-pub fn check(cases: u32, seed: Option<u64>, run: impl Fn(Vec<Op>) -> Result<(), String>) {
-    let rng_seed = seed.map_or(RngSeed::Random, RngSeed::Fixed);
-    let config =
-        Config { cases, rng_seed, failure_persistence: None, max_shrink_iters: 4_096, ..Config::default() };
-    let mut runner = TestRunner::new(config);
-    match runner.run(&ops(), |stream| run(stream).map_err(TestCaseError::fail)) {
-        Ok(()) => {}
-        Err(TestError::Abort(why)) => panic!("no streams could be made: {why}"),
-        Err(TestError::Fail(why, stream)) => panic!("{why}\nthe shortest stream:\n{}", Listed(&stream)),
-    }
 }

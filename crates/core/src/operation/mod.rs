@@ -24,7 +24,7 @@ pub use machine::{Event, next_stage};
 pub use pace::{Allowance, Bucket, Canary, Pace, check_rate};
 pub use preview::{Destination, Part, Preview, PreviewRequest, Warning, WarningKind, token};
 
-use crate::dead_letter::{Act, Actor, Status};
+use crate::dead_letter::{ALREADY_DONE, Act, Actor, Status};
 use crate::error::Refusal;
 use crate::failure::named;
 use crate::filter::Filter;
@@ -283,6 +283,17 @@ named! {
 }
 
 impl MemberOutcome {
+    /// What an act that was done means for the member, and why where there is something to say. Only a redrive waits
+    /// for the message to settle; any other act is over once it is done, even on a letter that is being retried.
+    #[must_use]
+    pub fn of_act(act: &Act, status: Option<Status>) -> (Self, Option<String>) {
+        match (matches!(act, Act::Retry(_)), status == Some(Status::Retrying)) {
+            (true, true) => (Self::Running, None),
+            (true, false) => (Self::Succeeded, Some(ALREADY_DONE.to_owned())),
+            (false, _) => (Self::Succeeded, None),
+        }
+    }
+
     /// What a refused act means for the member; nothing when it is to be tried again later.
     #[must_use]
     pub const fn of_refusal(refusal: &Refusal) -> Option<Self> {

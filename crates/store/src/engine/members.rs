@@ -4,7 +4,7 @@
 use super::Engine;
 use super::tables::{Fate, FrozenMember, Kept, Letter, Tables};
 use redrive_core::audit::AuditEntry;
-use redrive_core::dead_letter::{ALREADY_DONE, Act, ActRequest, Actor, Status};
+use redrive_core::dead_letter::{Act, ActRequest, Actor};
 use redrive_core::error::{Error, Outcome, Refusal};
 use redrive_core::ids::{LeafId, OperationId};
 use redrive_core::limits;
@@ -175,11 +175,7 @@ impl<T: Tables> Engine<T> {
         let refusal = match self.entry(|engine| engine.act_for(letter, request, Some(id), now))? {
             Ok(state) => {
                 self.group_operated(letter, id, now)?;
-                let (outcome, why) = match (&request.act, state.status) {
-                    (_, Some(Status::Retrying)) => (MemberOutcome::Running, None),
-                    (Act::Retry(_), _) => (MemberOutcome::Succeeded, Some(ALREADY_DONE.to_owned())),
-                    (_, _) => (MemberOutcome::Succeeded, None),
-                };
+                let (outcome, why) = MemberOutcome::of_act(&request.act, state.status);
                 return Ok(Came::Of(Fate { outcome, version: Some(state.version), why }));
             }
             Err(refusal) => refusal,

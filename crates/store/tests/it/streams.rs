@@ -4,6 +4,7 @@ use crate::laws::options;
 use redrive_core::store::Store;
 use redrive_store::entropy::System;
 use redrive_store::memory::MemoryStore;
+use redrive_store::remote::RemoteStore;
 use redrive_store::sqlite::SqliteStore;
 use redrive_testkit::clock::TestClock;
 use redrive_testkit::model::Model;
@@ -22,6 +23,7 @@ fn seed() -> Option<u64> {
 
 fn against_the_model(default: u32, make: impl Fn(&Arc<TestClock>) -> Arc<dyn Store>) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let _entered = runtime.enter();
     streams::check(cases(default), seed(), |ops| {
         let clock = TestClock::shared();
         let model = Model::new(clock.clone());
@@ -49,5 +51,20 @@ fn sqlite_is_the_model() {
     against_the_model(50, |clock| {
         let n = count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         Arc::new(SqliteStore::open(&home.path().join(n.to_string()), options(clock)).unwrap())
+    });
+}
+
+#[test]
+fn a_store_through_the_socket_is_the_model() {
+    let home = TempDir::new().unwrap();
+    let count = std::sync::atomic::AtomicUsize::new(0);
+    // Whoever holds the directory lives until the next stream has a store of its own.
+    let holder = std::sync::Mutex::new(None);
+    against_the_model(20, |clock| {
+        let n = count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let directory = home.path().join(n.to_string());
+        *holder.lock().unwrap() = Some(redrive_store::open_serving(&directory, options(clock)).unwrap());
+        let connected = tokio::runtime::Handle::current().block_on(RemoteStore::connect(&directory));
+        Arc::new(connected.unwrap())
     });
 }

@@ -342,6 +342,7 @@ pub const LAWS: &[Law] = laws! {
     }
     redrives {
         i36_an_outcome_is_written_when_the_message_settles,
+        i36_only_a_redrive_waits_for_the_message,
         i37_a_canary_that_comes_back_halts_the_rest,
         i37_an_open_breaker_halts,
         i37_rate_and_what_is_under_way_are_bounded,

@@ -102,6 +102,30 @@ pub(super) async fn i36_an_outcome_is_written_when_the_message_settles(stage: &S
     assert_eq!(stage.at().await, done);
 }
 
+pub(super) async fn i36_only_a_redrive_waits_for_the_message(stage: &Stage<'_>) {
+    stage.deaths(2).await;
+    // One is retried by hand, the other for an operation; what is written on them is done when it is written.
+    stage.act(message_id(2), Act::retry()).await.expect("pending");
+    stage.redrive(Pace::default()).await;
+    assert_eq!(stage.step(1).await.outcomes, Outcomes { running: 1, ..Outcomes::default() });
+    let label = Act::Label { add: ["seen".into()].into(), remove: [].into() };
+    for (n, act) in (2..).zip([Act::Assign { to: Some("bob".into()) }, label, Act::Hold { on: true }]) {
+        stage.start(spec(n, act.clone(), "status:retrying")).await;
+        let done = stage.finish(n).await;
+        let outcomes = Outcomes { succeeded: 2, ..Outcomes::default() };
+        assert_eq!((done.stage, done.outcomes), (Step::Done, outcomes), "{}", act.name());
+        assert!(stage.members(n).await.iter().all(|member| member.why.is_none()), "{}", act.name());
+        stage.sound().await;
+    }
+    assert_eq!(
+        stage.letter(message_id(1)).await.file.operation,
+        Some(operation_id(1)),
+        "still its redrive's"
+    );
+    let done = stage.work(2, &Settle::Ack).await;
+    assert_eq!((done.stage, done.outcomes.succeeded), (Step::Done, 1), "when the message settles");
+}
+
 pub(super) async fn i37_a_canary_that_comes_back_halts_the_rest(stage: &Stage<'_>) {
     stage.deaths(12).await;
     let pace =

@@ -4,7 +4,7 @@
 use super::{AUDIT_KEY, Books};
 use redrive_core::audit::AuditEntry;
 use redrive_core::breaker::{BreakerKey, BreakerState, Stance};
-use redrive_core::dead_letter::{ALREADY_DONE, Act, ActRequest, Actor, DeadLetter, File, Status};
+use redrive_core::dead_letter::{Act, ActRequest, Actor, DeadLetter, File};
 use redrive_core::error::Refusal;
 use redrive_core::ids::{LeafId, MessageId, OperationId, QueueName};
 use redrive_core::lifecycle::State;
@@ -168,11 +168,7 @@ impl Books {
                     sent += 1;
                     told.version = state.version;
                     self.touched.extend(leaf.map(|leaf| (op.id, leaf, now)));
-                    match (&op.act, state.status) {
-                        (_, Some(Status::Retrying)) => (MemberOutcome::Running, None),
-                        (Act::Retry(_), _) => (MemberOutcome::Succeeded, Some(ALREADY_DONE.to_owned())),
-                        (_, _) => (MemberOutcome::Succeeded, None),
-                    }
+                    MemberOutcome::of_act(&op.act, state.status)
                 }
                 Err(None) => (MemberOutcome::Skipped, Some(GONE.to_owned())),
                 Err(Some(refusal)) => match MemberOutcome::of_refusal(&refusal) {
