@@ -31,6 +31,7 @@ impl<T: Tables> Engine<T> {
         };
         if let Some(next) = &mut changed {
             next.file.done_by(operation);
+            next.secret = letter.secret.filter(|_| next.file.consumer.is_some());
             self.pay_if_due(next, now)?;
         }
         let file = changed.as_ref().map_or(&letter.file, |letter| &letter.file);
@@ -62,7 +63,7 @@ impl<T: Tables> Engine<T> {
         let breaker = rules.and_then(|rules| rules.key.read(&next.headers, &next.payload));
         let slip = Slip { size: next.size(), breaker, ..slip.clone() };
         self.tables.replace_body(&slip, T::pack(&mut as_new(&next)))?;
-        Ok(Some(Letter { slip, file, secret: None, ..letter.clone() }))
+        Ok(Some(Letter { slip, file, ..letter.clone() }))
     }
 
     fn erase(
@@ -82,7 +83,7 @@ impl<T: Tables> Engine<T> {
         };
         let slip = Slip { size: 0, ..slip.clone() };
         self.tables.replace_body(&slip, T::pack(&mut rest))?;
-        Ok(Some(Letter { slip, file, secret: None, ..letter.clone() }))
+        Ok(Some(Letter { slip, file, ..letter.clone() }))
     }
 }
 

@@ -264,6 +264,17 @@ pub(super) async fn i17_i22_a_stale_or_late_consumer_changes_nothing(stage: &Sta
     stage.return_letter(quick.token, LetterSettle::Release).await.expect("the holder is not disturbed");
 }
 
+pub(super) async fn i22_a_late_consumer_is_told_so_whoever_changed_the_letter(stage: &Stage<'_>) {
+    let id = stage.dead(new(1, "q"), "Bad").await.id();
+    let slow = stage.draw_one("q-dlq").await;
+    let expired_at = stage.clock.advance(CONSUMER_LEASE);
+    for act in [Act::Assign { to: None }, Act::Hold { on: true }, Act::Erase] {
+        stage.act(id, act.clone()).await.expect("nobody holds it");
+        let told = stage.return_letter(slow.token, LetterSettle::Release).await;
+        assert_eq!(told, Err(Refusal::LeaseExpired { id, expired_at }), "{}", act.name());
+    }
+}
+
 pub(super) async fn a_letters_token_is_no_messages_token(stage: &Stage<'_>) {
     stage.set("q", rules(1)).await;
     let id = stage.dead(new(1, "q"), "Bad").await.id();

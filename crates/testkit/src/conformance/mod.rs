@@ -290,6 +290,7 @@ pub const LAWS: &[Law] = laws! {
         a_snoozed_letter_is_given_to_nobody_until_then,
         i20_extending_a_letter_never_shortens,
         i17_i22_a_stale_or_late_consumer_changes_nothing,
+        i22_a_late_consumer_is_told_so_whoever_changed_the_letter,
         a_letters_token_is_no_messages_token,
         i5_each_return_has_its_own_result,
     }
