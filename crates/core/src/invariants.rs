@@ -7,6 +7,7 @@ use crate::ids::{MessageId, OperationId, QueueName};
 use crate::lifecycle::{Final, Life, Phase};
 use crate::limits;
 use crate::message::Slip;
+use crate::metrics::{OpenCounts, OpenKey};
 use crate::operation::{Operation, Outcomes};
 use crate::time::Span;
 use serde::{Deserialize, Serialize};
@@ -197,6 +198,7 @@ impl Verification {
 pub struct Census {
     queues: BTreeMap<QueueName, Counts>,
     open: BTreeMap<LeafKey, i64>,
+    open_letters: OpenCounts,
     redriven: HashSet<MessageId>,
     retrying: HashSet<MessageId>,
     live: HashSet<MessageId>,
@@ -272,6 +274,7 @@ impl Census {
         if !file.status.is_closed() {
             let key = LeafKey { leaf: file.leaf, queue: slip.queue.clone(), kind: slip.kind.clone() };
             *self.open.entry(key).or_default() += 1;
+            self.open_letters.add(OpenKey::from(slip), 1);
         }
     }
 
@@ -368,6 +371,23 @@ impl Census {
         for leaf in unknown {
             self.verification.find("I15", format!("leaf {leaf} has letters but no counter"), true);
         }
+    }
+
+    /// Compares the counters of open letters with the letters, which must have been walked before.
+    pub fn compare_open(&mut self, shown: &OpenCounts) {
+        for (key, says, counted) in self.open_letters.differences(shown) {
+            let OpenKey { queue, kind, priority } = key;
+            let what = format!(
+                "queue {queue}, kind {kind:?}, priority {priority}: open letters show {says}, recounted {counted}"
+            );
+            self.verification.find("I15", what, true);
+        }
+    }
+
+    /// The recounted open letters by queue, kind and priority, for repair.
+    #[must_use]
+    pub fn open_letters(&self) -> &OpenCounts {
+        &self.open_letters
     }
 
     /// The recounted states of a queue, for repair.

@@ -198,6 +198,14 @@ pub struct Drawer {
     pub by_status: BTreeMap<Status, u64>,
 }
 
+impl Drawer {
+    /// Letters in it that are not closed.
+    #[must_use]
+    pub fn open(&self) -> u64 {
+        self.by_status.iter().filter(|(status, _)| !status.is_closed()).map(|(_, n)| n).sum()
+    }
+}
+
 /// Where the message that has an idempotency key is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyState {

@@ -60,17 +60,30 @@ impl Drop for Working {
 /// # Errors
 /// Whatever the store says.
 pub async fn prometheus(store: &dyn Store) -> Outcome<String> {
-    let stats = store.stats().await?;
-    // A store that another process holds has measured that process; deaths happen there.
-    let own = process().snapshot(stats.now);
-    let process = Snapshot { dead_per_second: stats.process.dead_per_second, ..own };
-    Ok(render(&Stats { process, ..stats }))
+    Ok(with_own_measures(store.stats().await?))
+}
+
+/// Renders what the store counted with what this process measured. A store that another process holds comes with the
+/// measures of that process, which shows them on a port of its own.
+fn with_own_measures(stats: Stats) -> String {
+    let process = process().snapshot(stats.now);
+    render(&Stats { process, ..stats })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use redrive_core::message::{NewMessage, Payload};
+
+    #[tokio::test]
+    async fn what_the_holder_of_the_store_measured_does_not_show() {
+        let mut stats = crate::memory().stats().await.unwrap();
+        stats.process.dead_per_second = 7.0;
+        stats.process.gauges.insert(Gauge::CapturedBuffered.definition().name.into(), 77);
+        let text = with_own_measures(stats);
+        assert!(text.contains("redrive_dead_per_second 0.0"), "{text}");
+        assert!(!text.contains(" 77"), "{text}");
+    }
 
     #[tokio::test]
     async fn what_happens_shows_in_the_text() {

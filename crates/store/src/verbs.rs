@@ -19,7 +19,7 @@ use redrive_core::ids::{GroupId, MessageId, OperationId, QueueName};
 use redrive_core::invariants::Verification;
 use redrive_core::limits;
 use redrive_core::message::{Delivery, Message, NewMessage};
-use redrive_core::metrics::{self, Counter, Stats, Timer};
+use redrive_core::metrics::{self, Stats, Timer};
 use redrive_core::operation::{Control, Member, Operation, OperationSpec, Preview, PreviewRequest};
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Page, PageRequest, Query};
@@ -119,10 +119,6 @@ impl<A: Access> Work for EngineStore<A> {
         let began = Instant::now();
         let packed: Vec<_> = batch.into_iter().map(pack::<A::Tables>).collect();
         let each = self.0.write(Load::GROWS, move |engine, now| engine.enqueue(packed, now)).await?;
-        let full = each.iter().filter(|r| matches!(r, Err(Refusal::QueueFull { .. }))).count();
-        if full > 0 {
-            metrics::process().count(Counter::Overflow, full as u64);
-        }
         metrics::process().took(Timer::Enqueue, began.elapsed());
         Ok(each)
     }

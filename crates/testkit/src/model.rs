@@ -72,6 +72,8 @@ struct Key {
 #[derive(Default)]
 struct Books {
     queues: BTreeMap<QueueName, Shelf>,
+    /// Most messages and most letters there were at once.
+    peaks: (i64, i64),
     live: Vec<Record>,
     letters: Vec<Letter>,
     histories: BTreeMap<MessageId, Vec<(u32, Failure)>>,
@@ -123,6 +125,9 @@ impl Books {
         let shelf = self.queues.get_mut(queue).expect("its messages are here");
         shelf.peak = shelf.peak.max(shelf.counts.waiting + shelf.counts.leased);
         shelf.dead_peak = shelf.dead_peak.max(shelf.counts.dead);
+        let all = |of: fn(&Counts) -> i64| self.queues.values().map(|shelf| of(&shelf.counts)).sum::<i64>();
+        let (messages, letters) = (all(|c| c.waiting + c.leased), all(|c| c.dead));
+        self.peaks = (self.peaks.0.max(messages), self.peaks.1.max(letters));
     }
 
     fn live_at(&self, id: MessageId) -> Option<usize> {
@@ -203,7 +208,10 @@ impl Books {
         if let Some(reply_to) = &new.reply_to {
             self.check_reply_to(&new.queue, reply_to)?;
         }
-        self.check_room(&new.queue, new.payload.bytes.len() as u64)?;
+        if let Err(full) = self.check_room(&new.queue, new.payload.bytes.len() as u64) {
+            self.happened(Event::Overflowed, &new.queue, &[], 0, now);
+            return Err(full);
+        }
         self.queues.entry(new.queue.clone()).or_default();
         if let Some(reply_to) = &new.reply_to {
             self.queues.entry(reply_to.clone()).or_default();

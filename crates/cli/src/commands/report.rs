@@ -9,6 +9,7 @@ use redrive::core::group::GroupNews;
 use redrive::core::metrics::{Alert, HistogramSnapshot, QueueStats, Report, Summary, report};
 use redrive::core::time::Span;
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -75,6 +76,23 @@ impl Show for News<'_> {
     }
 }
 
+/// The largest of some counts, in words.
+fn counts<K: std::fmt::Display>(all: &BTreeMap<K, u64>) -> String {
+    const SHOWN: usize = 8;
+    let mut all: Vec<(&K, u64)> = all.iter().map(|(key, n)| (key, *n)).filter(|(_, n)| *n > 0).collect();
+    all.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+    let more = all.len().saturating_sub(SHOWN);
+    let words = |(key, n): &(&K, u64)| match key.to_string() {
+        name if name.is_empty() => format!("none {n}"),
+        name => format!("{name} {n}"),
+    };
+    let mut text: Vec<String> = all.iter().take(SHOWN).map(words).collect();
+    if more > 0 {
+        text.push(format!("and {more} more"));
+    }
+    text.join(", ")
+}
+
 fn percent(rate: Option<f64>) -> String {
     rate.map(|rate| format!("{:.1} %", rate * 100.0)).unwrap_or_default()
 }
@@ -126,6 +144,9 @@ impl Show for Totals<'_> {
             .field("replies_left_out", s.replies_left_out)
             .field("overflows", s.overflows)
             .field("letters_open", s.letters_open)
+            .field("open_by_priority", counts(&s.open_by_priority))
+            .field("open_by_kind", counts(&s.open_by_kind))
+            .field("open_by_dlq", counts(&s.open_by_dlq))
             .field("letters_peak", s.letters_peak)
             .field("messages_peak", s.messages_peak)
             .field("oldest_open", span(s.oldest_open_ms))

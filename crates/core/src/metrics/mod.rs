@@ -4,6 +4,7 @@
 //! reads a clock or sends anything.
 
 mod histogram;
+mod open;
 mod registry;
 mod render;
 mod report;
@@ -12,6 +13,7 @@ mod stats;
 mod tests;
 
 pub use histogram::{Histogram, HistogramSnapshot};
+pub use open::{OpenCounts, OpenKey, OpenLetters};
 pub use registry::{Counter, Gauge, Meter, Registry, Snapshot, Timer, process};
 pub use render::render;
 pub use report::{Alert, AlertLevel, Report, report};
@@ -150,6 +152,8 @@ events! {
         "executions" "redrive_dead_attempts_total" "redrive_dead_attempts_max";
     /// Deaths by the type of the last error.
     DeadByError = "dead_by_error", "redrive_dead_by_error_total", ["error_type"];
+    /// Deaths by kind, priority and the dead letter queue they led to.
+    DeadByKind = "dead_by_kind", "redrive_dead_by_kind_total", ["kind", "priority", "dlq"];
     /// Letters sent back to work.
     Redriven = "redriven", "redrive_redriven_total", [];
     /// Redriven messages that were done, with the time since their death.
@@ -181,16 +185,32 @@ events! {
     Imported = "imported", "redrive_imported_total", [];
     /// Replies that were due, by status: done, dead, expired, or left_out when there was no place for it.
     Replied = "replied", "redrive_replies_total", ["status"];
+    /// Enqueues refused because their queue was full.
+    Overflowed = "overflowed", "redrive_overflow_total", [];
 }
 
 /// The gauges that are read from a store as it stands.
-pub const STANDING: [Definition; 8] = [
+pub const STANDING: [Definition; 12] = [
     standing("redrive_queue_messages", "messages", &["queue", "state"], "Messages waiting or leased."),
     standing("redrive_queue_bytes", "bytes", &["queue"], "Payload bytes of waiting and leased messages."),
     standing("redrive_queue_peak", "messages", &["queue"], "Most messages the queue ever held."),
     standing("redrive_queue_utilisation", "ratio", &["queue"], "Messages held, as a part of `max_messages`."),
     standing("redrive_letters_open", "letters", &["queue"], "Dead letters that are not closed."),
     standing("redrive_letters_peak", "letters", &["queue"], "Most dead letters the queue ever had."),
+    standing(
+        "redrive_letters_open_by_kind",
+        "letters",
+        &["queue", "kind", "priority"],
+        "Dead letters that are not closed, by kind and priority.",
+    ),
+    standing(
+        "redrive_dlq_letters",
+        "letters",
+        &["dlq", "status"],
+        "Dead letters by dead letter queue and status.",
+    ),
+    standing("redrive_store_messages_peak", "messages", &[], "Most messages the store held at once."),
+    standing("redrive_store_letters_peak", "letters", &[], "Most dead letters the store held at once."),
     standing(
         "redrive_oldest_open_letter_seconds",
         "seconds",
@@ -201,7 +221,7 @@ pub const STANDING: [Definition; 8] = [
         "redrive_dead_per_second",
         "letters",
         &[],
-        "Deaths per second, over the last ten, in the process that holds the store.",
+        "Deaths per second, over the last ten, that this process recorded: none where it does not hold the store.",
     ),
 ];
 

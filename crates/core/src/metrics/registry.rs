@@ -64,8 +64,6 @@ measured! {
 measured! {
     /// Counters of one process.
     Counter, Counter, "events", COUNTERS, {
-        /// Enqueues refused because their queue was full.
-        Overflow = "redrive_overflow_total",
         /// Calls that had to wait because the store's writer had too many before them.
         BackPressure = "redrive_backpressure_total",
         /// Picks made out of turn because a message had waited too long.

@@ -1,7 +1,9 @@
 //! Stats in Prometheus' text format, version 0.0.4.
 
+use super::open::{OpenKey, OpenLetters};
 use super::stats::{QueueStats, Stats, Tally};
 use super::{Counter, Definition, Event, Gauge, STANDING, Timer};
+use crate::dead_letter::Status;
 use std::fmt::Write as _;
 
 /// Writes everything. Names and labels are those of the table.
@@ -71,6 +73,24 @@ fn standing(stats: &Stats, name: &str) -> Vec<Sample> {
         "redrive_queue_utilisation" => each(&|q| q.utilisation().map(|full| format!("{full:.4}"))),
         "redrive_letters_open" => each(&|q| Some(q.letters_open.to_string())),
         "redrive_letters_peak" => each(&|q| Some(q.letters_peak.to_string())),
+        "redrive_letters_open_by_kind" => {
+            let sample = |o: &OpenLetters| {
+                let OpenKey { queue, kind, priority } = &o.key;
+                (vec![queue.to_string(), kind.clone(), priority.to_string()], o.open.to_string())
+            };
+            stats.open.iter().map(sample).collect()
+        }
+        "redrive_dlq_letters" => {
+            let samples = stats.drawers.iter().flat_map(|d| {
+                let of = |(status, n): (&Status, &u64)| {
+                    (vec![d.dlq.to_string(), status.to_string()], n.to_string())
+                };
+                d.by_status.iter().map(of)
+            });
+            samples.collect()
+        }
+        "redrive_store_messages_peak" => vec![(Vec::new(), stats.messages_peak.to_string())],
+        "redrive_store_letters_peak" => vec![(Vec::new(), stats.letters_peak.to_string())],
         "redrive_oldest_open_letter_seconds" => {
             let age = stats.oldest_open().map_or(0, |span| span.as_millis() / 1_000);
             vec![(Vec::new(), age.to_string())]

@@ -1,10 +1,13 @@
 //! What was counted, and what follows from it: rates, averages, the highest. A store keeps one small row per
 //! event, queue and labels; the number of rows is bounded.
 
+use super::Event;
+use super::open::{OpenKey, OpenLetters};
 use super::registry::Snapshot;
-use super::{Counter, Event};
 use crate::ids::QueueName;
 use crate::limits;
+use crate::priority::Priority;
+use crate::store::Drawer;
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
@@ -12,7 +15,7 @@ use std::collections::{BTreeMap, HashMap};
 /// What parts the values of labels in a key: not printable, so it is in none of them.
 const SEPARATOR: char = '\u{1f}';
 /// What stands for the values beyond the bound.
-const OTHER: &str = "other";
+pub(super) const OTHER: &str = "other";
 
 /// One counted thing: an event, in a queue, with the values of its labels.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -188,6 +191,18 @@ pub struct Stats {
     pub counters: Vec<Counted>,
     /// The queues as they stand, by name.
     pub queues: Vec<QueueStats>,
+    /// Letters that are not closed, by queue, kind and priority.
+    #[serde(default)]
+    pub open: Vec<OpenLetters>,
+    /// All letters, by dead letter queue and status.
+    #[serde(default)]
+    pub drawers: Vec<Drawer>,
+    /// Most messages the store held at once, in all its queues.
+    #[serde(default)]
+    pub messages_peak: u64,
+    /// Most dead letters the store held at once, closed ones included.
+    #[serde(default)]
+    pub letters_peak: u64,
     /// When the oldest letter that is not closed died.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oldest_open_at: Option<Time>,
@@ -239,13 +254,22 @@ pub struct Summary {
     pub replies: u64,
     /// Replies that had no place.
     pub replies_left_out: u64,
-    /// Enqueues refused by a full queue, since the process that holds the store began.
+    /// Enqueues refused by a full queue.
     pub overflows: u64,
     /// Letters that are not closed now.
     pub letters_open: u64,
-    /// Most letters any queue had.
+    /// Open letters by priority.
+    #[serde(default)]
+    pub open_by_priority: BTreeMap<Priority, u64>,
+    /// Open letters by kind.
+    #[serde(default)]
+    pub open_by_kind: BTreeMap<String, u64>,
+    /// Open letters by dead letter queue.
+    #[serde(default)]
+    pub open_by_dlq: BTreeMap<QueueName, u64>,
+    /// Most letters the store held at once, closed ones included.
     pub letters_peak: u64,
-    /// Most messages any queue held.
+    /// Most messages the store held at once.
     pub messages_peak: u64,
     /// How long the oldest open letter lies there.
     pub oldest_open_ms: Option<u64>,
@@ -315,7 +339,6 @@ impl Stats {
         let since = self.counters.iter().map(|c| c.tally.since).min();
         let span_ms = since.map_or(0, |since| self.now.since(since).as_millis());
         let per_second = |n: u64| ratio(n.saturating_mul(1_000), span_ms);
-        let overflows = self.process.counters.get(Counter::Overflow.definition().name);
         Summary {
             since,
             enqueued: enqueued.count,
@@ -337,10 +360,13 @@ impl Stats {
             expired: count(Event::Expired),
             replies: count(Event::Replied).saturating_sub(replies_left_out),
             replies_left_out,
-            overflows: overflows.copied().unwrap_or(0),
+            overflows: count(Event::Overflowed),
             letters_open: self.queues.iter().map(|q| q.letters_open).sum(),
-            letters_peak: self.queues.iter().map(|q| q.letters_peak).max().unwrap_or(0),
-            messages_peak: self.queues.iter().map(|q| q.peak).max().unwrap_or(0),
+            open_by_priority: self.open_by(|key| key.priority),
+            open_by_kind: self.open_by(|key| key.kind.clone()),
+            open_by_dlq: self.drawers.iter().map(|drawer| (drawer.dlq.clone(), drawer.open())).collect(),
+            letters_peak: self.letters_peak,
+            messages_peak: self.messages_peak,
             oldest_open_ms: self.oldest_open().map(Span::as_millis),
             retry_success_rate: ratio(succeeded.count, succeeded.count.saturating_add(redrive_failed)),
             abandonment_rate: ratio(abandoned.count, dead.count),
@@ -354,6 +380,16 @@ impl Stats {
             bytes_per_second: per_second(enqueued.sum),
             done_per_second: per_second(acked.count),
         }
+    }
+
+    /// Open letters by a part of their key.
+    fn open_by<K: Ord>(&self, part: impl Fn(&OpenKey) -> K) -> BTreeMap<K, u64> {
+        let mut sums: BTreeMap<K, u64> = BTreeMap::new();
+        for counted in &self.open {
+            let sum = sums.entry(part(&counted.key)).or_default();
+            *sum = sum.saturating_add(counted.open);
+        }
+        sums
     }
 
     /// How long the oldest open letter lies there.

@@ -1,7 +1,10 @@
 //! The table, the folding, what follows from the counters, the rules, and the text format.
 
 use super::*;
+use crate::dead_letter::Status;
 use crate::limits;
+use crate::priority::Priority;
+use crate::store::Drawer;
 use crate::time::Time;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -28,7 +31,19 @@ fn stats(events: &[(Event, &[&str], u64)]) -> Stats {
         capacity: Some(100),
     }];
     let oldest_open_at = Some(Time::from_millis(40_000));
-    Stats { now: NOW, counters: tallies.counted(), queues, oldest_open_at, process: Snapshot::default() }
+    let key = OpenKey { queue: queue(), kind: "charge".into(), priority: Priority::High };
+    let by_status = [(Status::Pending, 90), (Status::Review, 10), (Status::Resolved, 7)].into();
+    Stats {
+        now: NOW,
+        counters: tallies.counted(),
+        queues,
+        open: vec![OpenLetters { key, open: 100 }],
+        drawers: vec![Drawer { dlq: "pay-dlq".parse().unwrap(), by_status }],
+        messages_peak: 150,
+        letters_peak: 130,
+        oldest_open_at,
+        process: Snapshot::default(),
+    }
 }
 
 #[test]
@@ -152,7 +167,7 @@ fn a_meter_forgets() {
 fn the_text_format_has_only_names_of_the_table() {
     let registry = Registry::new();
     registry.took(Timer::Lease, Duration::from_micros(1_500));
-    registry.count(Counter::Overflow, 3);
+    registry.count(Counter::BackPressure, 3);
     registry.raise(Gauge::WorkerBusy, 2);
     registry.lower(Gauge::WorkerBusy, 5);
     let process = registry.snapshot(NOW);
@@ -170,8 +185,12 @@ fn the_text_format_has_only_names_of_the_table() {
         "redrive_queue_messages{queue=\"pay\",state=\"waiting\"} 95",
         "redrive_queue_utilisation{queue=\"pay\"} 0.9500",
         "redrive_lease_seconds{quantile=\"0.95\"} 0.001500",
+        "redrive_letters_open_by_kind{queue=\"pay\",kind=\"charge\",priority=\"high\"} 100",
+        "redrive_dlq_letters{dlq=\"pay-dlq\",status=\"review\"} 10",
+        "redrive_store_messages_peak 150",
+        "redrive_store_letters_peak 130",
         "redrive_lease_seconds_count 1",
-        "redrive_overflow_total 3",
+        "redrive_backpressure_total 3",
         "redrive_worker_busy 0",
         "# TYPE redrive_lease_seconds summary",
     ] {

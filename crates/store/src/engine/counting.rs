@@ -52,6 +52,8 @@ impl<T: Tables> Engine<T> {
         let labels = [file.reason.name(), file.route.name(), file.category.name()];
         self.tally(Event::Dead, &slip.queue, &labels, u64::from(life.attempts), now)?;
         self.tally(Event::DeadByError, &slip.queue, &[error_type], 0, now)?;
+        let labels = [slip.kind.as_str(), slip.priority.name(), file.dlq.as_str()];
+        self.tally(Event::DeadByKind, &slip.queue, &labels, 0, now)?;
         if file.status == Status::Quarantined {
             self.tally(Event::Quarantined, &slip.queue, &[], 0, now)?;
         }

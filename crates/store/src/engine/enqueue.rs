@@ -38,7 +38,14 @@ impl<T: Tables> Engine<T> {
         batch: Vec<Result<Incoming<T::Body>, Refusal>>,
         now: Time,
     ) -> Outcome<Each<Enqueued>> {
-        self.each(batch, |engine, entry| engine.enqueue_one(entry?, now))
+        let results = self.each(batch, |engine, entry| engine.enqueue_one(entry?, now))?;
+        // After the entries, because an entry that is refused must not have written anything.
+        for result in &results {
+            if let Err(Refusal::QueueFull { queue, .. }) = result {
+                self.tally(Event::Overflowed, queue, &[], 0, now)?;
+            }
+        }
+        Ok(results)
     }
 
     fn enqueue_one(&mut self, incoming: Incoming<T::Body>, now: Time) -> Outcome<Enqueued> {

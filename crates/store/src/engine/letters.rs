@@ -195,6 +195,7 @@ impl<T: Tables> Engine<T> {
         self.tally(Event::Discarded, &slip.queue, &[what], 0, now)?;
         if !letter.file.status.is_closed() {
             self.count_leaf(leaf_key(slip, letter.file.leaf), |c| c.add(-1, 0, 0, now))?;
+            self.count_open(slip.into(), -1)?;
         }
         if letter.file.holds_key
             && let Some(hot) = &mut self.hot
@@ -350,6 +351,7 @@ impl<T: Tables> Engine<T> {
         let row = imported(letter, slip, death);
         let open = i64::from(!row.file.status.is_closed());
         self.count_leaf(leaf_key(&row.slip, row.file.leaf), |c| c.add(open, 1, 0, now))?;
+        self.count_open((&row.slip).into(), open)?;
         self.count_drawer(&row.file.dlq, row.file.status, 1)?;
         let counted_as =
             if row.file.status == Status::Purged { Phase::Over(Final::Purged) } else { Phase::Dead };

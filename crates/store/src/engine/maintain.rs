@@ -112,6 +112,11 @@ impl<T: Tables> Engine<T> {
             repaired += u64::from(row.counts != right);
             row.counts = right;
         }
+        self.cache.totals = None;
+        for (key, says, counted) in census.open_letters().differences(&self.tables.open_letters()?) {
+            self.count_open(key, counted - says)?;
+            repaired += 1;
+        }
         let shown: Vec<(LeafKey, i64)> =
             self.tables.leaf_counts()?.into_iter().map(|(key, count)| (key, count.open)).collect();
         let known: BTreeSet<LeafKey> = shown.iter().map(|(key, _)| key.clone()).collect();

@@ -38,8 +38,9 @@ use redrive_core::dead_letter::{Actor, Status};
 use redrive_core::error::{Error, Outcome, Refusal, StoreError, StoreErrorKind};
 use redrive_core::group::{LeafCount, LeafKey};
 use redrive_core::ids::{GroupId, LeafId, OperationId, QueueName};
+use redrive_core::invariants::Counts;
 use redrive_core::limits;
-use redrive_core::metrics::{Event, Tallies, TallyKey};
+use redrive_core::metrics::{Event, OpenCounts, OpenKey, Tallies, TallyKey};
 use redrive_core::operation::Operation;
 use redrive_core::poison::{Isolation, Standing};
 use redrive_core::scheduler::Scheduler;
@@ -96,6 +97,10 @@ struct Cache {
     drawers_changed: BTreeSet<(QueueName, Status)>,
     /// Letters in quarantine, in all drawers.
     quarantined: i64,
+    open_letters: Option<OpenCounts>,
+    open_letters_changed: BTreeSet<OpenKey>,
+    /// Messages and dead letters of all queues together, and the most there ever were.
+    totals: Option<Totals>,
     leaves: HashMap<LeafKey, LeafCount>,
     leaves_changed: BTreeSet<LeafKey>,
     /// The counters that there are of a leaf, for leaves that were asked for.
@@ -107,6 +112,15 @@ struct Cache {
     tallies_changed: BTreeSet<TallyKey>,
     operations: HashMap<OperationId, Operation>,
     operations_changed: BTreeSet<OperationId>,
+}
+
+/// What the whole store holds, and the most it ever held at once.
+#[derive(Clone, Copy)]
+struct Totals {
+    messages: i64,
+    letters: i64,
+    messages_peak: i64,
+    letters_peak: i64,
 }
 
 /// Leaf counters kept in memory between commits; beyond it they are read again.
@@ -213,6 +227,11 @@ impl<T: Tables> Engine<T> {
             for (dlq, status) in std::mem::take(&mut cache.drawers_changed) {
                 let count = drawers.get(&(dlq.clone(), status)).copied().unwrap_or(0);
                 self.tables.put_drawer(&dlq, status, count)?;
+            }
+        }
+        if let Some(open) = &cache.open_letters {
+            for key in std::mem::take(&mut cache.open_letters_changed) {
+                self.tables.put_open_letters(&key, open.get(&key))?;
             }
         }
         for key in std::mem::take(&mut cache.leaves_changed) {
@@ -387,6 +406,47 @@ impl<T: Tables> Engine<T> {
         };
         rows.insert(key.clone());
         Ok(key)
+    }
+
+    /// Counts letters that were opened, or closed if `by` is negative.
+    fn count_open(&mut self, key: OpenKey, by: i64) -> Kept<()> {
+        self.touched += 1;
+        if self.cache.open_letters.is_none() {
+            self.cache.open_letters = Some(self.tables.open_letters()?);
+        }
+        if let Some(open) = &mut self.cache.open_letters {
+            self.cache.open_letters_changed.insert(open.add(key, by));
+        }
+        Ok(())
+    }
+
+    /// Adds the change of one queue's counts, which its row shows already, to what all queues hold together. The head
+    /// of the store is written only if it never held as much.
+    fn count_totals(&mut self, before: &Counts, after: &Counts) -> Kept<()> {
+        let mut totals = match self.cache.totals {
+            Some(mut totals) => {
+                totals.messages += after.waiting + after.leased - before.waiting - before.leased;
+                totals.letters += after.dead - before.dead;
+                totals
+            }
+            None => {
+                let Heads { messages_peak, letters_peak, .. } = *self.heads()?;
+                let mut totals = Totals { messages: 0, letters: 0, messages_peak, letters_peak };
+                for row in self.queues()?.values() {
+                    totals.messages += row.counts.waiting + row.counts.leased;
+                    totals.letters += row.counts.dead;
+                }
+                totals
+            }
+        };
+        if totals.messages > totals.messages_peak || totals.letters > totals.letters_peak {
+            totals.messages_peak = totals.messages_peak.max(totals.messages);
+            totals.letters_peak = totals.letters_peak.max(totals.letters);
+            let heads = self.heads()?;
+            (heads.messages_peak, heads.letters_peak) = (totals.messages_peak, totals.letters_peak);
+        }
+        self.cache.totals = Some(totals);
+        Ok(())
     }
 
     fn count_leaf(&mut self, key: LeafKey, change: impl FnOnce(&mut LeafCount)) -> Kept<()> {

@@ -231,10 +231,9 @@ pub(super) fn earlier_contents(tables: &dyn Reads, letter: &Letter) -> Kept<Vec<
 
 /// Everything that was counted, and the queues as they stand.
 pub(crate) fn stats(tables: &dyn Reads, now: Time) -> Outcome<Stats> {
-    let mut open: BTreeMap<QueueName, i64> = BTreeMap::new();
-    for (key, count) in tables.leaf_counts()? {
-        *open.entry(key.queue).or_default() += count.open;
-    }
+    let counted = tables.open_letters()?;
+    let open = counted.by_queue();
+    let heads = tables.heads()?;
     let number = |n: i64| u64::try_from(n).unwrap_or(0);
     let queues = tables.queues()?.into_iter().map(|(queue, row)| QueueStats {
         waiting: number(row.counts.waiting),
@@ -250,6 +249,10 @@ pub(crate) fn stats(tables: &dyn Reads, now: Time) -> Outcome<Stats> {
         now,
         queues: queues.collect(),
         counters: Tallies::new(tables.tallies()?).counted(),
+        open: counted.list(),
+        drawers: drawers(tables)?,
+        messages_peak: number(heads.messages_peak),
+        letters_peak: number(heads.letters_peak),
         oldest_open_at: tables.oldest_open()?,
         process: metrics::process().snapshot(now),
     })
@@ -365,6 +368,7 @@ pub(crate) fn verify(tables: &dyn Reads, key: &AuditKey, deep: bool) -> Outcome<
     }
     let shown = tables.queues()?.into_iter().map(|(name, row)| (name, row.counts)).collect();
     census.compare(&shown, &tables.leaf_counts()?);
+    census.compare_open(&tables.open_letters()?);
     super::group_reads::check(tables, &mut census)?;
     let audit = audit_verify(tables, key, None)?;
     census.verification.audit_rows = audit.rows;

@@ -249,14 +249,16 @@ impl<T: Tables> Engine<T> {
     /// Moves one message between the counters of its queue.
     pub(super) fn move_count(&mut self, slip: &Slip, from: Option<&Phase>, to: &Phase) -> Outcome<()> {
         let row = self.queue_mut(&slip.queue)?;
+        let before = row.counts;
         match from {
             Some(phase) => row.counts.leave(phase, slip.size),
             None => row.counts.enqueued += 1,
         }
         row.counts.enter(to, slip.size);
-        row.peak = row.peak.max(row.counts.waiting + row.counts.leased);
-        row.dead_peak = row.dead_peak.max(row.counts.dead);
-        Ok(())
+        let after = row.counts;
+        row.peak = row.peak.max(after.waiting + after.leased);
+        row.dead_peak = row.dead_peak.max(after.dead);
+        Ok(self.count_totals(&before, &after)?)
     }
 
     /// The same for a message and its letter, which may be of different queues: what one queue took in, the other
@@ -270,8 +272,11 @@ impl<T: Tables> Engine<T> {
             return self.move_count(from, Some(was), is);
         }
         let row = self.queue_mut(&from.queue)?;
+        let before = row.counts;
         row.counts.leave(was, from.size);
         row.counts.enqueued -= 1;
+        let after = row.counts;
+        self.count_totals(&before, &after)?;
         self.move_count(to, None, is)
     }
 
@@ -329,6 +334,7 @@ impl<T: Tables> Engine<T> {
             }
             self.count_drawer(&old.file.dlq, old.file.status, -1)?;
             self.count_leaf(leaf_key(&old.slip, old.file.leaf), |c| c.add(-1, 0, 0, now))?;
+            self.count_open((&old.slip).into(), -1)?;
             if let Some(hot) = &mut self.hot {
                 // It may have been sent to another queue; what it held in this one is free.
                 hot.hold(&old.slip, false);
@@ -341,6 +347,7 @@ impl<T: Tables> Engine<T> {
             Letter { death: heads.death, slip: slip.clone(), life: life.clone(), file, secret: None };
         self.count_drawer(&letter.file.dlq, letter.file.status, 1)?;
         self.count_leaf(leaf_key(slip, letter.file.leaf), |c| c.add(1, 1, 0, now))?;
+        self.count_open(slip.into(), 1)?;
         self.group_died(letter.file.leaf, now)?;
         if let Some(hot) = &mut self.hot {
             hot.hold(slip, letter.file.holds_key);
@@ -442,6 +449,7 @@ impl<T: Tables> Engine<T> {
         let opened = open(file.status) - open(old.file.status);
         if opened != 0 {
             self.count_leaf(leaf_key(&old.slip, file.leaf), |c| c.add(opened, 0, 0, now))?;
+            self.count_open((&old.slip).into(), opened)?;
         }
         if old.file.holds_key != file.holds_key
             && let Some(hot) = &mut self.hot

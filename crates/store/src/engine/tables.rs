@@ -13,7 +13,7 @@ use redrive_core::ids::{GroupId, LeafId, MessageId, OperationId, QueueName, Secr
 use redrive_core::invariants::{Counts, Verification};
 use redrive_core::lifecycle::{Life, State};
 use redrive_core::message::{Envelope, NewMessage, Payload, Slip};
-use redrive_core::metrics::{Tally, TallyKey};
+use redrive_core::metrics::{OpenCounts, OpenKey, Tally, TallyKey};
 use redrive_core::operation::{Member, MemberOutcome, Operation, Outcomes};
 use redrive_core::poison::Standing;
 use redrive_core::policy::QueuePolicy;
@@ -88,6 +88,10 @@ pub(crate) struct Heads {
     pub(crate) death: u64,
     pub(crate) audit_n: u64,
     pub(crate) audit_seal: String,
+    /// Most messages the store held at once.
+    pub(crate) messages_peak: i64,
+    /// Most dead letters the store held at once.
+    pub(crate) letters_peak: i64,
 }
 
 /// A member on its way through an operation.
@@ -261,6 +265,8 @@ pub(crate) trait Reads {
     fn owing_replies(&self, queue: &QueueName, redrives: u32, limit: usize) -> Kept<Vec<Letter>>;
     fn retention_ended(&self, limit: usize, now: Time) -> Kept<Vec<Letter>>;
     fn drawers(&self) -> Kept<DrawerCounts>;
+    /// Letters that are not closed, counted by queue, kind and priority.
+    fn open_letters(&self) -> Kept<OpenCounts>;
 
     fn leaf(&self, id: LeafId) -> Kept<Option<Leaf>>;
     /// Every leaf, in the order of first sight.
@@ -424,6 +430,8 @@ pub(crate) trait Tables: Reads {
         let _ = batch;
         Ok(0)
     }
+    /// Writes a counter of open letters.
+    fn put_open_letters(&mut self, key: &OpenKey, open: i64) -> Kept<()>;
     fn put_drawer(&mut self, dlq: &QueueName, status: Status, count: i64) -> Kept<()>;
 
     fn put_leaf(&mut self, leaf: &Leaf) -> Kept<()>;

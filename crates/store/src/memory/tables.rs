@@ -15,7 +15,7 @@ use redrive_core::invariants::Verification;
 use redrive_core::lifecycle::{Life, Phase};
 use redrive_core::limits;
 use redrive_core::message::{Envelope, NewMessage, Payload, Slip};
-use redrive_core::metrics::{Tally, TallyKey};
+use redrive_core::metrics::{OpenCounts, OpenKey, Tally, TallyKey};
 use redrive_core::operation::{Member, MemberOutcome, Operation, Outcomes};
 use redrive_core::poison::Standing;
 use redrive_core::revision::Content;
@@ -54,6 +54,7 @@ pub(crate) struct Maps {
     markers: BTreeMap<u64, Marker>,
     breakers: BTreeMap<BreakerAt, Breaker>,
     tallies: BTreeMap<TallyKey, Tally>,
+    open_letters: BTreeMap<OpenKey, i64>,
     operations: BTreeMap<u64, Operation>,
     members: BTreeMap<(OperationId, u64), Member>,
     audit: BTreeMap<u64, AuditRow>,
@@ -62,7 +63,14 @@ pub(crate) struct Maps {
 
 impl Reads for Maps {
     fn heads(&self) -> Kept<Heads> {
-        let origin = || Heads { seq: 0, death: 0, audit_n: 0, audit_seal: ORIGIN.into() };
+        let origin = || Heads {
+            seq: 0,
+            death: 0,
+            audit_n: 0,
+            audit_seal: ORIGIN.into(),
+            messages_peak: 0,
+            letters_peak: 0,
+        };
         Ok(self.heads.clone().unwrap_or_else(origin))
     }
 
@@ -211,6 +219,10 @@ impl Reads for Maps {
 
     fn drawers(&self) -> Kept<DrawerCounts> {
         Ok(self.drawers.clone())
+    }
+
+    fn open_letters(&self) -> Kept<OpenCounts> {
+        Ok(OpenCounts::new(self.open_letters.clone()))
     }
 
     fn leaf(&self, id: LeafId) -> Kept<Option<Leaf>> {
@@ -533,6 +545,11 @@ impl Tables for Maps {
 
     fn put_leaf_count(&mut self, key: &LeafKey, count: &LeafCount) -> Kept<()> {
         self.leaf_counts.insert(key.clone(), *count);
+        Ok(())
+    }
+
+    fn put_open_letters(&mut self, key: &OpenKey, open: i64) -> Kept<()> {
+        self.open_letters.insert(key.clone(), open);
         Ok(())
     }
 

@@ -300,7 +300,7 @@ mod tests {
         fill(&open()).await;
         let raw = rusqlite::Connection::open(home.path().join("redrive.db")).unwrap();
         raw.execute_batch(
-            "UPDATE drawers SET count = count + 5; UPDATE queues SET waiting = waiting + 1; \
+            "UPDATE drawers SET count = count + 5; UPDATE open_letters SET open = open + 5; UPDATE queues SET waiting = waiting + 1; \
              INSERT INTO breakers(queue, key, body) VALUES('q', 'k', 'no breaker'); \
              INSERT INTO standings(group_id, body) VALUES(99, 'no standing'); \
              INSERT INTO group_facts(id, body) VALUES(99, 'no facts'); UPDATE text_head SET indexed_to = 1000; \
@@ -313,10 +313,16 @@ mod tests {
         let found = verify(false).await;
         let mends = |what: &str| found.findings.iter().filter(|f| f.mend.contains(what)).count();
         assert!(found.findings.iter().all(|f| f.mend.starts_with("`redrive ")), "{:#?}", found.findings);
-        assert!(mends("`redrive doctor --repair`") >= 5, "{:#?}", found.findings);
+        assert!(mends("`redrive doctor --repair`") >= 6, "{:#?}", found.findings);
         assert_eq!(mends("`redrive doctor --deep --repair`"), 1);
         assert_eq!((mends("`redrive message cancel "), mends("`redrive dlq purge ")), (1, 1));
+        assert!(
+            found.findings.iter().any(|f| f.what.contains("open letters show 6, recounted 1")),
+            "{found:#?}"
+        );
         verify(true).await;
+        let open = store.stats().await.unwrap().summary().open_by_kind;
+        assert_eq!(open, [(String::new(), 1)].into());
         let left = verify(false).await;
         assert!(left.findings.iter().all(|f| !f.mend.contains("--repair")), "{:#?}", left.findings);
         assert_eq!(left.findings.len(), 2, "only the damaged payloads: {left:#?}");

@@ -5,6 +5,7 @@ mod aside;
 pub(crate) mod body;
 mod check;
 mod checkpoint;
+mod counters;
 mod errors;
 mod letter_rows;
 mod mark;

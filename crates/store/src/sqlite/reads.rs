@@ -3,7 +3,7 @@
 use super::errors::{damaged, kept};
 use super::letter_rows::LETTER;
 use super::rows::{self, Cell, SLIP, int, json};
-use super::{body, statements};
+use super::{body, counters, statements};
 use crate::engine::tables::{
     Ask, BreakerAt, Candidates, DrawerCounts, FrozenMember, Heads, Kept, KeyRow, Letter, Live, QueueRow,
     Reads, Stored, TextState, unless_damaged,
@@ -15,7 +15,7 @@ use redrive_core::group::{Facts, GroupRow, Leaf, LeafCount, LeafKey, Marker};
 use redrive_core::ids::{GroupId, LeafId, MessageId, OperationId, QueueName};
 use redrive_core::invariants::{Counts, Verification};
 use redrive_core::message::Slip;
-use redrive_core::metrics::{Event, Tally, TallyKey};
+use redrive_core::metrics::{OpenCounts, Tally, TallyKey};
 use redrive_core::operation::{Member, MemberOutcome, Operation, Outcomes};
 use redrive_core::poison::Standing;
 use redrive_core::policy::QueuePolicy;
@@ -131,8 +131,16 @@ impl SqlTables {
 
 impl Reads for SqlTables {
     fn heads(&self) -> Kept<Heads> {
-        let heads = self.one("SELECT seq, death, audit_n, audit_seal FROM head", &[], |row| {
-            Ok(Heads { seq: row.get(0)?, death: row.get(1)?, audit_n: row.get(2)?, audit_seal: row.get(3)? })
+        let sql = "SELECT seq, death, audit_n, audit_seal, messages_peak, letters_peak FROM head";
+        let heads = self.one(sql, &[], |row| {
+            Ok(Heads {
+                seq: row.get(0)?,
+                death: row.get(1)?,
+                audit_n: row.get(2)?,
+                audit_seal: row.get(3)?,
+                messages_peak: row.get(4)?,
+                letters_peak: row.get(5)?,
+            })
         })?;
         heads.ok_or_else(|| damaged("the head row is missing"))
     }
@@ -331,6 +339,10 @@ impl Reads for SqlTables {
             .collect()
     }
 
+    fn open_letters(&self) -> Kept<OpenCounts> {
+        counters::open_letters(self)
+    }
+
     fn leaf(&self, id: LeafId) -> Kept<Option<Leaf>> {
         let sql = "SELECT id, group_id, template, error_type, code, frame, version, n, pinned, fixed FROM leaves WHERE id = ?1";
         self.one(sql, &[&rows::leaf(id)], leaf)
@@ -419,33 +431,11 @@ impl Reads for SqlTables {
     }
 
     fn tallies(&self) -> Kept<Vec<(TallyKey, Tally)>> {
-        let sql = "SELECT metric, queue, label, count, sum, max, since FROM tallies";
-        let raw = self.all(sql, &[], |row| {
-            let tally = Tally {
-                count: row.get(3)?,
-                sum: row.get(4)?,
-                max: row.get(5)?,
-                since: row.get::<_, Cell<Time>>(6)?.0,
-            };
-            Ok((
-                row.get::<_, String>(0)?,
-                row.get::<_, Cell<QueueName>>(1)?.0,
-                row.get::<_, String>(2)?,
-                tally,
-            ))
-        })?;
-        // A counter that this program has no name for is left where it is.
-        let known = |(event, queue, label, tally): (String, QueueName, String, Tally)| {
-            let event = Event::ALL.iter().copied().find(|known| known.key() == event)?;
-            Some((TallyKey { event, queue, label }, tally))
-        };
-        Ok(raw.into_iter().filter_map(known).collect())
+        counters::tallies(self)
     }
 
     fn oldest_open(&self) -> Kept<Option<Time>> {
-        let sql = "SELECT min(dead_at) FROM letters WHERE status NOT IN ('resolved', 'abandoned', 'purged')";
-        let oldest = self.one(sql, &[], |row| row.get::<_, Option<Cell<Time>>>(0))?;
-        Ok(oldest.flatten().map(|cell| cell.0))
+        counters::oldest_open(self)
     }
 
     fn ids_after(&self, of: IdKind, after: Option<MessageId>, limit: usize) -> Kept<Vec<MessageId>> {

@@ -172,6 +172,18 @@ ALTER TABLE head ADD COLUMN uptime INTEGER;
 UPDATE group_rows SET body = json_set(body, '$.sums.code', (SELECT code FROM leaves WHERE leaves.id = group_rows.id))
   WHERE json_valid(body) AND (SELECT code FROM leaves WHERE leaves.id = group_rows.id) IS NOT NULL;
 ALTER TABLE letters ADD COLUMN owes_reply INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE head ADD COLUMN messages_peak INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE head ADD COLUMN letters_peak INTEGER NOT NULL DEFAULT 0;
+UPDATE head SET
+  messages_peak = (SELECT max(coalesce(sum(waiting + leased), 0), coalesce(max(peak), 0)) FROM queues),
+  letters_peak = (SELECT max(coalesce(sum(dead), 0), coalesce(max(dead_peak), 0)) FROM queues);
+CREATE TABLE open_letters(
+  queue TEXT NOT NULL, kind TEXT NOT NULL, priority INTEGER NOT NULL, open INTEGER NOT NULL,
+  PRIMARY KEY(queue, kind, priority)
+) WITHOUT ROWID;
+INSERT INTO open_letters SELECT queue, kind, min(priority, 4), count(*) FROM letters
+  WHERE status IN ('pending', 'retrying', 'review', 'quarantined') GROUP BY 1, 2, 3;
+CREATE INDEX letters_open ON letters(dead_at) WHERE status IN ('pending', 'retrying', 'review', 'quarantined');
 CREATE INDEX letters_owing ON letters(queue, redrives, death) WHERE owes_reply = 1;
 ";
 

@@ -17,7 +17,7 @@ use redrive_core::ids::{GroupId, MessageId, OperationId, QueueName};
 use redrive_core::lifecycle::{Life, Phase};
 use redrive_core::limits;
 use redrive_core::message::{NewMessage, Payload, Slip, Terms};
-use redrive_core::metrics::{Tally, TallyKey};
+use redrive_core::metrics::{OpenKey, Tally, TallyKey};
 use redrive_core::operation::{Member, Operation};
 use redrive_core::poison::Standing;
 use redrive_core::revision::Content;
@@ -142,9 +142,16 @@ impl Tables for SqlTables {
     }
 
     fn put_heads(&mut self, heads: &Heads) -> Kept<()> {
-        let sql = "UPDATE head SET seq = ?1, death = ?2, audit_n = ?3, audit_seal = ?4 WHERE one = 1";
-        let params: &[&dyn ToSql] =
-            &[&int(heads.seq), &int(heads.death), &int(heads.audit_n), &heads.audit_seal];
+        let sql = "UPDATE head SET seq = ?1, death = ?2, audit_n = ?3, audit_seal = ?4, messages_peak = ?5, \
+                   letters_peak = ?6 WHERE one = 1";
+        let params: &[&dyn ToSql] = &[
+            &int(heads.seq),
+            &int(heads.death),
+            &int(heads.audit_n),
+            &heads.audit_seal,
+            &heads.messages_peak,
+            &heads.letters_peak,
+        ];
         self.run_one("the head", sql, params)
     }
 
@@ -467,6 +474,13 @@ impl Tables for SqlTables {
             &count.last_seen.as_millis(),
         ];
         self.run_one("a leaf's counter", sql, params)
+    }
+
+    fn put_open_letters(&mut self, key: &OpenKey, open: i64) -> Kept<()> {
+        let OpenKey { queue, kind, priority } = key;
+        let level = int(priority.level() as u64);
+        let sql = "INSERT OR REPLACE INTO open_letters VALUES(?1, ?2, ?3, ?4)";
+        self.run_one("a counter of letters", sql, &[&queue.as_str(), kind, &level, &open])
     }
 
     fn put_tally(&mut self, key: &TallyKey, tally: &Tally) -> Kept<()> {

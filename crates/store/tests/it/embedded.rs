@@ -362,13 +362,20 @@ fn i3_what_was_counted_is_there_after_a_restart() {
         for delivery in lease(&store, 2).await {
             store.settle(vec![Settlement { token: delivery.token, what: Settle::Ack }]).await.unwrap();
         }
+        let policy = QueuePolicy { max_messages: Some(1), ..QueuePolicy::default() };
+        store.configure(q(), policy, Actor::new("ada", "test")).await.unwrap();
+        assert!(store.enqueue(vec![new(9)]).await.unwrap()[0].is_err());
+        store.configure(q(), QueuePolicy::default(), Actor::new("ada", "test")).await.unwrap();
         store.stats().await.unwrap()
     });
-    assert_eq!(before.summary().acked, 2);
+    let summary = before.summary();
+    assert_eq!((summary.acked, summary.overflows, summary.messages_peak), (2, 1, 3));
     block(async {
         let store = open(home.path()).unwrap();
         let after = store.stats().await.unwrap();
         assert_eq!((&after.counters, &after.queues), (&before.counters, &before.queues));
+        assert_eq!(after.summary().overflows, 1, "also what a full queue refused");
+        assert_eq!(after.summary().messages_peak, 3);
         send(&store, 4).await;
         assert_eq!(store.stats().await.unwrap().summary().enqueued, 4, "and goes on from there");
     });

@@ -155,5 +155,10 @@ fn i47_a_directory_of_the_fourth_format_opens_with_all_that_was_decided() {
         let groups = store.groups(GroupQuery::default()).await.unwrap().items;
         let known: Vec<_> = groups.iter().map(|g| (g.open, g.status)).collect();
         assert_eq!(known, [(2, GroupStatus::Acknowledged), (1, GroupStatus::New)]);
+        let summary = store.stats().await.unwrap().summary();
+        assert_eq!(summary.open_by_kind.values().sum::<u64>(), 3, "counted from the letters that were there");
+        assert_eq!(summary.open_by_priority.values().sum::<u64>(), 3);
+        assert_eq!(summary.open_by_dlq.values().sum::<u64>(), 3);
+        assert!(summary.letters_peak >= 3 && summary.messages_peak >= 2, "{summary:?}");
     });
 }

@@ -395,6 +395,9 @@ pub const LAWS: &[Law] = laws! {
         letters_are_counted_from_death_to_close,
         ends_without_work_are_counted_too,
         i49_too_many_kinds_are_counted_together,
+        peaks_are_those_of_the_whole_store,
+        i15_open_letters_are_counted_by_priority_kind_and_dlq,
+        refusals_of_a_full_queue_are_counted,
     }
     verify {
         i11_i15_a_recount_walks_everything_and_finds_nothing,

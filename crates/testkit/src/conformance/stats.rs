@@ -2,7 +2,7 @@
 
 use super::Stage;
 use super::kit::{BACKOFF, failed, new, operator, q, rules, secs};
-use redrive_core::dead_letter::Act;
+use redrive_core::dead_letter::{Act, Retry};
 use redrive_core::limits;
 use redrive_core::message::{NewMessage, Payload, Priority};
 use redrive_core::metrics::{Event, Stats};
@@ -147,4 +147,71 @@ pub(super) async fn i49_too_many_kinds_are_counted_together(stage: &Stage<'_>) {
     assert_eq!(counted.len(), limits::TALLIES_MAX + 1);
     let other = counted.iter().find(|(label, ..)| label == "other/normal").expect("the rest");
     assert_eq!(other.1, 30);
+}
+
+pub(super) async fn peaks_are_those_of_the_whole_store(stage: &Stage<'_>) {
+    for queue in ["a", "b"] {
+        stage.set(queue, rules(1)).await;
+    }
+    for (n, queue) in [(1, "a"), (2, "a"), (3, "b")] {
+        stage.send(new(n, queue)).await;
+    }
+    for (n, queue) in [(1, "a"), (2, "a"), (3, "b")] {
+        stage.die(queue, crate::ids::message_id(n), "Bad").await;
+    }
+    let peaks = async || {
+        let summary = stage.stats().await.summary();
+        (summary.messages_peak, summary.letters_peak)
+    };
+    assert_eq!(peaks().await, (3, 3), "no queue held as much");
+    stage.act(crate::ids::message_id(2), Act::Resolve).await.expect("pending");
+    stage.act(crate::ids::message_id(2), Act::Purge).await.expect("closed");
+    stage.dead(new(4, "b"), "Bad").await;
+    let elsewhere = Act::Retry(Retry { queue: Some(q("b")), ..Retry::default() });
+    stage.act(crate::ids::message_id(1), elsewhere).await.expect("pending");
+    stage.settle(stage.take_one("b").await.token, failed("Bad")).await.expect("held");
+    assert_eq!(peaks().await, (3, 3), "the purged letter made room");
+    stage.dead(new(5, "a"), "Bad").await;
+    assert_eq!(peaks().await, (3, 4));
+}
+
+pub(super) async fn i15_open_letters_are_counted_by_priority_kind_and_dlq(stage: &Stage<'_>) {
+    for queue in ["a", "b"] {
+        stage.set(queue, rules(1)).await;
+    }
+    let of = |n, queue, kind: &str, priority| NewMessage {
+        kind: kind.into(),
+        priority: Some(priority),
+        ..new(n, queue)
+    };
+    let charged = stage.dead(of(1, "a", "charge", Priority::High), "Bad").await.id();
+    let sent = stage.dead(of(2, "a", "mail", Priority::Low), "Worse").await.id();
+    stage.dead(of(3, "b", "charge", Priority::High), "Bad").await;
+    let summary = stage.stats().await.summary();
+    assert_eq!(summary.open_by_priority, [(Priority::High, 2), (Priority::Low, 1)].into());
+    assert_eq!(summary.open_by_kind, [("charge".into(), 2), ("mail".into(), 1)].into());
+    assert_eq!(summary.open_by_dlq, [(q("a-dlq"), 2), (q("b-dlq"), 1)].into());
+    stage.act(charged, Act::Resolve).await.expect("pending");
+    stage.act(sent, Act::retry()).await.expect("pending");
+    let stats = stage.stats().await;
+    let counted: Vec<_> =
+        stats.open.iter().map(|c| (c.key.queue.as_str(), c.key.kind.as_str(), c.open)).collect();
+    assert_eq!(counted, [("a", "mail", 1), ("b", "charge", 1)], "one that is retried is not closed");
+    stage.act(charged, Act::Reopen).await.expect("closed");
+    stage.settle(stage.take_one("a").await.token, Settle::Ack).await.expect("held");
+    let summary = stage.stats().await.summary();
+    assert_eq!(summary.open_by_kind, [("charge".into(), 2)].into());
+    assert_eq!(summary.open_by_dlq, [(q("a-dlq"), 1), (q("b-dlq"), 1)].into());
+    let deaths = shown(&stage.stats().await, Event::DeadByKind);
+    let labels: Vec<_> = deaths.iter().map(|(label, count, ..)| (label.as_str(), *count)).collect();
+    assert_eq!(labels, [("charge/high/a-dlq", 1), ("mail/low/a-dlq", 1), ("charge/high/b-dlq", 1)]);
+}
+
+pub(super) async fn refusals_of_a_full_queue_are_counted(stage: &Stage<'_>) {
+    stage.set("q", QueuePolicy { max_messages: Some(1), ..rules(1) }).await;
+    stage.store.enqueue((1..=3).map(|n| new(n, "q")).collect()).await.expect("answers");
+    assert!(stage.try_send(new(4, "q")).await.is_err());
+    let stats = stage.stats().await;
+    assert_eq!(shown(&stats, Event::Overflowed), one("", 3, 0, 0));
+    assert_eq!((stats.summary().overflows, stats.summary().enqueued), (3, 1));
 }

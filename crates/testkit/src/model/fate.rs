@@ -247,6 +247,8 @@ impl Books {
         let (queue, attempts) = (record.envelope.queue.clone(), u64::from(record.life.attempts));
         let labels = [file.reason.name(), file.route.name(), file.category.name()];
         self.happened(Event::Dead, &queue, &labels, attempts, now);
+        let labels = [record.envelope.kind.as_str(), record.envelope.priority.name(), file.dlq.as_str()];
+        self.happened(Event::DeadByKind, &queue, &labels, 0, now);
         self.happened(Event::DeadByError, &queue, &[&failure.report.error.error_type], 0, now);
         if file.status == Status::Quarantined {
             self.happened(Event::Quarantined, &queue, &[], 0, now);

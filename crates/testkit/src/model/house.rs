@@ -6,7 +6,8 @@ use redrive_core::error::{Error, Outcome, Refusal, StoreError, StoreErrorKind};
 use redrive_core::ids::{GroupId, MessageId, QueueName};
 use redrive_core::invariants::Verification;
 use redrive_core::limits;
-use redrive_core::metrics::{QueueStats, Snapshot, Stats};
+use redrive_core::message::Slip;
+use redrive_core::metrics::{OpenCounts, QueueStats, Snapshot, Stats};
 use redrive_core::query::{Cursor, Page};
 use redrive_core::short_id::{IdKind, TailQuery};
 use redrive_core::store::{KvEntry, Store, StoreInfo, VerifyRequest};
@@ -35,11 +36,19 @@ impl Store for Model {
                 letters_peak: shelf.dead_peak.unsigned_abs(),
                 capacity: shelf.policy.max_messages,
             });
+            let mut counted = OpenCounts::default();
+            for letter in b.letters.iter().filter(|l| !l.file.status.is_closed()) {
+                counted.add((&Slip::from(&letter.record)).into(), 1);
+            }
             let open = b.letters.iter().filter(|l| !l.file.status.is_closed());
             Ok(Stats {
                 now,
                 counters: b.counted.counted(),
                 queues: queues.collect(),
+                open: counted.list(),
+                drawers: b.list_drawers(),
+                messages_peak: b.peaks.0.unsigned_abs(),
+                letters_peak: b.peaks.1.unsigned_abs(),
                 oldest_open_at: open.map(|l| l.file.dead_at).min(),
                 process: Snapshot::default(),
             })

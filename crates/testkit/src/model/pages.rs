@@ -148,6 +148,17 @@ impl Books {
         Ok(id)
     }
 
+    pub(super) fn list_drawers(&self) -> Vec<Drawer> {
+        let mut all: Vec<Drawer> =
+            self.drawers.iter().map(|dlq| Drawer { dlq: dlq.clone(), by_status: BTreeMap::new() }).collect();
+        for drawer in &mut all {
+            for letter in self.letters.iter().filter(|l| l.file.dlq == drawer.dlq) {
+                *drawer.by_status.entry(letter.file.status).or_default() += 1;
+            }
+        }
+        all
+    }
+
     pub(super) fn verify(&self) -> Verification {
         let mut census = Census::default();
         self.live.iter().for_each(|r| census.message(&r.into(), &r.life));
@@ -390,16 +401,7 @@ impl Letters for Model {
     }
 
     async fn drawers(&self) -> Outcome<Vec<Drawer>> {
-        self.at(|b, _| {
-            let mut all: Vec<Drawer> =
-                b.drawers.iter().map(|dlq| Drawer { dlq: dlq.clone(), by_status: BTreeMap::new() }).collect();
-            for drawer in &mut all {
-                for letter in b.letters.iter().filter(|l| l.file.dlq == drawer.dlq) {
-                    *drawer.by_status.entry(letter.file.status).or_default() += 1;
-                }
-            }
-            Ok(all)
-        })
+        self.at(|b, _| Ok(b.list_drawers()))
     }
 
     async fn lease_letters(&self, request: LetterLeaseRequest) -> Outcome<Vec<LetterDelivery>> {
