@@ -2,6 +2,7 @@
 
 mod pick;
 mod tables;
+mod writes;
 
 use crate::clock::Slewing;
 use crate::engine::Engine;

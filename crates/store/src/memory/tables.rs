@@ -2,8 +2,8 @@
 
 use super::pick::{first_of, gone, whole};
 use crate::engine::tables::{
-    Ask, BreakerAt, Candidates, DrawerCounts, Fate, Frozen, FrozenMember, Heads, Kept, KeyRow, Letter, Live,
-    QueueRow, Reads, Rows, Stored, Tables,
+    Ask, BreakerAt, Candidates, DrawerCounts, FrozenMember, Heads, Kept, KeyRow, Letter, Live, QueueRow,
+    Reads, Rows, Stored,
 };
 use redrive_core::audit::{AuditRow, ORIGIN};
 use redrive_core::breaker::Breaker;
@@ -12,9 +12,8 @@ use redrive_core::failure::Failure;
 use redrive_core::group::{Facts, GroupRow, Leaf, LeafCount, LeafKey, Marker};
 use redrive_core::ids::{GroupId, LeafId, MessageId, OperationId, QueueName};
 use redrive_core::invariants::Verification;
-use redrive_core::lifecycle::{Life, Phase};
-use redrive_core::limits;
-use redrive_core::message::{Envelope, NewMessage, Payload, Slip};
+use redrive_core::lifecycle::Phase;
+use redrive_core::message::{Envelope, NewMessage, Slip};
 use redrive_core::metrics::{OpenCounts, OpenKey, Tally, TallyKey};
 use redrive_core::operation::{Member, MemberOutcome, Operation, Outcomes};
 use redrive_core::poison::Standing;
@@ -28,37 +27,37 @@ use std::ops::Bound;
 /// A body: what of a message is not on its slip.
 #[derive(Clone, Debug)]
 pub(crate) struct Body {
-    rest: NewMessage,
-    ttl: Option<Span>,
-    enqueued_at: Time,
+    pub(super) rest: NewMessage,
+    pub(super) ttl: Option<Span>,
+    pub(super) enqueued_at: Time,
 }
 
 /// All tables of the memory store.
 #[derive(Debug, Default)]
 pub(crate) struct Maps {
-    heads: Option<Heads>,
-    queues: BTreeMap<QueueName, QueueRow>,
-    live: BTreeMap<MessageId, Live>,
-    bodies: BTreeMap<u64, Body>,
-    revisions: BTreeMap<(u64, u32), Content>,
-    failures: BTreeMap<(u64, u32), Failure>,
-    keys: BTreeMap<(QueueName, String), KeyRow>,
-    letters: BTreeMap<u64, Letter>,
-    deaths: BTreeMap<MessageId, u64>,
-    drawers: DrawerCounts,
-    leaves: BTreeMap<LeafId, Leaf>,
-    leaf_counts: BTreeMap<LeafKey, LeafCount>,
-    standings: BTreeMap<GroupId, Standing>,
-    group_rows: BTreeMap<GroupId, GroupRow>,
-    group_facts: BTreeMap<GroupId, Facts>,
-    markers: BTreeMap<u64, Marker>,
-    breakers: BTreeMap<BreakerAt, Breaker>,
-    tallies: BTreeMap<TallyKey, Tally>,
-    open_letters: BTreeMap<OpenKey, i64>,
-    operations: BTreeMap<u64, Operation>,
-    members: BTreeMap<(OperationId, u64), Member>,
-    audit: BTreeMap<u64, AuditRow>,
-    kv: BTreeMap<(String, String), KvEntry>,
+    pub(super) heads: Option<Heads>,
+    pub(super) queues: BTreeMap<QueueName, QueueRow>,
+    pub(super) live: BTreeMap<MessageId, Live>,
+    pub(super) bodies: BTreeMap<u64, Body>,
+    pub(super) revisions: BTreeMap<(u64, u32), Content>,
+    pub(super) failures: BTreeMap<(u64, u32), Failure>,
+    pub(super) keys: BTreeMap<(QueueName, String), KeyRow>,
+    pub(super) letters: BTreeMap<u64, Letter>,
+    pub(super) deaths: BTreeMap<MessageId, u64>,
+    pub(super) drawers: DrawerCounts,
+    pub(super) leaves: BTreeMap<LeafId, Leaf>,
+    pub(super) leaf_counts: BTreeMap<LeafKey, LeafCount>,
+    pub(super) standings: BTreeMap<GroupId, Standing>,
+    pub(super) group_rows: BTreeMap<GroupId, GroupRow>,
+    pub(super) group_facts: BTreeMap<GroupId, Facts>,
+    pub(super) markers: BTreeMap<u64, Marker>,
+    pub(super) breakers: BTreeMap<BreakerAt, Breaker>,
+    pub(super) tallies: BTreeMap<TallyKey, Tally>,
+    pub(super) open_letters: BTreeMap<OpenKey, i64>,
+    pub(super) operations: BTreeMap<u64, Operation>,
+    pub(super) members: BTreeMap<(OperationId, u64), Member>,
+    pub(super) audit: BTreeMap<u64, AuditRow>,
+    pub(super) kv: BTreeMap<(String, String), KvEntry>,
 }
 
 impl Reads for Maps {
@@ -370,239 +369,6 @@ impl Reads for Maps {
         }
         verification.payloads = self.bodies.len() as u64;
         verification.failures = self.failures.len() as u64;
-        Ok(())
-    }
-}
-
-impl Tables for Maps {
-    type Body = NewMessage;
-
-    fn pack(new: &mut NewMessage) -> NewMessage {
-        let whole = new.clone();
-        new.payload = Payload::default();
-        whole
-    }
-
-    type Payload = Payload;
-
-    fn pack_payload(payload: Payload) -> Payload {
-        payload
-    }
-
-    fn with_payload(body: NewMessage, payload: Payload) -> NewMessage {
-        NewMessage { payload, ..body }
-    }
-
-    fn whole(_: &NewMessage, body: &NewMessage) -> Kept<NewMessage> {
-        Ok(body.clone())
-    }
-
-    fn put_heads(&mut self, heads: &Heads) -> Kept<()> {
-        self.heads = Some(heads.clone());
-        Ok(())
-    }
-
-    fn put_queue(&mut self, name: &QueueName, row: &QueueRow) -> Kept<()> {
-        self.queues.insert(name.clone(), row.clone());
-        Ok(())
-    }
-
-    fn put_body(&mut self, seq: u64, body: NewMessage, ttl: Option<Span>, enqueued_at: Time) -> Kept<()> {
-        self.bodies.insert(seq, Body { rest: body, ttl, enqueued_at });
-        Ok(())
-    }
-
-    fn drop_body(&mut self, slip: &Slip) -> Kept<()> {
-        self.bodies.remove(&slip.seq);
-        Ok(())
-    }
-
-    fn replace_body(&mut self, slip: &Slip, body: NewMessage) -> Kept<()> {
-        let slot = self.bodies.get_mut(&slip.seq).ok_or_else(|| gone("the payload of a message"))?;
-        slot.rest = body;
-        Ok(())
-    }
-
-    fn add_revision(&mut self, slip: &Slip, n: u32, content: &Content) -> Kept<()> {
-        self.revisions.insert((slip.seq, n), content.clone());
-        Ok(())
-    }
-
-    fn drop_revisions(&mut self, slip: &Slip) -> Kept<()> {
-        self.revisions.retain(|(seq, _), _| *seq != slip.seq);
-        Ok(())
-    }
-
-    fn add_live(&mut self, live: &Live) -> Kept<()> {
-        self.live.insert(live.slip.id, live.clone());
-        Ok(())
-    }
-
-    fn put_life(&mut self, slip: &Slip, life: &Life) -> Kept<()> {
-        let live = self.live.get_mut(&slip.id).ok_or_else(|| gone("a live message"))?;
-        live.life = life.clone();
-        Ok(())
-    }
-
-    fn drop_live(&mut self, slip: &Slip) -> Kept<()> {
-        self.live.remove(&slip.id).map(|_| ()).ok_or_else(|| gone("a live message"))
-    }
-
-    fn add_failure(&mut self, slip: &Slip, ordinal: u32, failure: &Failure) -> Kept<()> {
-        self.failures.insert((slip.seq, ordinal), failure.clone());
-        Ok(())
-    }
-
-    fn drop_failure(&mut self, slip: &Slip, ordinal: u32) -> Kept<()> {
-        self.failures.remove(&(slip.seq, ordinal));
-        Ok(())
-    }
-
-    fn drop_failures(&mut self, slip: &Slip) -> Kept<()> {
-        self.failures.retain(|(seq, _), _| *seq != slip.seq);
-        Ok(())
-    }
-
-    fn put_key(&mut self, queue: &QueueName, key: &str, row: &KeyRow) -> Kept<()> {
-        self.keys.insert((queue.clone(), key.to_owned()), row.clone());
-        Ok(())
-    }
-
-    fn drop_keys(&mut self, before: Time, limit: usize) -> Kept<u64> {
-        let old = |row: &KeyRow| row.created_at <= before;
-        let victims: Vec<_> =
-            self.keys.iter().filter(|(_, row)| old(row)).take(limit).map(|(key, _)| key.clone()).collect();
-        for victim in &victims {
-            self.keys.remove(victim);
-        }
-        Ok(victims.len() as u64)
-    }
-
-    fn add_letter(&mut self, letter: &Letter) -> Kept<()> {
-        self.deaths.insert(letter.slip.id, letter.death);
-        self.letters.insert(letter.death, letter.clone());
-        Ok(())
-    }
-
-    fn put_letter(&mut self, _: &Letter, letter: &Letter) -> Kept<()> {
-        self.add_letter(letter)
-    }
-
-    fn drop_letter(&mut self, letter: &Letter) -> Kept<()> {
-        self.deaths.remove(&letter.slip.id);
-        self.letters.remove(&letter.death).map(|_| ()).ok_or_else(|| gone("a dead letter"))
-    }
-
-    fn put_drawer(&mut self, dlq: &QueueName, status: Status, count: i64) -> Kept<()> {
-        self.drawers.insert((dlq.clone(), status), count);
-        Ok(())
-    }
-
-    fn put_leaf(&mut self, leaf: &Leaf) -> Kept<()> {
-        self.leaves.insert(leaf.id, leaf.clone());
-        Ok(())
-    }
-
-    fn put_standing(&mut self, group: GroupId, standing: Option<&Standing>) -> Kept<()> {
-        match standing {
-            Some(standing) => self.standings.insert(group, standing.clone()),
-            None => self.standings.remove(&group),
-        };
-        Ok(())
-    }
-
-    fn put_group_row(&mut self, id: GroupId, row: Option<&GroupRow>) -> Kept<()> {
-        match row {
-            Some(row) => self.group_rows.insert(id, row.clone()),
-            None => self.group_rows.remove(&id),
-        };
-        Ok(())
-    }
-
-    fn put_group_facts(&mut self, id: GroupId, facts: Option<&Facts>) -> Kept<()> {
-        match facts {
-            Some(facts) => self.group_facts.insert(id, facts.clone()),
-            None => self.group_facts.remove(&id),
-        };
-        Ok(())
-    }
-
-    fn add_marker(&mut self, marker: &Marker) -> Kept<()> {
-        self.markers.insert(marker.n, marker.clone());
-        while self.markers.len() > limits::MARKERS_MAX {
-            self.markers.pop_first();
-        }
-        Ok(())
-    }
-
-    fn put_breaker(&mut self, at: &BreakerAt, breaker: Option<&Breaker>) -> Kept<()> {
-        match breaker {
-            Some(breaker) => self.breakers.insert(at.clone(), breaker.clone()),
-            None => self.breakers.remove(at),
-        };
-        Ok(())
-    }
-
-    fn put_leaf_count(&mut self, key: &LeafKey, count: &LeafCount) -> Kept<()> {
-        self.leaf_counts.insert(key.clone(), *count);
-        Ok(())
-    }
-
-    fn put_open_letters(&mut self, key: &OpenKey, open: i64) -> Kept<()> {
-        self.open_letters.insert(key.clone(), open);
-        Ok(())
-    }
-
-    fn put_tally(&mut self, key: &TallyKey, tally: &Tally) -> Kept<()> {
-        self.tallies.insert(key.clone(), *tally);
-        Ok(())
-    }
-
-    fn add_operation(&mut self, operation: &Operation) -> Kept<()> {
-        let position = self.operations.keys().next_back().map_or(1, |last| last + 1);
-        self.operations.insert(position, operation.clone());
-        Ok(())
-    }
-
-    fn put_operation(&mut self, operation: &Operation) -> Kept<()> {
-        let slot = self.operations.values_mut().find(|o| o.id == operation.id);
-        *slot.ok_or_else(|| gone("an operation"))? = operation.clone();
-        Ok(())
-    }
-
-    fn add_member(&mut self, id: OperationId, position: u64, member: &Member) -> Kept<()> {
-        self.members.insert((id, position), member.clone());
-        Ok(())
-    }
-
-    fn freeze(&mut self, _: OperationId, _: &Ask<'_>) -> Kept<Option<Frozen>> {
-        Ok(None)
-    }
-
-    fn put_member(&mut self, id: OperationId, position: u64, fate: &Fate) -> Kept<()> {
-        let member = self.members.get_mut(&(id, position)).ok_or_else(|| gone("a member of an operation"))?;
-        member.outcome = fate.outcome;
-        member.version = fate.version.unwrap_or(member.version);
-        member.why.clone_from(&fate.why);
-        Ok(())
-    }
-
-    fn drop_audit(&mut self, up_to: u64) -> Kept<()> {
-        self.audit.retain(|n, _| *n > up_to);
-        Ok(())
-    }
-
-    fn add_audit(&mut self, row: &AuditRow) -> Kept<()> {
-        self.audit.insert(row.n, row.clone());
-        Ok(())
-    }
-
-    fn put_kv(&mut self, namespace: &str, key: &str, entry: Option<&KvEntry>) -> Kept<()> {
-        let place = (namespace.to_owned(), key.to_owned());
-        match entry {
-            Some(entry) => self.kv.insert(place, entry.clone()),
-            None => self.kv.remove(&place),
-        };
         Ok(())
     }
 }
