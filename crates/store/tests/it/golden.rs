@@ -162,3 +162,24 @@ fn i47_a_directory_of_the_fourth_format_opens_with_all_that_was_decided() {
         assert!(summary.letters_peak >= 3 && summary.messages_peak >= 2, "{summary:?}");
     });
 }
+
+/// The fifth format: checksums, what letters record of their lives, counters of open letters, codes of groups.
+#[test]
+fn i47_a_directory_of_the_fifth_format_opens_with_all_it_recorded() {
+    let home = golden("v5");
+    block(async {
+        let store = open(home.path());
+        assert_clean(&store).await;
+        let moved = Query { filter: "dlq:other-dlq".parse().unwrap(), ..Query::default() };
+        let letter = store.letters(moved).await.unwrap().items.remove(0);
+        let moments = letter.timeline();
+        let told: Vec<_> = moments.iter().map(|moment| moment.what.name()).collect();
+        assert!(told.ends_with(&["died", "moved"]), "{told:?}");
+        assert_eq!(letter.message.failures[0].error.cause.as_deref(), Some("connection reset"));
+        let group = store.groups(GroupQuery::default()).await.unwrap().items.remove(0);
+        assert_eq!((group.open, group.code.as_deref()), (2, Some("504")));
+        let summary = store.stats().await.unwrap().summary();
+        assert_eq!((summary.letters_open, summary.letters_peak, summary.messages_peak), (2, 3, 3));
+        assert_eq!(summary.open_by_kind.get("charge"), Some(&2));
+    });
+}
