@@ -5,9 +5,11 @@ use super::error::BatchError;
 use super::input;
 use super::run::Batch;
 use super::select::select;
+use super::spec::Job;
 use super::steps::show;
 use super::template::Values;
 use serde::Serialize;
+use std::path::Path;
 
 /// Items whose commands are shown.
 const SHOWN: usize = 3;
@@ -38,16 +40,16 @@ pub struct DryRun {
     pub items: Vec<DryRunItem>,
 }
 
-impl Batch {
-    /// Reads the input and says what would be run.
+impl Job {
+    /// Reads the input, from this directory where it is relative, and says what would be run. It needs no store.
     ///
     /// # Errors
     /// [`BatchError`] when the input cannot be read or does not fit the job.
-    pub async fn dry_run(&self) -> Result<DryRun, BatchError> {
-        self.job.check_vars()?;
-        let read = input::read(&self.job.input, &self.directory, &self.values()).await?;
+    pub async fn dry_run(&self, directory: &Path) -> Result<DryRun, BatchError> {
+        self.check_vars()?;
+        let read = input::read(&self.input, directory, &self.values()).await?;
         let rows = read.items.len() as u64;
-        let selected = select(&self.job, read.items)?;
+        let selected = select(self, read.items)?;
         let mut items = Vec::new();
         for (index, item) in selected.items.iter().take(SHOWN).enumerate() {
             let mut values = Values { item: Some(&item.json), ..self.values() };
@@ -55,7 +57,6 @@ impl Batch {
             values.named.insert("attempt", "1".into());
             values.named.insert("worktree", "WORKTREE".into());
             let commands = self
-                .job
                 .map
                 .iter()
                 .map(|step| show(&step.command, &values).unwrap_or_else(|why| format!("(fails: {why})")));
@@ -66,11 +67,27 @@ impl Batch {
             });
         }
         Ok(DryRun {
-            job: self.job.name().to_owned(),
+            job: self.name().to_owned(),
             total: selected.items.len() as u64,
             rows,
             bad_rows: read.bad_rows,
             items,
         })
+    }
+    /// The values that every template of the job may name.
+    pub(super) fn values(&self) -> Values<'_> {
+        let mut values = Values { vars: Some(&self.vars), ..Values::default() };
+        values.named.insert("job", self.name().to_owned());
+        values
+    }
+}
+
+impl Batch {
+    /// What this run would do: see [`Job::dry_run`].
+    ///
+    /// # Errors
+    /// [`BatchError`] when the input cannot be read or does not fit the job.
+    pub async fn dry_run(&self) -> Result<DryRun, BatchError> {
+        self.job.dry_run(&self.directory).await
     }
 }

@@ -260,9 +260,7 @@ impl Batch {
 
     /// What `setup`, input and reduce may use.
     pub(super) fn values(&self) -> Values<'_> {
-        let mut values = Values { vars: Some(&self.job.vars), ..Values::default() };
-        values.named.insert("job", self.job.name().to_owned());
-        values
+        self.job.values()
     }
 
     async fn run_held(&self, hold: &Hold, begun: Instant) -> Result<BatchSummary, BatchError> {
