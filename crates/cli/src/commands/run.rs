@@ -84,7 +84,7 @@ pub(crate) async fn run(app: &App, args: RunArgs) -> Done {
         return prune(app, &args, job, directory, trees).await;
     }
     if args.dry_run {
-        let plan = job.dry_run(&directory).await;
+        let plan = job.dry_run(directory).await;
         app.out.one(&plan.map_err(|error| explain(&error, &args.job))?)?;
         return Ok(ExitCode::Ok);
     }

@@ -205,6 +205,7 @@ impl<T: Tables> Engine<T> {
         self.hot = None;
     }
 
+    #[cfg(feature = "memory")]
     pub(crate) fn audit_key(&self) -> &AuditKey {
         &self.audit_key
     }
