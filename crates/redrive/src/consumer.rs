@@ -363,7 +363,7 @@ impl Runnable for DeadLetterConsumer {
 }
 
 impl DeadLetterConsumer {
-    /// Leases for the free places, at most so many as are left to be taken; says how many there were.
+    /// Leases letters for the free places, within what is left of the limit. Returns how many it leased.
     async fn take(
         &self,
         hands: &mut JoinSet<()>,

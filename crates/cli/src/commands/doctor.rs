@@ -1,5 +1,5 @@
 //! `doctor`: recounts everything and compares. When asked to it sets right what can be made again from the rest and sets
-//! damaged records aside, and nothing else ever. Every finding comes with the command that mends it.
+//! damaged records aside; it repairs nothing else. Every finding comes with the command that mends it.
 
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::{CliError, Done, ExitCode};

@@ -107,7 +107,7 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// A moment of which no more is known.
+    /// A moment with nothing to add to it yet.
     #[must_use]
     pub const fn new(at: Time, what: Happening) -> Self {
         let (generation, attempt, by, took, why, operation) = (None, None, None, None, None, None);
