@@ -1,18 +1,18 @@
-//! What the core decides on every verb, timed: signature, class, verdict, pick, filter. Run with
-//! `cargo bench -p redrive-bench`.
+//! Micro-benchmarks of the decisions that the core makes on every call: signature, class, verdict, pick,
+//! filter. Run with `cargo bench -p redrive-bench`.
 
 #![expect(clippy::expect_used, reason = "a benchmark that cannot be set up has nothing to measure")]
 
 use divan::{Bencher, black_box};
-use redrive::core::backoff::Roll;
+use redrive::core::backoff::JitterSeed;
 use redrive::core::classify::{Patterns, classify};
-use redrive::core::failure::{Analysed, ErrorInfo, Report};
+use redrive::core::failure::{AnalysedFailure, ErrorInfo, FailureReport};
 use redrive::core::filter::Filter;
 use redrive::core::ids::MessageId;
-use redrive::core::lifecycle::Life;
-use redrive::core::message::{Message, NewMessage, Payload, Terms};
-use redrive::core::poison::Finding;
-use redrive::core::policy::{Case, QueuePolicy, judge};
+use redrive::core::lifecycle::Lifecycle;
+use redrive::core::message::{Message, MessageLimits, NewMessage, Payload};
+use redrive::core::poison::PoisonVerdict;
+use redrive::core::policy::{FailureCase, QueuePolicy, judge};
 use redrive::core::scheduler::{Head, Heads, Scheduler};
 use redrive::core::signature::Signature;
 use redrive::core::time::Time;
@@ -36,8 +36,8 @@ fn error() -> ErrorInfo {
     }
 }
 
-fn failure() -> Analysed {
-    Report { error: error(), ..Report::default() }.analyse()
+fn failure() -> AnalysedFailure {
+    FailureReport { error: error(), ..FailureReport::default() }.analyse()
 }
 
 fn message() -> Message {
@@ -65,17 +65,17 @@ fn class(bencher: Bencher<'_, '_>) {
 
 #[divan::bench]
 fn verdict(bencher: Bencher<'_, '_>) {
-    let (policy, failure, life) = (QueuePolicy::default(), failure(), Life::new(NOW, NOW));
+    let (policy, failure, lifecycle) = (QueuePolicy::default(), failure(), Lifecycle::new(NOW, NOW));
     bencher.bench(|| {
-        judge(black_box(&Case {
+        judge(black_box(&FailureCase {
             policy: &policy,
-            terms: Terms::default(),
-            life: &life,
+            limits: MessageLimits::default(),
+            lifecycle: &lifecycle,
             failure: &failure,
-            finding: &Finding::Continue,
-            said: None,
+            poison_verdict: &PoisonVerdict::Continue,
+            policy_override: None,
             now: NOW,
-            roll: Roll(42),
+            jitter_seed: JitterSeed(42),
         }))
     });
 }

@@ -1,12 +1,12 @@
-//! The command line: the global flags, the list of commands and the pieces that several commands share. Each
-//! command's own flags stand with the command.
+//! The command line: the global flags, the list of commands, and the flags that several commands share. The flags
+//! of a single command are defined with that command.
 
 use crate::commands::{
     audit, backup, breaker, classify, completions, dlq, doctor, enqueue, group, lease, marker, message, op,
     queue, run, settle, signature, work,
 };
 use crate::output::choice::{self, Template};
-use crate::output::{ColorWhen, Format, TimeStyle, complain, escape};
+use crate::output::{ColorWhen, Format, TimeStyle, eprint_line, escape};
 use crate::progress::ProgressWhen;
 use clap::builder::TypedValueParser as _;
 use clap::{Args, FromArgMatches as _, Parser, Subcommand};
@@ -19,64 +19,64 @@ use std::path::PathBuf;
 #[derive(Debug, Parser)]
 #[command(name = "redrive", version, arg_required_else_help = true)]
 pub(crate) struct Cli {
-    /// Flags every command takes.
+    /// Flags that every command accepts.
     #[command(flatten)]
     pub global: Global,
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// Flags every command takes.
+/// Flags that every command accepts.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
-    /// The data directory [default: ./redrive-data if it is there, else the user's own]
+    /// The data directory [default: ./redrive-data if it exists, else the user's data directory]
     #[arg(long, global = true, env = "REDRIVE_DATA", hide_env_values = true, value_name = "DIR", value_parser = any_path())]
     pub data: Option<PathBuf>,
-    /// The configuration file [default: ./redrive.toml if it is there]
+    /// The configuration file [default: ./redrive.toml if it exists]
     #[arg(long, global = true, env = "REDRIVE_CONFIG", hide_env_values = true, value_name = "FILE", value_parser = any_path())]
     pub config: Option<PathBuf>,
-    /// A server instead of a data directory; not in this version
+    /// The URL of a server to use instead of a data directory; not supported in this version
     #[arg(long, global = true, env = "REDRIVE_URL", hide_env_values = true, value_name = "URL")]
     pub server: Option<String>,
-    /// How data is written to stdout [default: table]
+    /// The output format for data on stdout [default: table]
     #[arg(long, short, global = true, value_enum, value_name = "FORMAT")]
     pub output: Option<Format>,
-    /// Which columns, in order: names of the table's or paths such as payload.order.id; for table, wide and csv
+    /// The columns to show, in order: column names, or paths such as payload.order.id; for table, wide and csv
     #[arg(long, global = true, value_name = "NAMES")]
-    pub columns: Option<Named>,
-    /// One line per item, with {path} for a field: '{id} {error.message}'; means -o template
+    pub columns: Option<ColumnNames>,
+    /// Print one line per item, with {path} for a field: '{id} {error.message}'; implies -o template
     #[arg(long, global = true, value_name = "TEXT")]
     pub template: Option<Template>,
-    /// Show it again and again, every 2s when not said; for commands that only look
+    /// Repeat the command at this interval, every 2s by default; only for commands that change nothing
     #[arg(long, global = true, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "2s")]
     pub watch: Option<Span>,
-    /// How tables show times [default: relative on a terminal, else iso]
+    /// How tables show times [default: relative on a terminal, otherwise iso]
     #[arg(long, global = true, value_enum, value_name = "STYLE")]
     pub time: Option<TimeStyle>,
-    /// Who acts, for the audit trail [default: $USER, or the user that runs it]
+    /// The name to record in the audit trail [default: $USER, or the name of the current user]
     #[arg(long, global = true, value_name = "NAME")]
     pub actor: Option<String>,
-    /// When to use colour [default: auto]
+    /// When to use colours [default: auto]
     #[arg(long, global = true, value_enum, value_name = "WHEN")]
     pub color: Option<ColorWhen>,
-    /// No colour, as with NO_COLOR set
+    /// Do not use colours, as if NO_COLOR were set
     #[arg(long, global = true, conflicts_with = "color")]
     pub no_color: bool,
-    /// No notes and no progress on stderr, only errors
+    /// Print only errors on stderr: no notes and no progress
     #[arg(long, short, global = true)]
     pub quiet: bool,
-    /// How progress is shown on stderr [default: auto]
+    /// How to show progress on stderr [default: auto]
     #[arg(long, global = true, value_enum, value_name = "HOW")]
     pub progress_as: Option<ProgressWhen>,
 }
 
-/// The columns that were named.
+/// The names given with `--columns`.
 #[derive(Clone, Debug)]
-pub(crate) struct Named(pub(crate) Vec<String>);
+pub(crate) struct ColumnNames(pub(crate) Vec<String>);
 
-impl std::str::FromStr for Named {
+impl std::str::FromStr for ColumnNames {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -84,13 +84,13 @@ impl std::str::FromStr for Named {
     }
 }
 
-/// A path that may be empty, since a variable may be set to nothing.
+/// Parses a path that may be empty, because an environment variable may be set to an empty string.
 fn any_path() -> impl clap::builder::TypedValueParser<Value = PathBuf> {
     clap::builder::OsStringValueParser::new().map(PathBuf::from)
 }
 
 impl Global {
-    /// A variable that is set to nothing is not set.
+    /// Treats flags and environment variables that are set to an empty string as not set.
     pub(crate) fn without_empty(mut self) -> Self {
         self.data = self.data.filter(|path| !path.as_os_str().is_empty());
         self.config = self.config.filter(|path| !path.as_os_str().is_empty());
@@ -102,81 +102,81 @@ impl Global {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Hand in work: one message, or many as NDJSON on stdin
+    /// Add one message to a queue, or many messages as NDJSON from stdin
     Enqueue(Box<enqueue::EnqueueArgs>),
-    /// Take due work from queues, with a lease on each message
+    /// Lease ready messages from queues
     Lease(lease::LeaseArgs),
-    /// Say that leased messages are done
+    /// Mark leased messages as done
     Ack(settle::AckArgs),
-    /// Say that a leased message failed; its queue's policy decides what follows
+    /// Report that a leased message failed; the queue's policy decides what happens next
     Fail(Box<settle::FailArgs>),
-    /// Make a lease longer
+    /// Extend a lease
     Extend(settle::ExtendArgs),
-    /// Give a leased message back; the attempt does not count
+    /// Return a leased message to its queue without counting the attempt
     Release(settle::ReleaseArgs),
     /// Run a command, or the queue's target, for every message
     Work(Box<work::WorkArgs>),
-    /// Run a job over many items: retries, a drawer for what fails, resume after a crash
+    /// Run a command for every item of a batch job, with retries, a dead letter queue and resume
     Run(run::RunArgs),
-    /// Look at live messages and take them back
+    /// List, show and cancel live messages
     #[command(subcommand)]
     Message(message::MessageCommand),
-    /// Look at queues and change their rules
+    /// List queues and change their policies
     #[command(subcommand)]
     Queue(queue::QueueCommand),
-    /// Dead letters: look, decide, send back
+    /// List, inspect, redrive and close dead letters
     #[command(subcommand)]
     Dlq(dlq::DlqCommand),
-    /// Remove what dead letters say, for good, and keep their tombstones
+    /// Permanently remove the content of dead letters, leaving tombstones
     Erase(Box<dlq::erase::EraseArgs>),
-    /// Operations: the durable bulk acts on dead letters
+    /// Watch and control operations, the durable bulk actions on dead letters
     #[command(subcommand)]
     Op(op::OpCommand),
-    /// Groups of failures with one cause
+    /// List and manage groups of failures with the same cause
     #[command(subcommand)]
     Group(group::GroupCommand),
-    /// Note a moment, such as a deploy, to ask later what is new since
+    /// Record a moment, such as a deploy, to find what is new since then
     Marker(marker::MarkerArgs),
-    /// Circuit breakers: what is taken for down, and what waits
+    /// List and control circuit breakers
     #[command(subcommand)]
     Breaker(breaker::BreakerCommand),
-    /// Watch groups, letters and timelines as they change, and act on them if allowed
+    /// Watch groups, dead letters and timelines in a terminal, and act on them with --act
     Top(crate::top::TopArgs),
-    /// Who did what
+    /// List and verify the audit trail
     #[command(subcommand)]
     Audit(audit::AuditCommand),
-    /// Copy the store to a new directory while work goes on
+    /// Copy the store to a new directory while work continues
     Backup(backup::BackupArgs),
-    /// Make a new data directory from a backup
+    /// Create a new data directory from a backup
     Restore(backup::RestoreArgs),
-    /// Recount everything and compare with what is shown
+    /// Check the store: recount everything and compare it with the stored counters
     Doctor(doctor::DoctorArgs),
-    /// Say how error lines on stdin would be grouped
+    /// Show how error lines from stdin would be grouped
     Signature(signature::SignatureArgs),
-    /// Say what kind of failure errors are: NDJSON in, NDJSON out
+    /// Classify errors: NDJSON in, NDJSON out
     Classify(classify::ClassifyArgs),
-    /// Write a commented redrive.toml
+    /// Write a redrive.toml with comments
     Init,
     /// Print a completion script for a shell
     Completions(completions::CompletionsArgs),
 }
 
 impl Command {
-    /// Whether it ends in its own time when it is interrupted.
-    pub(crate) fn drains(&self) -> bool {
+    /// Whether the command handles interrupts itself and finishes what it has begun.
+    pub(crate) fn handles_interrupts(&self) -> bool {
         matches!(self, Self::Work(_))
     }
 
-    /// Whether it only looks, so that it may be run again and again.
-    pub(crate) const fn looks(&self) -> bool {
+    /// Whether the command only reads, so that `--watch` may repeat it.
+    pub(crate) const fn is_read_only(&self) -> bool {
         match self {
-            Self::Message(command) => command.looks(),
-            Self::Queue(command) => command.looks(),
-            Self::Dlq(command) => command.looks(),
-            Self::Group(command) => command.looks(),
-            Self::Breaker(command) => command.looks(),
-            Self::Audit(command) => command.looks(),
-            Self::Op(command) => command.looks(),
+            Self::Message(command) => command.is_read_only(),
+            Self::Queue(command) => command.is_read_only(),
+            Self::Dlq(command) => command.is_read_only(),
+            Self::Group(command) => command.is_read_only(),
+            Self::Breaker(command) => command.is_read_only(),
+            Self::Audit(command) => command.is_read_only(),
+            Self::Op(command) => command.is_read_only(),
             Self::Enqueue(_)
             | Self::Lease(_)
             | Self::Ack(_)
@@ -199,33 +199,33 @@ impl Command {
     }
 }
 
-/// Which part of a list.
+/// Flags that select a part of a list.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PageArgs {
-    /// Items at most
+    /// The maximum number of items to show
     #[arg(long, value_name = "N", default_value_t = redrive::core::limits::PAGE_ITEMS_DEFAULT)]
     pub limit: usize,
-    /// Everything, however long it is
+    /// Show all items
     #[arg(long, conflicts_with = "limit")]
     pub all: bool,
-    /// Go on after an earlier page: its `next`
+    /// Continue after an earlier page: the value of its `next`
     #[arg(long, value_name = "CURSOR", value_parser = |text: &str| Ok::<_, String>(Cursor::from_text(text)))]
     pub cursor: Option<Cursor>,
-    /// Exit with 3 when there is nothing
+    /// Exit with 3 if the list is empty
     #[arg(long)]
     pub fail_empty: bool,
 }
 
-/// A moment: a time, or so long ago.
+/// A moment in time: absolute, or relative to now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum When {
-    /// Then.
+pub(crate) enum TimeBound {
+    /// An absolute time.
     At(Time),
-    /// So long ago.
+    /// This long before now.
     Ago(Span),
 }
 
-impl std::str::FromStr for When {
+impl std::str::FromStr for TimeBound {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -236,69 +236,69 @@ impl std::str::FromStr for When {
     }
 }
 
-/// Which part of a list, from when, and in which order.
+/// Flags that select a part of a list by page and time, and set its order.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ListArgs {
-    /// The page.
+    /// The page of the list.
     #[command(flatten)]
     pub page: PageArgs,
-    /// Not older than this: a duration or a time
+    /// Only items since this time, or not older than this duration
     #[arg(long, value_name = "WHEN")]
-    pub since: Option<When>,
-    /// Not younger than this: a duration or a time
+    pub since: Option<TimeBound>,
+    /// Only items until this time, or at least as old as this duration
     #[arg(long, value_name = "WHEN")]
-    pub until: Option<When>,
-    /// In the order of this field, such as attempts; -attempts for the largest first
+    pub until: Option<TimeBound>,
+    /// Sort by this field, such as attempts; use -attempts for descending order
     #[arg(long, value_name = "FIELD", allow_hyphen_values = true, conflicts_with = "cursor")]
     pub sort: Option<Order>,
 }
 
-/// By which field, and which way round.
+/// The order of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Order {
-    /// A path in the JSON of the item.
+    /// The path of the field in the item's JSON.
     pub field: String,
-    /// The largest first.
-    pub down: bool,
+    /// Whether the largest value comes first.
+    pub descending: bool,
 }
 
 impl std::str::FromStr for Order {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (field, down) = text.strip_prefix('-').map_or((text, false), |field| (field, true));
+        let (field, descending) = text.strip_prefix('-').map_or((text, false), |field| (field, true));
         let names = choice::columns(field)?;
         match names.as_slice() {
-            [field] => Ok(Self { field: field.clone(), down }),
-            _ => Err("one field, such as attempts or -dead_at".into()),
+            [field] => Ok(Self { field: field.clone(), descending }),
+            _ => Err("name one field, such as attempts or -dead_at".into()),
         }
     }
 }
 
-/// Whether what is masked is shown.
+/// Flags that reveal masked data.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RevealArgs {
-    /// Show what is masked: payload, headers and all; that you did is on record
+    /// Show masked data too, such as payloads and headers; this is recorded in the audit trail
     #[arg(long)]
     pub reveal: bool,
-    /// Why, for the audit trail
+    /// The reason, recorded in the audit trail
     #[arg(long, value_name = "TEXT", requires = "reveal")]
     pub reason: Option<String>,
 }
 
-/// Reads the command line. Help is printed to stdout; anything wrong with it to stderr, made harmless, since
-/// it may quote what a script was given.
+/// Parses the command line. Help goes to stdout. Errors go to stderr with control characters escaped, because they
+/// may quote untrusted arguments.
 pub(crate) fn parse() -> Result<Cli, std::process::ExitCode> {
     let read = crate::help::command().try_get_matches().and_then(|found| Cli::from_arg_matches(&found));
     read.map_err(|error| {
         if error.use_stderr() {
-            complain(error.render().to_string().trim_end());
+            eprint_line(error.render().to_string().trim_end());
         } else {
             let text = error.render();
             let mut stdout = std::io::stdout().lock();
             let colors = stdout.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
             let text = if colors { text.ansi().to_string() } else { escape::lines(&text.to_string()) };
-            // A reader that went away has seen enough.
+            // A write error means that the reader has closed the pipe, which is not an error here.
             let _ = writeln!(stdout, "{}", text.trim_end());
         }
         std::process::ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
@@ -315,25 +315,25 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// Every command and every flag says what it does.
+    /// Every command and every flag has a help text.
     #[test]
     fn nothing_is_left_unexplained() {
-        fn check(command: &clap::Command, silent: &mut Vec<String>) {
+        fn check(command: &clap::Command, unexplained: &mut Vec<String>) {
             if command.get_about().is_none() {
-                silent.push(command.get_name().to_owned());
+                unexplained.push(command.get_name().to_owned());
             }
             let quiet = command.get_arguments().filter(|arg| arg.get_help().is_none());
-            silent.extend(quiet.map(|arg| format!("{} {}", command.get_name(), arg.get_id())));
-            command.get_subcommands().for_each(|sub| check(sub, silent));
+            unexplained.extend(quiet.map(|arg| format!("{} {}", command.get_name(), arg.get_id())));
+            command.get_subcommands().for_each(|sub| check(sub, unexplained));
         }
-        let mut silent = Vec::new();
-        check(&Cli::command(), &mut silent);
-        assert!(silent.is_empty(), "{silent:?}");
+        let mut unexplained = Vec::new();
+        check(&Cli::command(), &mut unexplained);
+        assert!(unexplained.is_empty(), "{unexplained:?}");
     }
 
-    /// The page names every command and every flag.
+    /// `docs/cli.md` names every command and every flag.
     #[test]
-    fn the_page_is_complete() {
+    fn the_docs_name_every_command_and_flag() {
         fn check(path: &str, command: &clap::Command, missing: &mut Vec<String>) {
             const PAGE: &str = include_str!("../../../docs/cli.md");
             if !PAGE.contains(path) {

@@ -1,89 +1,92 @@
-//! `redrive.toml`: read whole, checked whole, before anything is done. A key it does not know is an error that
-//! names the nearest one. It proposes policies for queues; the store has the authority.
+//! `redrive.toml`: read and checked completely before a command runs. An unknown key is an error that suggests the
+//! nearest known one. The file proposes policies for queues; the policies in the store are authoritative.
 
 use crate::exit_code::CliError;
 use crate::output::{Format, TimeStyle};
-use crate::policy_change::PolicyChange;
 use redrive::core::classify::{PatternSpec, Patterns};
-use redrive::core::failure::Knowledge;
+use redrive::core::error::Refusal;
+use redrive::core::failure::ClassifierRules;
 use redrive::core::ids::QueueName;
+use redrive::core::json_input;
 use redrive::core::masking::{MaskingSpec, Rules};
 use redrive::core::policy::QueuePolicy;
+use redrive::core::policy_change::PolicyChange;
 use redrive::core::signature::{SignatureRule, SignatureRules};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The file that is read when it is there and no other was named.
+/// The file that is read if it exists and no other was named.
 pub(crate) const DEFAULT_PATH: &str = "redrive.toml";
-/// The largest file that is still a configuration.
+/// The maximum size of a configuration file.
 const BYTES_MAX: u64 = 1024 * 1024;
 
-/// What a configuration file says, checked.
+/// A checked configuration.
 #[derive(Debug, Default)]
 pub(crate) struct Config {
     /// The data directory.
     pub data: Option<PathBuf>,
-    /// Who acts.
+    /// The name for the audit trail.
     pub actor: Option<String>,
     /// The output format.
     pub output: Option<Format>,
-    /// How times are shown.
+    /// The style of times in tables.
     pub time: Option<TimeStyle>,
-    /// What it says about queues.
+    /// The proposed policies of queues.
     pub queues: BTreeMap<QueueName, Proposal>,
-    /// The user's own rules for grouping, patterns for classifying errors, and what is masked.
-    pub known: Knowledge,
+    /// The user's rules for grouping, patterns for classifying errors, and masking rules.
+    pub known: ClassifierRules,
 }
 
-/// What a configuration file says about one queue.
+/// The settings of one queue in a configuration file.
 #[derive(Debug)]
 pub(crate) struct Proposal {
-    /// The settings it names.
+    /// The settings that the file names.
     change: PolicyChange,
-    /// The policy of a queue that has no other: the default with these settings.
+    /// The policy of a new queue: the default policy with these settings.
     pub fresh: QueuePolicy,
 }
 
 impl Proposal {
-    /// The policy with the settings that the file names; all others stay as the store has them.
+    /// Applies the settings to a stored policy; other settings keep their stored values.
     ///
     /// # Errors
-    /// Text for settings that contradict the others.
+    /// Returns a description of settings that contradict others.
     pub(crate) fn on(&self, stored: Option<&QueuePolicy>) -> Result<QueuePolicy, String> {
-        stored.map_or_else(|| Ok(self.fresh.clone()), |policy| self.change.apply(policy.clone()))
+        let changed = |policy| self.change.apply(policy).map_err(|refusal| refusal.to_string());
+        stored.map_or_else(|| Ok(self.fresh.clone()), changed)
     }
 }
 
-/// The file as it is written.
+/// The TOML of the file.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Written {
+struct ConfigToml {
     data: Option<PathBuf>,
     actor: Option<String>,
     output: Option<Format>,
     time: Option<TimeStyle>,
     queues: BTreeMap<String, PolicyChange>,
-    classify: WrittenClassify,
-    signature: WrittenSignature,
+    classify: ClassifyToml,
+    signature: SignatureToml,
     masking: MaskingSpec,
 }
 
-/// Its section about classifying.
+/// The `[classify]` section.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct WrittenClassify {
+struct ClassifyToml {
     pattern: Vec<PatternSpec>,
 }
 
-/// Its section about grouping.
+/// The `[signature]` section.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct WrittenSignature {
+struct SignatureToml {
     rule: Vec<SignatureRule>,
 }
 
-/// Reads the file that was named, or the usual one if it is there.
+/// Reads the named file, or the default one if it exists.
 pub(crate) fn load(named: Option<&Path>) -> Result<Config, CliError> {
     let path = named.unwrap_or_else(|| Path::new(DEFAULT_PATH));
     let wrong = |what: String| CliError::usage(format!("configuration {}: {what}", path.display()));
@@ -94,69 +97,66 @@ pub(crate) fn load(named: Option<&Path>) -> Result<Config, CliError> {
             return Ok(Config::default());
         }
         Err(error) => {
-            return Err(wrong(error.to_string()).hint("`redrive init` writes a commented one"));
+            return Err(wrong(error.to_string()).hint("run `redrive init` to write one with comments"));
         }
     }
     let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
     let mut config = parse(&text).map_err(wrong)?;
-    // A path in a file is meant from where the file is.
+    // A relative path in the file is relative to the file.
     let folder = path.parent().unwrap_or_else(|| Path::new(""));
     config.data = config.data.map(|data| folder.join(data));
     Ok(config)
 }
 
-/// Reads and checks the text of a configuration.
+/// Parses and checks the text of a configuration.
 pub(crate) fn parse(text: &str) -> Result<Config, String> {
-    let written: Written = toml::from_str(text).map_err(|error| {
+    let toml: ConfigToml = ::toml::from_str(text).map_err(|error| {
         let at = error.span().map(|span| line_of(text, span.start)).unwrap_or_default();
-        format!("{at}{}", explained(error.message()))
+        format!("{at}{}", json_input::explain(error.message()))
     })?;
     let mut queues = BTreeMap::new();
-    for (name, change) in written.queues {
+    for (name, change) in toml.queues {
         let of_queue = |what: String| format!("queue {name:?}: {what}");
         let queue: QueueName =
             name.parse().map_err(|e: redrive::core::ids::IdError| of_queue(e.to_string()))?;
-        let fresh = change.apply(QueuePolicy::default()).map_err(of_queue)?;
+        let fresh =
+            change.apply(&QueuePolicy::default()).map_err(|refusal| of_setting(text, &name, refusal))?;
         fresh.check(&queue).map_err(|refusal| of_queue(refusal.to_string()))?;
         queues.insert(queue, Proposal { change, fresh });
     }
-    let known = Knowledge {
-        rules: SignatureRules::compile(&written.signature.rule).map_err(|error| error.to_string())?,
-        patterns: Patterns::compile(&written.classify.pattern).map_err(|refusal| refusal.to_string())?,
-        masking: Rules::compile(&written.masking).map_err(|refusal| refusal.to_string())?,
+    let known = ClassifierRules {
+        rules: SignatureRules::compile(&toml.signature.rule).map_err(|error| error.to_string())?,
+        patterns: Patterns::compile(&toml.classify.pattern).map_err(|refusal| refusal.to_string())?,
+        masking: Rules::compile(&toml.masking).map_err(|refusal| refusal.to_string())?,
     };
-    let Written { data, actor, output, time, .. } = written;
+    let ConfigToml { data, actor, output, time, .. } = toml;
     Ok(Config { data, actor, output, time, queues, known })
+}
+
+/// Describes a setting of a queue that cannot be merged, with the line it is on.
+fn of_setting(text: &str, queue: &str, refusal: Refusal) -> String {
+    let Refusal::Invalid { field, why } = refusal else { return format!("queue {queue:?}: {refusal}") };
+    let path = ["queues", queue].into_iter().chain(field.split('.'));
+    let line = position(text, path).map(|at| line_of(text, at)).unwrap_or_default();
+    format!("{line}{}", json_input::explain(&why))
+}
+
+/// Where the last key of a path that the text contains begins.
+fn position<'a>(text: &str, path: impl Iterator<Item = &'a str>) -> Option<usize> {
+    let document = toml::de::DeTable::parse(text).ok()?;
+    let (mut table, mut found) = (document.get_ref(), None);
+    for name in path {
+        let Some((key, value)) = table.iter().find(|(key, _)| key.get_ref() == name) else { break };
+        found = Some(key.span().start);
+        let Some(inside) = value.get_ref().as_table() else { break };
+        table = inside;
+    }
+    found
 }
 
 fn line_of(text: &str, at: usize) -> String {
     let before = text.get(..at).unwrap_or(text);
     format!("line {}: ", before.matches('\n').count() + 1)
-}
-
-/// What a reader of serde's kind complains about, in words that help: the nearest known name for an unknown
-/// one, an example for a duration that is none.
-pub(crate) fn explained(message: &str) -> String {
-    if message.contains("untagged enum Written") {
-        return "not a duration such as 500ms, 30s, 15m, 2h or 7d".to_owned();
-    }
-    let first = message.lines().next().unwrap_or(message);
-    let unknown = first.starts_with("unknown field") || first.starts_with("unknown variant");
-    let mut names = first.split('`').skip(1).step_by(2);
-    let (true, Some(wrong)) = (unknown, names.next()) else { return first.to_owned() };
-    let kind = if first.starts_with("unknown field") { "key" } else { "word" };
-    let known: Vec<&str> = names.collect();
-    match nearest(wrong, &known) {
-        Some(near) => format!("unknown {kind} `{wrong}`; did you mean `{near}`?"),
-        None => format!("unknown {kind} `{wrong}`; known are {}", known.join(", ")),
-    }
-}
-
-/// The known word that was probably meant.
-pub(crate) fn nearest<'a>(wrong: &str, known: &[&'a str]) -> Option<&'a str> {
-    let distance = |word: &str| strsim::damerau_levenshtein(wrong, word);
-    let best = known.iter().copied().min_by_key(|word| distance(word))?;
-    (distance(best) <= 1 + wrong.chars().count() / 3).then_some(best)
 }
 
 #[cfg(test)]
@@ -165,7 +165,7 @@ mod tests {
     use redrive::core::time::Span;
 
     #[test]
-    fn a_good_file_is_read_whole() {
+    fn a_valid_file_is_read() {
         let text = r#"
             data = "var/redrive"
             output = "json"
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_line_and_the_nearest_right_word() {
+    fn errors_name_the_line_and_suggest_the_nearest_word() {
         for (text, says) in [
             ("dta = \"x\"", "line 1: unknown key `dta`; did you mean `data`?"),
             ("\n[queues.q]\nleese = \"5s\"", "line 3: unknown key `leese`; did you mean `lease`?"),
@@ -225,7 +225,7 @@ mod tests {
             ("[queues.q]\nlease = -5", "line 2: not a duration such as"),
             ("[queues.q]\nmax_attempts = 0", "queue \"q\": max_attempts: 0 is outside 1 to 10000"),
             ("[queues.\"a b\"]\n", "is not a queue name"),
-            ("[queues.q]\ndlq = \"q\"", "its own drawer"),
+            ("[queues.q]\ndlq = \"q\"", "its own dead letter queue"),
             ("[queues.q]\nmax_attempts = 1\nmax_retries = 1", "give one of them"),
             ("output = \"jsn\"", "did you mean `json`?"),
             ("[masking]\nkey = []", "line 2: unknown key `key`; did you mean `keys`?"),

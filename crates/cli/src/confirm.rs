@@ -1,10 +1,10 @@
-//! Asking before something happens to more than one item. Without a terminal nobody can answer, so the answer
-//! is no unless `--yes` was given beforehand.
+//! Asks for confirmation before changing more than one item. Without a terminal nobody can answer, so the command is
+//! refused unless `--yes` is given.
 
 use crate::exit_code::{CliError, ExitCode};
 use std::io::{self, BufRead, IsTerminal as _, Write};
 
-/// Asks whether to go on; an error means no. Whoever presses Ctrl-C instead is not kept waiting for an answer.
+/// Asks for confirmation; an error means no. Ctrl-C interrupts the question.
 pub(crate) async fn confirm(question: &str, yes: bool) -> Result<(), CliError> {
     if yes {
         return Ok(());
@@ -14,10 +14,10 @@ pub(crate) async fn confirm(question: &str, yes: bool) -> Result<(), CliError> {
             ExitCode::Refused,
             format!("not confirmed, and there is no terminal to ask on: {question}"),
         )
-        .hint("look at it with --dry-run, then add --yes"));
+        .hint("check with --dry-run, then add --yes"));
     }
     let question = question.to_owned();
-    // Nobody holds stderr while waiting: whoever ends the command has something to say there.
+    // Do not lock stderr while waiting, because an interrupt must be able to print to it.
     let asking = move || ask(&question, &mut io::stdin().lock(), &mut io::stderr());
     tokio::task::spawn_blocking(asking).await.unwrap_or_else(|_| Err(refused()))
 }

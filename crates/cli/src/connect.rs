@@ -1,5 +1,5 @@
-//! What every command works with: the resolved flags, the output, and the way to the store. Whether the
-//! directory is opened here or through the process that holds it is nobody's concern beyond this file.
+//! What every command runs with: the resolved flags, the output, and the connection to the store. Only this module
+//! knows whether the data directory is opened here or through the process that holds it.
 
 use crate::args::Global;
 use crate::config::{self, Config};
@@ -9,7 +9,7 @@ use crate::output::{ColorWhen, Format, Output};
 use crate::progress::ProgressWhen;
 use redrive::OpenOptions;
 use redrive::core::dead_letter::Actor;
-use redrive::core::error::{Error, Outcome, Refusal, StoreError, StoreErrorKind};
+use redrive::core::error::{CallError, Refusal, StoreError, StoreErrorKind, StoreResult};
 use redrive::core::ids::QueueName;
 use redrive::core::policy::QueuePolicy;
 use redrive::core::store::Store;
@@ -20,25 +20,25 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Duration;
 
-/// How long a command sees to maintenance before its own work; a commit that has begun is finished.
+/// The time limit for maintenance before a command's own work; a commit that has begun is finished.
 const TIDY_WITHIN: Duration = Duration::from_millis(100);
 
-/// The data directory of a directory that has one.
+/// The name of the data directory in the current directory.
 const LOCAL_DATA: &str = "redrive-data";
 
-/// Which data directory a command makes when nobody names one and neither is there.
+/// The data directory to create if none is named and none exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NewData {
-    /// `./redrive-data`, or the user's own if that is there.
+    /// `./redrive-data`, unless the user's data directory exists.
     Here,
-    /// The user's own, since the command is run in other people's directories.
+    /// The user's data directory, because the command runs in directories that belong to something else.
     Users,
-    /// `./redrive-data`, whatever else is there.
+    /// `./redrive-data` in any case.
     OnlyHere,
 }
 
-/// The data directory when nobody names one, the same for every command: `./redrive-data` if it is there, else the
-/// user's own if that is there, else the one to make.
+/// The data directory if none is named, the same for every command: `./redrive-data` if it exists, otherwise the
+/// user's data directory if it exists, otherwise the one to create.
 fn data_directory(new: NewData) -> PathBuf {
     let local = PathBuf::from(LOCAL_DATA);
     match user_data_directory() {
@@ -51,36 +51,36 @@ fn data_directory(new: NewData) -> PathBuf {
     }
 }
 
-/// The directory for the data of this user, as the XDG base directory specification has it.
+/// The user's data directory according to the XDG base directory specification.
 fn user_data_directory() -> Option<PathBuf> {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let home = || absolute("HOME").map(|home| home.join(".local/share"));
-    absolute("XDG_DATA_HOME").or_else(home).map(|place| place.join("redrive"))
+    absolute("XDG_DATA_HOME").or_else(home).map(|path| path.join("redrive"))
 }
 
-/// Whether a command may make the data directory.
+/// Whether a command may create the data directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// It may.
+    /// The command may create it.
     Create,
-    /// It must be there.
+    /// The directory must exist.
     Existing,
 }
 
-/// How long a command keeps the directory.
+/// How long a command holds the data directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hold {
-    /// For a moment; others wait.
+    /// For a moment; other processes wait.
     Moment,
-    /// For long; others are served meanwhile.
+    /// For long; other processes are served meanwhile.
     Long,
 }
 
-/// How often a question is asked anew because whoever held the directory went away.
-const ASK_AGAIN_MAX: u32 = 20;
+/// How often a request is repeated because the process that held the directory went away.
+const RETRIES_MAX: u32 = 20;
 
-/// The way to the store for one command. The process that held the directory may end while the command runs;
-/// [`Link::ask`] then goes on with whoever holds it next, this process included.
+/// The connection to the store for one command. The process that holds the directory may end while the command runs;
+/// [`Link::call`] then continues with the next holder, which may be this process.
 pub(crate) struct Link<'a> {
     app: &'a App,
     hold: Hold,
@@ -96,52 +96,55 @@ impl Deref for Link<'_> {
 }
 
 impl Link<'_> {
-    /// The store itself, for what outlives this link.
+    /// The store itself, for tasks that outlive this link.
     pub(crate) fn store(&self) -> Arc<dyn Store> {
         Arc::clone(&self.store)
     }
 
-    /// Asks the store something that may be asked twice: reading, enqueueing with a fixed id, stepping.
-    pub(crate) async fn ask<T>(&mut self, question: impl AsyncFn(&dyn Store) -> Outcome<T>) -> Outcome<T> {
-        for _ in 0..ASK_AGAIN_MAX {
-            match question(self.store.as_ref()).await {
-                Err(Error::Store(error)) if error.kind == StoreErrorKind::Unreachable => {
+    /// Sends a request that is safe to repeat: reading, enqueueing with a fixed id, stepping an operation.
+    pub(crate) async fn call<T>(
+        &mut self,
+        request: impl AsyncFn(&dyn Store) -> StoreResult<T>,
+    ) -> StoreResult<T> {
+        for _ in 0..RETRIES_MAX {
+            match request(self.store.as_ref()).await {
+                Err(CallError::Store(error)) if error.kind == StoreErrorKind::Unreachable => {
                     self.store = self.app.reach(Access::Existing, self.hold).await?;
                 }
                 answer => return answer,
             }
         }
-        question(self.store.as_ref()).await
+        request(self.store.as_ref()).await
     }
 }
 
-/// The surroundings of a command.
+/// The context of a command.
 #[derive(Debug)]
 pub(crate) struct App {
     /// The data directory.
     pub data: PathBuf,
     data_is_named: bool,
-    /// The configuration file that was named, if one was.
+    /// The configuration file that was named, if any.
     pub config_path: Option<PathBuf>,
-    /// What it says.
+    /// The configuration.
     pub config: Config,
-    /// Where and how to print.
+    /// The output.
     pub out: Output,
     actor: String,
     server: Option<String>,
-    farewell: Mutex<Option<String>>,
+    exit_hint: Mutex<Option<String>>,
     drain: Mutex<Option<Arc<tokio::sync::Notify>>>,
 }
 
 impl App {
-    /// Puts flags, environment and configuration together, in this order of precedence.
+    /// Combines flags, environment and configuration, in this order of precedence.
     pub(crate) fn new(global: Global, config: Config, new: NewData) -> Self {
         let format = global.output.or(global.template.as_ref().map(|_| Format::Template)).or(config.output);
         let color = if global.no_color { ColorWhen::Never } else { global.color.unwrap_or(ColorWhen::Auto) };
-        let choice = Choice::made(global.columns.map(|named| named.0), global.template);
+        let choice = Choice::global(global.columns.map(|named| named.0), global.template);
         let format = format.unwrap_or(Format::Table);
-        let loudness = (global.quiet, global.progress_as.unwrap_or(ProgressWhen::Auto));
-        let out = Output::new(format, global.time.or(config.time), color, loudness, choice);
+        let verbosity = (global.quiet, global.progress_as.unwrap_or(ProgressWhen::Auto));
+        let out = Output::new(format, global.time.or(config.time), color, verbosity, choice);
         crate::output::mask_with(config.known.masking.clone());
         let actor = global.actor.or_else(|| config.actor.clone());
         let named = global.data.or_else(|| config.data.clone());
@@ -149,84 +152,88 @@ impl App {
         Self {
             data: named.unwrap_or_else(|| data_directory(new)),
             data_is_named,
-            actor: actor.filter(|name| !name.is_empty()).unwrap_or_else(redrive::here::user),
+            actor: actor.filter(|name| !name.is_empty()).unwrap_or_else(redrive::host::user),
             config_path: global.config,
             out,
             config,
             server: global.server,
-            farewell: Mutex::new(None),
+            exit_hint: Mutex::new(None),
             drain: Mutex::new(None),
         }
     }
 
-    /// The same from the flags alone, reading the configuration they name.
+    /// Reads the configuration that the flags name, and combines both.
     pub(crate) fn load(global: Global, new: NewData) -> Result<Self, CliError> {
         let config = config::load(global.config.as_deref())?;
         Ok(Self::new(global, config, new))
     }
 
-    /// Who acts, as the audit trail will say.
+    /// The actor for the audit trail.
     pub(crate) fn actor(&self, reason: Option<String>) -> Actor {
         Actor { reason, ..Actor::new(self.actor.clone(), "cli") }
     }
 
-    /// The name of whoever runs the command.
+    /// The name of the user who runs the command.
     pub(crate) fn user(&self) -> &str {
         &self.actor
     }
 
-    /// What to say if Ctrl-C ends the command from here on.
-    pub(crate) fn on_interrupt(&self, say: String) {
-        *self.farewell.lock().unwrap_or_else(PoisonError::into_inner) = Some(say);
+    /// Sets the hint to print if Ctrl-C ends the command from here on.
+    pub(crate) fn set_interrupt_hint(&self, hint: String) {
+        *self.exit_hint.lock().unwrap_or_else(PoisonError::into_inner) = Some(hint);
     }
 
-    /// From here on the command ends by itself, and in order, when this is notified: the first Ctrl-C does so.
-    /// The second one notifies it again.
-    pub(crate) fn on_interrupt_drain(&self) -> Arc<tokio::sync::Notify> {
+    /// Lets the command handle interrupts itself from here on: every Ctrl-C notifies the returned object. The command
+    /// finishes its work after the first one and hurries after the second.
+    pub(crate) fn interrupt_notifier(&self) -> Arc<tokio::sync::Notify> {
         let notify = Arc::new(tokio::sync::Notify::new());
         *self.drain.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&notify));
         notify
     }
 
-    /// Tells the command to end, and if it has been told already, to hurry; false when it cannot.
-    pub(crate) fn drains(&self) -> bool {
+    /// Notifies the command of an interrupt; returns `false` if it does not handle interrupts itself.
+    pub(crate) fn notify_interrupt(&self) -> bool {
         let drain = self.drain.lock().unwrap_or_else(PoisonError::into_inner);
         drain.as_ref().map(|notify| notify.notify_one()).is_some()
     }
 
-    /// What there is to say to whoever leaves while something goes on.
-    pub(crate) fn farewell(&self) -> Option<String> {
-        self.farewell.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// Takes the hint about work that continues after the command has ended.
+    pub(crate) fn exit_hint(&self) -> Option<String> {
+        self.exit_hint.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// The error of a command that Ctrl-C ended.
     pub(crate) fn interrupted(&self) -> CliError {
-        let say = self.farewell();
+        let hint = self.exit_hint();
         let error = CliError::new(ExitCode::Interrupted, "interrupted");
-        match say {
-            Some(say) => error.hint(say),
+        match hint {
+            Some(hint) => error.hint(hint),
             None => error,
         }
     }
 
-    /// Opens the store. Where that means the directory itself, one short pass of maintenance is done first, so that
-    /// retention is kept and text is found also where no worker runs.
+    /// Opens the store. If this process holds the directory, it first runs one short pass of maintenance, so that
+    /// retention and text search also work where no worker runs.
     pub(crate) async fn open(&self, access: Access, hold: Hold) -> Result<Link<'_>, CliError> {
-        let link = self.open_as_it_is(access, hold).await?;
+        let link = self.open_without_maintenance(access, hold).await?;
         if let Err(error) = tidy(&*link, TIDY_WITHIN).await {
-            // The command's own call says it better, and may not need what failed here.
-            tracing::warn!(%error, "maintenance failed; the command goes on");
+            // The command's own request reports the problem better, and may not be affected by it.
+            tracing::warn!(%error, "maintenance failed; the command continues");
         }
         Ok(link)
     }
 
-    /// Opens the store without maintenance, for whoever wants to see or copy it as it is.
-    pub(crate) async fn open_as_it_is(&self, access: Access, hold: Hold) -> Result<Link<'_>, CliError> {
+    /// Opens the store without maintenance, to inspect or copy it unchanged.
+    pub(crate) async fn open_without_maintenance(
+        &self,
+        access: Access,
+        hold: Hold,
+    ) -> Result<Link<'_>, CliError> {
         self.refuse_server()?;
         if access == Access::Existing {
             self.require_data()?;
         }
-        self.say_where();
+        self.note_data_directory();
         Ok(Link { app: self, hold, store: self.reach(access, hold).await? })
     }
 
@@ -236,42 +243,42 @@ impl App {
         redrive::open(&self.data, options).await
     }
 
-    /// Refuses to guess what a server address means before there are servers.
+    /// Refuses `--server`, which this version does not support.
     pub(crate) fn refuse_server(&self) -> Result<(), CliError> {
         if self.server.is_none() {
             return Ok(());
         }
-        let what = "this version cannot talk to a server: servers come with `redrive serve`, which it does not have yet";
-        let hint = "leave out --server and REDRIVE_URL, and name a data directory with --data";
+        let what = "this version cannot connect to a server: it has no `redrive serve` yet";
+        let hint = "remove --server and REDRIVE_URL, and name a data directory with --data";
         Err(CliError::new(ExitCode::Unreachable, what).hint(hint))
     }
 
-    /// Says once which directory is used when that is neither the one here nor one that somebody named.
-    fn say_where(&self) {
-        static SAID: Once = Once::new();
+    /// Notes once which directory is used, if it is neither `./redrive-data` nor named by the user.
+    fn note_data_directory(&self) {
+        static NOTED: Once = Once::new();
         if !self.data_is_named && self.data != Path::new(LOCAL_DATA) {
-            let place = self.data.display();
-            SAID.call_once(|| {
-                self.out.note(&format!("using {place}, since there is no ./{LOCAL_DATA} here"))
-            });
+            let path = self.data.display();
+            NOTED
+                .call_once(|| self.out.note(&format!("using {path}, since there is no ./{LOCAL_DATA} here")));
         }
     }
 
     fn require_data(&self) -> Result<(), CliError> {
         let absent = match std::fs::read_dir(&self.data) {
             Ok(mut entries) => entries.next().is_none(),
-            // Whatever else is wrong with it, the store says it better.
+            // The store reports any other problem better.
             Err(error) => error.kind() == std::io::ErrorKind::NotFound,
         };
         if absent {
-            let place = self.data.display();
-            let what = format!("no data directory at {place}; enqueue something first or pass --data");
+            let path = self.data.display();
+            let what =
+                format!("no data directory at {path}; enqueue a message first, or name one with --data");
             return Err(CliError::new(ExitCode::NotFound, what));
         }
         Ok(())
     }
 
-    /// Gives queues the store does not know yet the policy that the configuration proposes.
+    /// Gives new queues the policy from the configuration.
     pub(crate) async fn seed(
         &self,
         store: &mut Link<'_>,
@@ -281,20 +288,20 @@ impl App {
             let Some(policy) = self.config.queues.get(queue).map(|proposal| &proposal.fresh) else {
                 continue;
             };
-            if store.ask(async |s| policy_in(s, queue).await).await?.is_none() {
+            if store.call(async |s| policy_in(s, queue).await).await?.is_none() {
                 let actor = self.actor(Some("from redrive.toml".into()));
-                store.ask(async |s| s.configure(queue.clone(), policy.clone(), actor.clone()).await).await?;
+                store.call(async |s| s.configure(queue.clone(), policy.clone(), actor.clone()).await).await?;
             }
         }
         Ok(())
     }
 }
 
-/// The policy a queue has in the store; nothing when the store does not know the queue.
-pub(crate) async fn policy_in(store: &dyn Store, queue: &QueueName) -> Outcome<Option<QueuePolicy>> {
+/// The policy of a queue in the store; `None` if the store does not have the queue.
+pub(crate) async fn policy_in(store: &dyn Store, queue: &QueueName) -> StoreResult<Option<QueuePolicy>> {
     match store.queue(queue.clone()).await {
         Ok(found) => Ok(Some(found.policy)),
-        Err(Error::Refused(Refusal::NoSuchQueue { .. })) => Ok(None),
+        Err(CallError::Refused(Refusal::NoSuchQueue { .. })) => Ok(None),
         Err(error) => Err(error),
     }
 }

@@ -1,33 +1,34 @@
-//! What the process says when it ends: the exit codes that scripts rely on, and the error that carries one.
-//! Every refusal and every store error has its code here, with no catch-all: a new one has to be looked at.
-//! 8 is kept for authentication, which comes with the server.
+//! The exit codes that scripts rely on, and the error type that carries one. Every refusal and every store error is
+//! mapped here without a catch-all, so that new ones must be considered.
 
-use redrive::core::error::{Error, Refusal, StoreError, StoreErrorKind};
+use redrive::core::error::{CallError, Refusal, StoreError, StoreErrorKind};
 
 /// The exit codes. They are an interface: a number never changes its meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExitCode {
-    /// It worked.
+    /// Success.
     Ok = 0,
-    /// Something went wrong that is none of the others.
+    /// An error that is none of the others.
     Error = 1,
-    /// The command line, the configuration or the input is wrong.
+    /// The command line, the configuration or the input is invalid.
     Usage = 2,
     /// Nothing matched, and `--fail-empty` was given.
     NothingMatched = 3,
-    /// Some items were done, some were not.
+    /// Some items succeeded and some did not.
     Partial = 4,
-    /// Refused for safety: not confirmed, over `--max`, the queue is full.
+    /// Refused for safety: not confirmed, over `--max`, or the queue is full.
     Refused = 5,
-    /// The state does not allow it, or somebody else was faster.
+    /// The state does not allow it, or another process changed it first.
     Conflict = 6,
-    /// What was named is not there.
+    /// The named item does not exist.
     NotFound = 7,
-    /// Nobody answers, or not in time.
+    /// The server does not know the token, or the token does not allow it.
+    NotAllowed = 8,
+    /// The store does not answer, or not in time.
     Unreachable = 9,
-    /// A check found something.
+    /// A check failed.
     CheckFailed = 10,
-    /// Ctrl-C.
+    /// Interrupted with Ctrl-C.
     Interrupted = 130,
 }
 
@@ -37,63 +38,65 @@ impl From<ExitCode> for std::process::ExitCode {
     }
 }
 
-/// Why a command ended early: the code, what to say, and what to try next.
+/// Why a command ended early: the exit code, the error text, and a hint.
 #[derive(Debug)]
 pub(crate) struct CliError {
-    /// How the process ends.
+    /// The exit code of the process.
     pub code: ExitCode,
-    /// What and why; never a payload. Empty when there is nobody to tell.
+    /// What went wrong and why, without payloads. Empty if nothing should be printed.
     pub what: String,
     /// What to do next.
     pub hint: Option<String>,
 }
 
-/// The end of a command: the exit code of one that ran, or why it stopped.
-pub(crate) type Done = Result<ExitCode, CliError>;
+/// The result of a command: its exit code, or why it ended early.
+pub(crate) type CommandResult = Result<ExitCode, CliError>;
 
 impl CliError {
-    /// An error with this code.
+    /// Creates an error with this code.
     pub(crate) fn new(code: ExitCode, what: impl Into<String>) -> Self {
         Self { code, what: what.into(), hint: None }
     }
 
-    /// The command line or the input is wrong.
+    /// Creates an error about the command line or the input.
     pub(crate) fn usage(what: impl Into<String>) -> Self {
         Self::new(ExitCode::Usage, what)
     }
 
-    /// The same error with what to do next.
+    /// Adds a hint about what to do next.
     #[must_use]
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// A file or stream could not be read or written.
+    /// Creates an error about a file or stream.
     pub(crate) fn io(doing: impl std::fmt::Display, error: &std::io::Error) -> Self {
         let code =
             if error.kind() == std::io::ErrorKind::NotFound { ExitCode::NotFound } else { ExitCode::Error };
         Self::new(code, format!("failed to {doing}: {error}"))
     }
 
-    /// Whoever read our output went away: nothing is wrong, and there is nobody to tell.
+    /// The reader of our output has closed the pipe: end quietly.
     pub(crate) fn reader_gone() -> Self {
         Self::new(ExitCode::Ok, "")
     }
 }
 
-/// The code of a refusal, and what may help when its text does not say so itself.
-pub(crate) fn of_refusal(refusal: &Refusal) -> (ExitCode, Option<&'static str>) {
+/// The exit code of a refusal, and a hint if its text has none.
+pub(crate) fn refusal_code(refusal: &Refusal) -> (ExitCode, Option<&'static str>) {
     match refusal {
         Refusal::NoSuchMessage { .. } => {
-            (ExitCode::NotFound, Some("`redrive dlq show ID` if it is a dead letter"))
+            (ExitCode::NotFound, Some("if it is a dead letter, use `redrive dlq show ID`"))
         }
-        Refusal::NoSuchLetter { .. } => (ExitCode::NotFound, Some("`redrive dlq list` shows what is there")),
+        Refusal::NoSuchLetter { .. } => {
+            (ExitCode::NotFound, Some("run `redrive dlq list` to list dead letters"))
+        }
         Refusal::NoSuchQueue { .. } | Refusal::NoSuchGroup { .. } | Refusal::NoSuchOperation { .. } => {
             (ExitCode::NotFound, None)
         }
         Refusal::StaleToken { .. } | Refusal::LeaseExpired { .. } => {
-            (ExitCode::Conflict, Some("`redrive lease` again; the message is redelivered when it is due"))
+            (ExitCode::Conflict, Some("run `redrive lease` again; the message is redelivered when it is due"))
         }
         Refusal::WrongState { .. }
         | Refusal::WrongStatus { .. }
@@ -109,14 +112,18 @@ pub(crate) fn of_refusal(refusal: &Refusal) -> (ExitCode, Option<&'static str>) 
         | Refusal::WrongStage { .. }
         | Refusal::WrongGroupStatus { .. }
         | Refusal::KvConflict { .. } => (ExitCode::Conflict, None),
-        Refusal::QueueFull { .. } | Refusal::IsDrawer { .. } => (ExitCode::Refused, None),
+        Refusal::QueueFull { .. } | Refusal::IsDlq { .. } => (ExitCode::Refused, None),
+        Refusal::NotAllowed { .. } => (
+            ExitCode::NotAllowed,
+            Some("ask an administrator for a token with that role (`redrive token create`)"),
+        ),
         Refusal::Invalid { .. } => (ExitCode::Usage, None),
         Refusal::Damaged { .. } => (ExitCode::Error, None),
     }
 }
 
-/// The code of a store error.
-pub(crate) const fn of_store_error(kind: StoreErrorKind) -> ExitCode {
+/// The exit code of a store error.
+pub(crate) const fn store_error_code(kind: StoreErrorKind) -> ExitCode {
     match kind {
         StoreErrorKind::Full
         | StoreErrorKind::Stopped
@@ -142,22 +149,22 @@ impl From<std::io::Error> for CliError {
 
 impl From<Refusal> for CliError {
     fn from(refusal: Refusal) -> Self {
-        let (code, hint) = of_refusal(&refusal);
+        let (code, hint) = refusal_code(&refusal);
         Self { code, what: refusal.to_string(), hint: hint.map(str::to_owned) }
     }
 }
 
 impl From<StoreError> for CliError {
     fn from(error: StoreError) -> Self {
-        Self::new(of_store_error(error.kind), error.text)
+        Self::new(store_error_code(error.kind), error.text)
     }
 }
 
-impl From<Error> for CliError {
-    fn from(error: Error) -> Self {
+impl From<CallError> for CliError {
+    fn from(error: CallError) -> Self {
         match error {
-            Error::Refused(refusal) => refusal.into(),
-            Error::Store(error) => error.into(),
+            CallError::Refused(refusal) => refusal.into(),
+            CallError::Store(error) => error.into(),
         }
     }
 }
@@ -171,7 +178,7 @@ mod tests {
     use redrive::core::lifecycle::State;
     use redrive::core::time::Time;
 
-    /// The table that docs/cli.md promises.
+    /// The table in docs/cli.md.
     #[test]
     fn every_refusal_has_the_code_it_is_documented_with() {
         let id = redrive::new_id();
@@ -198,10 +205,11 @@ mod tests {
             (Refusal::RedrivenTooOften { id, redrives: 10, allowed: 10 }, 6),
             (Refusal::IdConflict { id }, 6),
             (Refusal::QueueFull { queue: queue.clone(), limit: text(), allowed: 1, actual: 1 }, 5),
-            (Refusal::IsDrawer { queue: queue.clone(), owner: queue }, 5),
+            (Refusal::IsDlq { queue: queue.clone(), owner: queue }, 5),
             (Refusal::invalid("f", "w"), 2),
             (Refusal::WrongStage { id: OperationId::new(id), stage: text(), command: text() }, 6),
             (Refusal::KvConflict { namespace: text(), key: text() }, 6),
+            (Refusal::NotAllowed { who: text(), verb: text(), why: text() }, 8),
             (
                 Refusal::WrongGroupStatus {
                     group: LeafId::new(1),

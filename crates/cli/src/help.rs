@@ -1,53 +1,54 @@
-//! The help: the list of commands in groups, the options that all of them take on a page of their own, and an example
-//! for every command. What the flags mean stands with the flags.
+//! The help pages: the grouped list of commands, a separate page for the global options, and an example for every
+//! command. The help texts of flags are in their doc comments.
 
 use crate::args::{Cli, Global};
 use clap::{Args as _, Command, CommandFactory as _};
 
-/// The first page. It fits a screen of 24 lines of 80 columns.
+/// The first page. It must fit on a screen of 80 columns and 24 lines.
 const FIRST_PAGE: &str = "\
 The dead letter office for background work.
 
 Usage: redrive COMMAND [OPTIONS]
 
 Work
-  enqueue                            hand in one message, or many as NDJSON
+  enqueue                            add one message, or many as NDJSON
   work, run                          run a command per message, or per item
   lease, ack, fail, extend, release  the steps of a worker, for scripts
-  message, queue, breaker            live messages, queues, what is down
+  message, queue, breaker            live messages, queues, circuit breakers
 Dead letters
-  top                                watch it all in a terminal, and act on it
-  group                              failures by cause
-  dlq                                dead letters: look, decide, send back
-  op                                 bulk acts under way: watch, pause, undo
-  marker, erase                      note a deploy; remove payloads for good
-Look after it
-  doctor, audit                      recount everything; who did what
-  backup, restore                    copy the store while work goes on
+  top                                watch everything in a terminal, and act
+  group                              failures grouped by cause
+  dlq                                list, inspect, redrive, close dead letters
+  op                                 bulk operations: watch, pause, undo
+  marker, erase                      record a deploy; remove payloads for good
+Maintenance
+  doctor, audit                      check the store; the audit trail
+  backup, restore                    copy the store while work continues
   init, completions                  write a redrive.toml; shell completion
-  signature, classify                say how errors are grouped and classified
+  signature, classify                show how errors are grouped and classified
 
-`redrive help COMMAND` explains one, `redrive help options` what all take.
+Run `redrive help COMMAND` for one command, `redrive help options` for the flags
+that every command accepts.
 Example: redrive enqueue demo --payload '{\"n\":1}'
 ";
 
-/// The end of every other page.
+/// The template of every other page.
 const PAGE: &str = "\
 {before-help}{about-with-newline}
 {usage-heading} {usage}
 
 {all-args}{after-help}
 
-Options that every command takes, such as --data and -o: redrive help options";
+Options that every command accepts, such as --data and -o: redrive help options";
 
-/// The exit codes, for the page of options.
+/// The exit codes, shown on the options page.
 const EXIT_CODES: &str = "Exit codes: 0 ok, 1 error, 2 usage, 3 nothing matched (--fail-empty), 4 partial, \
 5 refused, 6 conflict, 7 not found, 8 auth, 9 unreachable, 10 check failed, 130 interrupted.";
 
-/// The page about options that every command takes is the help of a command that does nothing else.
+/// The name of the hidden subcommand whose help is the options page.
 const OPTIONS: &str = "options";
 
-/// An example for each command that has none of its own; ID stands for an id.
+/// An example for each command that does not define its own. ID stands for an id.
 const EXAMPLES: &[(&str, &str)] = &[
     ("release", "redrive release \"$token\" --delay 5m"),
     ("message", "redrive message list queue:payments"),
@@ -118,16 +119,16 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("init", "redrive init"),
 ];
 
-/// The command line as it is read and explained.
+/// The command line with its help pages.
 pub(crate) fn command() -> Command {
     let cli = Cli::command();
     let pages = cli.mut_subcommands(|sub| explained(sub, "")).subcommand(options());
-    // What all commands take stands on a page of its own, not at the end of each.
+    // The global options have their own page and are hidden on all others.
     let short = pages.mut_args(|arg| if arg.is_global_set() { arg.hide(true) } else { arg });
     short.override_help(FIRST_PAGE)
 }
 
-/// A command with its example and the way to the options, and all commands under it.
+/// Adds the example and the page template to a command and to all of its subcommands.
 fn explained(command: Command, above: &str) -> Command {
     let path = format!("{above}{}", command.get_name());
     let example = EXAMPLES.iter().find(|(name, _)| *name == path).map(|(_, example)| *example);
@@ -139,16 +140,16 @@ fn explained(command: Command, above: &str) -> Command {
     command.help_template(PAGE).mut_subcommands(|sub| explained(sub, &under))
 }
 
-/// The page about what every command takes.
+/// The options page.
 fn options() -> Command {
     let mut page =
         Global::augment_args(Command::new("redrive")).after_help(EXIT_CODES).disable_help_flag(true);
     let text = page.render_help().to_string();
-    // Only the list of options: the usage of a command that does not exist explains nothing.
+    // Keep only the list of options; the usage line names a command that does not exist.
     let list = text.find("Global options:").and_then(|at| text.get(at..)).unwrap_or(&text).to_owned();
-    let text = format!("Options that every command takes; the environment is in brackets.\n\n{list}");
+    let text = format!("Options that every command accepts; environment variables in brackets.\n\n{list}");
     Command::new(OPTIONS)
-        .about("Options that every command takes")
+        .about("Show the options that every command accepts")
         .override_help(text)
         .hide(true)
         .arg_required_else_help(true)
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn every_page_ends_with_an_example_and_the_way_to_the_options() {
+    fn every_page_ends_with_an_example_and_a_pointer_to_the_options() {
         fn check(command: &mut Command, path: &str, wrong: &mut Vec<String>) {
             let text = command.render_help().to_string();
             let example = text.contains("Example: redrive ") || text.contains("Examples:\n");
@@ -193,7 +194,7 @@ mod tests {
         assert!(wrong.is_empty(), "{}", wrong.join("\n---\n"));
     }
 
-    /// Splits a line as a shell would that knows only quotes.
+    /// Splits a line into words as a shell would, with quotes but without escapes.
     fn words(line: &str) -> Vec<String> {
         let (mut words, mut quote) = (vec![String::new()], None);
         for c in line.chars() {
@@ -216,21 +217,21 @@ mod tests {
             } else {
                 "01981c3e-7d5a-7cc0-8b1f-3a52c0ffee00"
             };
-            let given = words(example).into_iter().map(|word| match word.as_str() {
+            let words = words(example).into_iter().map(|word| match word.as_str() {
                 "ID" => id.to_owned(),
                 "$token" => token.clone(),
                 _ => word,
             });
-            let given: Vec<String> = given.collect();
-            assert!(given.join(" ").starts_with(&format!("redrive {path}")), "{path}: {example}");
-            if let Err(error) = command().try_get_matches_from(&given) {
+            let words: Vec<String> = words.collect();
+            assert!(words.join(" ").starts_with(&format!("redrive {path}")), "{path}: {example}");
+            if let Err(error) = command().try_get_matches_from(&words) {
                 panic!("{example}: {error}");
             }
         }
     }
 
     #[test]
-    fn the_page_of_options_has_them_all() {
+    fn the_options_page_lists_every_global_option() {
         let page = command().find_subcommand_mut(OPTIONS).unwrap().render_help().to_string();
         let global = Global::augment_args(Command::new("x"));
         for flag in global.get_arguments().filter_map(|arg| arg.get_long()) {

@@ -1,10 +1,10 @@
-//! Reading what a command is given by a file or by stdin. Reading may wait for as long as the other side likes, so it
-//! happens on a thread of its own: Ctrl-C and a request to end are heard meanwhile.
+//! Reads input from a file or from stdin. Reading may block, so it happens on a separate thread while signals are
+//! still handled.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// Reads a file, or stdin when the path is `-`, but never more than `most` bytes.
+/// Reads a file, or stdin if the path is `-`, up to `most` bytes.
 pub(crate) async fn bytes(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let path: PathBuf = path.to_owned();
     on_a_thread(move || {
@@ -19,12 +19,12 @@ pub(crate) async fn bytes(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     .await
 }
 
-/// Runs something that reads. When the command is ended meanwhile, the thread is left behind and ends with the process.
+/// Runs a blocking read. If the command ends first, the thread is left behind and ends with the process.
 pub(crate) async fn on_a_thread<T, E>(read: impl FnOnce() -> Result<T, E> + Send + 'static) -> Result<T, E>
 where
     T: Send + 'static,
     E: From<io::Error> + Send + 'static,
 {
     let ended = tokio::task::spawn_blocking(read).await;
-    ended.unwrap_or_else(|_| Err(io::Error::other("the thread that reads the input broke").into()))
+    ended.unwrap_or_else(|_| Err(io::Error::other("the thread that reads the input panicked").into()))
 }

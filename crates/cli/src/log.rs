@@ -1,7 +1,7 @@
-//! The log of commands that run for long: one line on stderr for every event of the library that matters, as text or as
-//! JSON. It formats; what is worth an event is decided where it happens.
+//! The log of long-running commands: one line on stderr for every relevant event of the library, as text or JSON. This
+//! module only formats events.
 
-use crate::output::{complain, escape, rules};
+use crate::output::{eprint_line, escape, rules};
 use crate::progress;
 use clap::{Args, ValueEnum};
 use redrive::core::time::Time;
@@ -13,29 +13,29 @@ use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber, subscriber};
 
-/// Characters of one value that are shown: a line stays a line.
+/// The maximum number of characters to show of one value.
 const VALUE_CHARS_MAX: usize = 500;
 
-/// How the log is written.
+/// The format of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
-    /// Time, level, what happened, and `name=value` for the rest
+    /// Time, level, event, and `name=value` for each field
     #[default]
     Text,
     /// One JSON object per line
     Json,
 }
 
-/// What is logged. Each level has what the levels before it have.
+/// The log level. Each level includes the levels before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogLevel {
     /// Nothing
     Off,
-    /// Messages that became dead letters, and what the worker cannot do
+    /// Messages that became dead letters, and errors of the worker
     Error,
-    /// Failed deliveries that are tried again, and trouble with the store
+    /// Failed deliveries that will be retried, and problems with the store
     Warn,
-    /// What maintenance did, and how the worker begins and ends
+    /// Actions of maintenance, and start and end of the worker
     Info,
     /// Every settlement
     Debug,
@@ -53,27 +53,27 @@ impl From<LogLevel> for LevelFilter {
     }
 }
 
-/// The flags of the log.
+/// Flags for the log.
 #[derive(Args, Debug)]
 pub(crate) struct LogArgs {
-    /// How the log on stderr is written
+    /// The format of the log on stderr
     #[arg(long = "log", value_enum, value_name = "FORMAT", default_value_t)]
     format: LogFormat,
-    /// How much is logged [default: warn, or off with --quiet]
+    /// The log level [default: warn, or off with --quiet]
     #[arg(long = "log-level", value_enum, value_name = "LEVEL")]
     level: Option<LogLevel>,
 }
 
 impl LogArgs {
-    /// Logs from here on.
+    /// Starts logging.
     pub(crate) fn begin(&self, quiet: bool) {
         let level = self.level.unwrap_or(if quiet { LogLevel::Off } else { LogLevel::Warn });
-        // One command per process: nobody has begun a log before.
+        // There is one command per process, so no logger is installed yet.
         let _ = subscriber::set_global_default(Log { format: self.format, level: level.into() });
     }
 }
 
-/// Writes events of this program's own crates to stderr.
+/// Writes the events of redrive's own crates to stderr.
 struct Log {
     format: LogFormat,
     level: LevelFilter,
@@ -97,12 +97,12 @@ impl Subscriber for Log {
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        let mut told = Told::default();
-        event.record(&mut told);
+        let mut fields_of_event = EventFields::default();
+        event.record(&mut fields_of_event);
         let ms = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis();
         let at = Time::from_millis(i64::try_from(ms).unwrap_or(i64::MAX));
-        let line = told.line(self.format, at, *event.metadata().level());
-        progress::beside_the_line(|| complain(&line));
+        let line = fields_of_event.line(self.format, at, *event.metadata().level());
+        progress::without_garbling_the_bar(|| eprint_line(&line));
     }
 
     fn enter(&self, _: &Id) {}
@@ -110,16 +110,16 @@ impl Subscriber for Log {
     fn exit(&self, _: &Id) {}
 }
 
-/// What an event says.
+/// The text and fields of an event.
 #[derive(Default)]
-struct Told {
+struct EventFields {
     text: String,
     fields: Vec<(&'static str, Value)>,
 }
 
-impl Told {
+impl EventFields {
     fn add(&mut self, field: &Field, value: Value) {
-        // The library calls the id of a message `message`, as the text of an event is called too; that comes first.
+        // The library names the id of a message `message`, like the text of an event, which comes first.
         let name = if field.name() == "message" { "id" } else { field.name() };
         self.fields.push((name, value));
     }
@@ -150,7 +150,7 @@ impl Told {
             LogFormat::Text => {
                 let mut line = format!("{at} {level} {}", self.text);
                 for (name, value) in &self.fields {
-                    line.push_str(&format!(" {name}={}", word(value)));
+                    line.push_str(&format!(" {name}={}", quoted_if_needed(value)));
                 }
                 line
             }
@@ -158,8 +158,8 @@ impl Told {
     }
 }
 
-/// A value in a line of text: quoted where it would not be one word.
-fn word(value: &Value) -> String {
+/// A value as text, quoted if it is not a single word.
+fn quoted_if_needed(value: &Value) -> String {
     match value {
         Value::String(text) => {
             let safe = escape::line(text);
@@ -172,7 +172,7 @@ fn word(value: &Value) -> String {
     }
 }
 
-impl Visit for Told {
+impl Visit for EventFields {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         self.add_text(field, &format!("{value:?}"));
     }
@@ -198,25 +198,25 @@ impl Visit for Told {
 mod tests {
     use super::*;
 
-    fn told() -> Told {
+    fn fields_of_event() -> EventFields {
         let fields = vec![
             ("queue", Value::from("payments")),
             ("attempt", Value::from(2)),
             ("error", Value::from("no \"route\"\n\u{1b}[31mred")),
         ];
-        Told { text: "delivery failed".into(), fields }
+        EventFields { text: "delivery failed".into(), fields }
     }
 
     #[test]
-    fn a_line_is_one_line_whatever_the_error_says() {
-        let line = told().line(LogFormat::Text, Time::from_millis(5), Level::WARN);
+    fn a_log_line_is_one_line_for_any_error() {
+        let line = fields_of_event().line(LogFormat::Text, Time::from_millis(5), Level::WARN);
         let expected = r#"1970-01-01T00:00:00.005Z WARN delivery failed queue=payments attempt=2 error="no \"route\"\n\u{1b}[31mred""#;
         assert_eq!(line, expected);
     }
 
     #[test]
     fn json_is_one_object_with_the_same_fields() {
-        let line = told().line(LogFormat::Json, Time::from_millis(5), Level::ERROR);
+        let line = fields_of_event().line(LogFormat::Json, Time::from_millis(5), Level::ERROR);
         let object: Value = serde_json::from_str(&line).unwrap();
         assert_eq!((&object["level"], &object["event"]), (&"error".into(), &"delivery failed".into()));
         assert_eq!(

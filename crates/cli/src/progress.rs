@@ -1,7 +1,7 @@
-//! How far a long command is: a bar with rate and time left on a terminal, a plain line now and then
-//! elsewhere, JSON for another program, nothing when quiet. It only reports; it never decides when to stop.
+//! Progress of long commands: a bar with rate and remaining time on a terminal, otherwise a plain line at intervals,
+//! JSON for other programs, or nothing with --quiet.
 
-use crate::output::{Output, complain};
+use crate::output::{Output, eprint_line};
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -9,34 +9,34 @@ use std::io::IsTerminal as _;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often a plain line is written.
+/// The interval of plain lines.
 const EVERY: Duration = Duration::from_secs(10);
-/// How often a line of JSON is.
+/// The interval of JSON lines.
 const EVERY_JSON: Duration = Duration::from_secs(1);
 
-/// How progress is shown.
+/// How to show progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ProgressWhen {
-    /// A bar on a terminal, a line every ten seconds elsewhere.
+    /// A bar on a terminal, otherwise a line every ten seconds
     Auto,
-    /// A JSON object on stderr every second, and one at the end.
+    /// A JSON object on stderr every second, and one at the end
     Json,
-    /// Not at all.
+    /// No progress
     None,
 }
 
-/// How it is written.
+/// How progress is written.
 #[derive(Debug)]
-enum Way {
+enum Style {
     Bar(ProgressBar),
     Lines,
     Json,
     Silent,
 }
 
-/// How far it is, for another program.
+/// The JSON of a progress line.
 #[derive(Serialize)]
-struct Far {
+struct ProgressJson {
     doing: &'static str,
     done: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -50,63 +50,64 @@ struct Far {
 #[derive(Debug)]
 pub(crate) struct Progress {
     doing: &'static str,
-    way: Way,
+    style: Style,
     total: Option<u64>,
     done: u64,
     began: Instant,
-    told: Instant,
+    printed: Instant,
 }
 
 impl Progress {
-    /// Begins; `total` when it is known.
+    /// Starts showing progress; `total` is `None` if it is not known yet.
     pub(crate) fn new(out: &Output, doing: &'static str, total: Option<u64>) -> Self {
-        let way = match out.progress {
-            ProgressWhen::Json => Way::Json,
-            ProgressWhen::None => Way::Silent,
-            ProgressWhen::Auto if out.quiet => Way::Silent,
-            ProgressWhen::Auto if std::io::stderr().is_terminal() => Way::Bar(bar(doing, total)),
-            ProgressWhen::Auto => Way::Lines,
+        let style = match out.progress {
+            ProgressWhen::Json => Style::Json,
+            ProgressWhen::None => Style::Silent,
+            ProgressWhen::Auto if out.quiet => Style::Silent,
+            ProgressWhen::Auto if std::io::stderr().is_terminal() => Style::Bar(bar(doing, total)),
+            ProgressWhen::Auto => Style::Lines,
         };
         let now = Instant::now();
-        Self { doing, way, total, done: 0, began: now, told: now }
+        Self { doing, style, total, done: 0, began: now, printed: now }
     }
 
-    /// Says how much is done, and how much there is when that is known only now.
+    /// Sets how much is done, and the total if it has become known.
     pub(crate) fn at(&mut self, done: u64, total: Option<u64>) {
         self.done = done;
         self.total = total.or(self.total);
-        match &self.way {
-            Way::Bar(bar) => {
+        match &self.style {
+            Style::Bar(bar) => {
                 if let Some(total) = self.total {
                     bar.set_length(total);
                 }
                 bar.set_position(done);
             }
-            Way::Lines if self.told.elapsed() >= EVERY => {
-                self.told = Instant::now();
+            Style::Lines if self.printed.elapsed() >= EVERY => {
+                self.printed = Instant::now();
                 let of = self.total.map(|total| format!(" of {total}")).unwrap_or_default();
-                complain(&format!("{}: {done}{of}", self.doing));
+                eprint_line(&format!("{}: {done}{of}", self.doing));
             }
-            Way::Json if self.told.elapsed() >= EVERY_JSON => {
-                self.told = Instant::now();
-                self.tell_program();
+            Style::Json if self.printed.elapsed() >= EVERY_JSON => {
+                self.printed = Instant::now();
+                self.print_json();
             }
-            Way::Lines | Way::Json | Way::Silent => {}
+            Style::Lines | Style::Json | Style::Silent => {}
         }
     }
 
-    fn tell_program(&self) {
+    fn print_json(&self) {
         #[expect(clippy::cast_precision_loss, reason = "a rate is not exact")]
         let (done, left) = (self.done as f64, self.total.map(|total| total.saturating_sub(self.done) as f64));
         let per_second = done / self.began.elapsed().as_secs_f64().max(0.001);
         let seconds_left = left.filter(|_| per_second > 0.0).map(|left| left / per_second);
-        let far = Far { doing: self.doing, done: self.done, total: self.total, per_second, seconds_left };
-        if let Ok(line) = serde_json::to_string(&far) {
-            complain(&line);
+        let json =
+            ProgressJson { doing: self.doing, done: self.done, total: self.total, per_second, seconds_left };
+        if let Ok(line) = serde_json::to_string(&json) {
+            eprint_line(&line);
         }
     }
 
-    /// Some more is done.
+    /// Adds to how much is done.
     pub(crate) fn add(&mut self, more: u64) {
         self.at(self.done + more, None);
     }
@@ -114,24 +115,24 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        match &self.way {
-            Way::Bar(bar) => bar.finish_and_clear(),
-            Way::Json => self.tell_program(),
-            Way::Lines | Way::Silent => {}
+        match &self.style {
+            Style::Bar(bar) => bar.finish_and_clear(),
+            Style::Json => self.print_json(),
+            Style::Lines | Style::Silent => {}
         }
     }
 }
 
-/// The bar or line that is shown on the terminal at the moment.
+/// The bar or status line that is currently shown on the terminal.
 static SHOWN: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
-/// Takes note of what is shown, or that nothing is any more.
-pub(crate) fn shows(bar: Option<&ProgressBar>) {
+/// Sets or clears the bar that is currently shown.
+pub(crate) fn set_shown_bar(bar: Option<&ProgressBar>) {
     *SHOWN.lock().unwrap_or_else(PoisonError::into_inner) = bar.cloned();
 }
 
-/// Writes something to stderr without leaving half of a bar behind.
-pub(crate) fn beside_the_line(write: impl FnOnce()) {
+/// Writes to stderr without garbling the bar that is currently shown.
+pub(crate) fn without_garbling_the_bar(write: impl FnOnce()) {
     let shown = SHOWN.lock().unwrap_or_else(PoisonError::into_inner).clone();
     match shown {
         Some(bar) => bar.suspend(write),
@@ -139,51 +140,51 @@ pub(crate) fn beside_the_line(write: impl FnOnce()) {
     }
 }
 
-/// One line that says how something without an end is going: written anew in place on a terminal, now and then
-/// and only when it has changed elsewhere, not at all when quiet.
+/// A status line for something without an end. On a terminal it is updated in place; otherwise it is printed at
+/// intervals if it has changed, and not at all when quiet.
 #[derive(Debug)]
 pub(crate) struct Status {
     line: Option<ProgressBar>,
     plain: bool,
-    told: Option<(Instant, String)>,
+    printed: Option<(Instant, String)>,
 }
 
 impl Status {
-    /// Begins.
+    /// Starts the status line.
     pub(crate) fn new(out: &Output) -> Self {
         let terminal = std::io::stderr().is_terminal();
         let line = (terminal && !out.quiet).then(|| {
             let line = ProgressBar::no_length();
-            // A template that does not parse would only cost the looks.
-            if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
-                line.set_style(style);
+            // If the template does not parse, the line keeps its default style.
+            if let Ok(bar_style) = ProgressStyle::with_template("{spinner} {msg}") {
+                line.set_style(bar_style);
             }
             line
         });
-        shows(line.as_ref());
-        Self { line, plain: !terminal && !out.quiet, told: None }
+        set_shown_bar(line.as_ref());
+        Self { line, plain: !terminal && !out.quiet, printed: None }
     }
 
-    /// Says how it is going now.
+    /// Updates the line.
     pub(crate) fn show(&mut self, text: &str) {
         if let Some(line) = &self.line {
             line.set_message(text.to_owned());
             line.tick();
         } else if self.plain
-            && self.told.as_ref().is_none_or(|(at, told)| at.elapsed() >= EVERY && told != text)
+            && self.printed.as_ref().is_none_or(|(at, printed)| at.elapsed() >= EVERY && printed != text)
         {
-            // The first is only remembered: that nothing has happened yet is no news.
-            if self.told.is_some() {
-                complain(text);
+            // Do not print the first line, when nothing has happened yet.
+            if self.printed.is_some() {
+                eprint_line(text);
             }
-            self.told = Some((Instant::now(), text.to_owned()));
+            self.printed = Some((Instant::now(), text.to_owned()));
         }
     }
 
-    /// Takes the line away.
+    /// Removes the line.
     pub(crate) fn end(&mut self) {
         if let Some(line) = self.line.take() {
-            shows(None);
+            set_shown_bar(None);
             line.finish_and_clear();
         }
     }
@@ -196,9 +197,9 @@ fn bar(doing: &'static str, total: Option<u64>) -> ProgressBar {
         }
         None => (ProgressBar::no_length(), "{msg} {human_pos} {per_sec}"),
     };
-    // A template that does not parse would only cost the looks.
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
+    // If the template does not parse, the bar keeps its default style.
+    if let Ok(bar_style) = ProgressStyle::with_template(template) {
+        bar.set_style(bar_style);
     }
     bar.set_message(doing);
     bar

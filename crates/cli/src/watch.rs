@@ -1,41 +1,43 @@
-//! `--watch`: a command that only looks, run again and again, each picture in the place of the one before. It stops
-//! for errors, except that nobody answers: that may pass, and is said meanwhile.
+//! `--watch`: runs a command that only reads again and again, and replaces the previous output on a terminal. It stops
+//! on errors, except when the store is unreachable, which it reports and retries.
 
 use crate::args::{self, Command};
 use crate::commands;
 use crate::connect::App;
-use crate::exit_code::{CliError, Done, ExitCode};
+use crate::exit_code::{CliError, CommandResult, ExitCode};
 use crate::output::report;
 use redrive::core::time::Span;
 
-/// How often at most, and at least.
+/// The shortest and longest interval.
 const EVERY_MIN: Span = Span::from_millis(100);
 const EVERY_MAX: Span = Span::from_days(1);
 
-/// Runs a command: once, or as often as is asked for.
-pub(crate) async fn run(app: &App, command: Command, every: Option<Span>) -> Done {
+/// Runs a command once, or repeatedly if an interval is given.
+pub(crate) async fn run(app: &App, command: Command, every: Option<Span>) -> CommandResult {
     let Some(every) = every else { return commands::run(app, command).await };
-    if !command.looks() {
-        return Err(CliError::usage("--watch: only commands that look can be run again and again"));
+    if !command.is_read_only() {
+        return Err(CliError::usage(
+            "--watch: only commands that look at data without changing it can be repeated",
+        ));
     }
     if every < EVERY_MIN || every > EVERY_MAX {
-        return Err(CliError::usage(format!("--watch: from {EVERY_MIN} to {EVERY_MAX}")));
+        return Err(CliError::usage(format!("--watch: from {EVERY_MIN} to {EVERY_MAX} is allowed")));
     }
     app.out.wipe_next();
-    go_on(app, commands::run(app, command).await)?;
+    check_result(app, commands::run(app, command).await)?;
     loop {
         tokio::time::sleep(every.to_std()).await;
-        // The same words again: times are told from a new now, and whatever the configuration says by then holds.
+        // Parse the arguments again: relative times need a new base, and the configuration may have changed.
         let cli = args::parse().map_err(|_| CliError::usage("--watch: the command line changed"))?;
-        let app = commands::surroundings(cli.global, &cli.command)?;
+        let app = commands::load_app(cli.global, &cli.command)?;
         app.out.wipe_next();
-        go_on(&app, commands::run(&app, cli.command).await)?;
+        check_result(&app, commands::run(&app, cli.command).await)?;
     }
 }
 
-/// Ends the watching when there is no point in going on.
-fn go_on(app: &App, done: Done) -> Result<(), CliError> {
-    // A picture of nothing takes the place of the one before, too.
+/// Returns an error if watching must stop.
+fn check_result(app: &App, done: CommandResult) -> Result<(), CliError> {
+    // Write nothing, so that an empty result also clears the previous output.
     app.out.raw(b"")?;
     match done {
         Ok(_) => Ok(()),

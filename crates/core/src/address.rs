@@ -1,6 +1,6 @@
-//! Which addresses work may be sent to. Whoever may set a queue's target must not thereby reach the machine
-//! itself, its neighbours or the metadata service of its cloud. Only looks at addresses: resolving names and
-//! connecting belong to the executor, which must connect to exactly the address that was checked here.
+//! The addresses that messages may be sent to. A user who may set a queue's target must not thereby reach the
+//! machine itself, its neighbours or the metadata service of its cloud. This module only examines addresses:
+//! the executor resolves names and connects, and must connect to exactly the address that was checked here.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -12,25 +12,25 @@ use std::str::FromStr;
 pub enum NotPublic {
     /// This machine.
     Loopback,
-    /// A private network, also a unique local one of IPv6.
+    /// A private network, including a unique local one of IPv6.
     Private,
     /// Behind a provider's address translation.
     Shared,
     /// This network segment.
     LinkLocal,
-    /// Where clouds tell machines their secrets.
+    /// A cloud's metadata service, which hands out credentials.
     Metadata,
-    /// Nobody in particular; connects to this machine on many systems.
+    /// The unspecified address, which connects to this machine on many systems.
     Unspecified,
-    /// Many at once.
+    /// A multicast group.
     Multicast,
-    /// Everybody here.
+    /// The broadcast address of this network.
     Broadcast,
-    /// For examples in documents.
+    /// Reserved for examples in documentation.
     Documentation,
-    /// A way of carrying IPv4 inside IPv6 that hides where it goes.
+    /// IPv4 carried inside IPv6 in a way that hides the destination.
     Tunnel,
-    /// Set aside for purposes of the network itself.
+    /// Reserved for purposes of the network itself.
     Reserved,
 }
 
@@ -52,7 +52,7 @@ impl fmt::Display for NotPublic {
     }
 }
 
-/// Metadata services that do not lie in a range that is blocked anyway, or lie in one that may be allowed.
+/// Metadata services outside the ranges that are always blocked, or inside a range that can be allowed.
 const METADATA_V4: [Ipv4Addr; 4] = [
     Ipv4Addr::new(169, 254, 169, 254),
     Ipv4Addr::new(169, 254, 170, 2),
@@ -62,7 +62,7 @@ const METADATA_V4: [Ipv4Addr; 4] = [
 const METADATA_V6: [Ipv6Addr; 2] =
     [Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254), Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)];
 
-/// Why this address is not public; nothing when it is.
+/// Why this address is not public. `None` if it is.
 #[must_use]
 pub fn not_public(address: IpAddr) -> Option<NotPublic> {
     match address {
@@ -102,7 +102,7 @@ fn not_public_v6(address: Ipv6Addr) -> Option<NotPublic> {
     match address.segments() {
         [0, 0, 0, 0, 0, 0, 0, 0] => Some(NotPublic::Unspecified),
         [0, 0, 0, 0, 0, 0, 0, 1] => Some(NotPublic::Loopback),
-        // The same address in another spelling, or the other end of a translator: what counts is inside.
+        // The same address in another notation, or the far side of a translator: the embedded address counts.
         [0, 0, 0, 0, 0, 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
             not_public_v4(v4_of(high, low))
         }
@@ -120,7 +120,7 @@ fn not_public_v6(address: Ipv6Addr) -> Option<NotPublic> {
     }
 }
 
-/// Some addresses: `10.1.0.0/16`, `fd12::/16`, or a single one.
+/// A range of addresses: `10.1.0.0/16`, `fd12::/16`, or a single address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     base: IpAddr,
@@ -128,7 +128,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Whether the address is one of them. An IPv4 address is the same in its IPv6 spelling.
+    /// Whether the network contains the address. An IPv4 address is the same in its IPv6 notation.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.base, address.to_canonical()) {
@@ -166,7 +166,8 @@ impl FromStr for Network {
         let base: IpAddr = address.parse().map_err(|_| wrong())?;
         let most = if base.is_ipv4() { 32 } else { 128 };
         let bits = bits.unwrap_or(most);
-        // A network given as the IPv6 spelling of IPv4 addresses would never match: they are compared as IPv4.
+        // A network in the IPv6 notation of IPv4 addresses would never match, because they are compared as
+        // IPv4.
         if bits > most || base != base.to_canonical() {
             return Err(wrong());
         }
@@ -175,20 +176,21 @@ impl FromStr for Network {
 }
 crate::ids::serde_as_text!(Network);
 
-/// What may be reached.
+/// Which addresses may be reached. Public ones always are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Guard {
-    /// Also this machine and private networks. Never link-local addresses and metadata services.
+pub struct AddressGuard {
+    /// Whether this machine and private networks are allowed. This never allows link-local addresses and
+    /// metadata services.
     pub allow_private: bool,
-    /// Also these, whatever they are.
+    /// Networks that are allowed, of whatever kind.
     pub allow: Vec<Network>,
 }
 
-impl Guard {
-    /// Refuses addresses that are not public and not allowed.
+impl AddressGuard {
+    /// Refuses addresses that are neither public nor allowed.
     ///
     /// # Errors
-    /// Why it is not public.
+    /// Returns why the address is not public.
     pub fn check(&self, address: IpAddr) -> Result<(), NotPublic> {
         let Some(why) = not_public(address) else { return Ok(()) };
         let near = match why {
@@ -216,7 +218,7 @@ mod tests {
         not_public(text.parse().unwrap_or_else(|_| panic!("{text} is not an address")))
     }
 
-    /// Every range by its first and last address, and what lies just outside.
+    /// Checks the first and last address of every range, and the addresses just outside.
     #[test]
     fn every_range_from_end_to_end() {
         use NotPublic::{
@@ -278,7 +280,7 @@ mod tests {
 
     #[test]
     fn private_may_be_allowed_and_metadata_only_by_name() {
-        let near = Guard { allow_private: true, allow: Vec::new() };
+        let near = AddressGuard { allow_private: true, allow: Vec::new() };
         for address in
             ["127.0.0.1", "10.0.0.1", "::1", "fd12::1", "100.64.0.1", "::ffff:127.0.0.1", "8.8.8.8"]
         {
@@ -289,7 +291,7 @@ mod tests {
         {
             assert!(near.check(address.parse().unwrap()).is_err(), "{address}");
         }
-        let named = Guard { allow_private: false, allow: vec!["169.254.169.254".parse().unwrap()] };
+        let named = AddressGuard { allow_private: false, allow: vec!["169.254.169.254".parse().unwrap()] };
         assert_eq!(named.check("::ffff:169.254.169.254".parse().unwrap()), Ok(()));
         assert_eq!(named.check("127.0.0.1".parse().unwrap()), Err(NotPublic::Loopback));
     }

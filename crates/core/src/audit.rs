@@ -1,6 +1,6 @@
-//! The audit trail: one row per act, sealed in a chain. Each row's seal covers the row and the seal before
-//! it, under a key that is kept outside the database. What that proves: whoever lacks the key cannot change,
-//! remove or reorder rows unnoticed, nor cut the end unnoticed by somebody who knows an earlier head.
+//! The audit trail: one row per act, sealed in a chain. The seal of a row covers the row and the previous seal, under
+//! a key that is kept outside the database. Without the key, nobody can change, remove or reorder rows unnoticed, and
+//! nobody can cut rows off the end unnoticed by somebody who knows an earlier head.
 
 use crate::dead_letter::Actor;
 use crate::ids::QueueName;
@@ -13,7 +13,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The key of the chain.
+/// The key with which rows are sealed.
 #[derive(Clone)]
 pub struct AuditKey(pub [u8; 32]);
 
@@ -26,36 +26,36 @@ impl std::fmt::Debug for AuditKey {
 /// What was done, before it is sealed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditEntry {
-    /// When.
+    /// When it was done.
     pub at: Time,
-    /// Who.
+    /// Who did it.
     pub actor: String,
-    /// Through what.
+    /// The interface through which it was done.
     pub source: String,
-    /// What.
+    /// The act.
     pub act: String,
-    /// To what: an id, a queue, an operation.
+    /// What it was done to: the id of a letter, a queue or an operation, for example.
     pub target: String,
     /// How many items it touched.
     pub count: u64,
-    /// Why, in their words.
+    /// The reason that the actor gave.
     #[serde(default)]
     pub reason: Option<String>,
-    /// What else.
+    /// Further details in words.
     #[serde(default)]
     pub detail: Option<String>,
-    // The fields below came later. A row without them is written as it was before there were any, because its
-    // seal covers the text.
-    /// Which items were chosen, in the filter language.
+    // The fields below were added later. An entry without them must be written as before, because the seal covers its
+    // text.
+    /// The filter that selected the items.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter: Option<String>,
-    /// What stood there before, as a [`fingerprint`].
+    /// The [`fingerprint`] of the target before the act.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<String>,
-    /// What stands there now; nothing when it is gone.
+    /// The [`fingerprint`] of the target after the act; `None` if it is gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
-    /// What came of it, when it is more than "done": how many were refused, and why.
+    /// The result, if it is more than success: how many items were refused, and why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
 }
@@ -94,29 +94,29 @@ impl AuditEntry {
         Self::new(at, &actor, "retention", "letters", removed.values().sum()).with_detail(parts.join(", "))
     }
 
-    /// The same entry with more said.
+    /// Adds details in words.
     #[must_use]
     pub fn with_detail(mut self, detail: impl std::fmt::Display) -> Self {
         self.detail = Some(detail.to_string());
         self
     }
 
-    /// The same entry with the filter that chose the items.
+    /// Adds the filter that selected the items.
     #[must_use]
     pub fn with_filter(mut self, filter: impl std::fmt::Display) -> Self {
         self.filter = Some(filter.to_string());
         self
     }
 
-    /// The same entry with the [`fingerprint`]s of what was and what is; nothing is there when it was made or
-    /// removed.
+    /// Adds the [`fingerprint`]s of the target before and after the act. `before` is `None` if the act created the
+    /// target, `after` if it removed it.
     #[must_use]
     pub fn with_change(mut self, before: Option<String>, after: Option<String>) -> Self {
         (self.before, self.after) = (before, after);
         self
     }
 
-    /// The same entry with what came of it.
+    /// Adds the result.
     #[must_use]
     pub fn with_result(mut self, result: impl std::fmt::Display) -> Self {
         self.result = Some(result.to_string());
@@ -124,8 +124,8 @@ impl AuditEntry {
     }
 }
 
-/// What tells one state of a thing from another without showing it: the first 16 hex digits of the SHA-256 of its
-/// JSON. Enough to see that something changed and whether it is as it was; not a proof against its owner.
+/// Distinguishes two states of a value without revealing it: the first 16 hex digits of the SHA-256 of its JSON. This
+/// shows that something changed, and whether it is back to an earlier state; it does not protect against guessing.
 #[must_use]
 pub fn fingerprint<T: Serialize + ?Sized>(thing: &T) -> String {
     let text = serde_json::to_vec(thing).unwrap_or_default();
@@ -155,15 +155,14 @@ pub fn seal(key: &AuditKey, n: u64, previous: &str, entry: AuditEntry) -> AuditR
 }
 
 fn seal_text(key: &AuditKey, n: u64, previous: &str, entry: &AuditEntry) -> String {
-    // Field order is the struct's, numbers and times have one spelling: the text is canonical.
+    // The text is canonical: fields are in the order of the struct, and numbers and times have one spelling.
     let entry = serde_json::to_string(entry).unwrap_or_default();
-    prove(key, &[previous.as_bytes(), &n.to_be_bytes(), entry.as_bytes()])
+    hmac_hex(key, &[previous.as_bytes(), &n.to_be_bytes(), entry.as_bytes()])
 }
 
-/// What proves these parts to whoever has the key.
-pub(crate) fn prove(key: &AuditKey, parts: &[&[u8]]) -> String {
-    // HMAC takes keys of any length; the error arm cannot be reached and would only weaken to an empty seal,
-    // which never verifies.
+/// The HMAC-SHA-256 of the concatenated parts, in hex.
+pub(crate) fn hmac_hex(key: &AuditKey, parts: &[&[u8]]) -> String {
+    // HMAC takes keys of any length, so the `else` branch is unreachable; an empty seal would never verify.
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&key.0) else { return String::new() };
     for part in parts {
         mac.update(part);
@@ -171,20 +170,20 @@ pub(crate) fn prove(key: &AuditKey, parts: &[&[u8]]) -> String {
     mac.finalize().into_bytes().iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// Where a chain begins whose first rows were trimmed: the seal of the last row that is gone, proved by the
-/// key, so that whoever lacks it cannot move the beginning.
+/// Where a chain begins after its first rows were trimmed: the seal of the last row that is gone. The proof is made
+/// with the key, so that nobody without it can move the beginning.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Anchor {
     /// The position of the last row that was trimmed.
     pub n: u64,
-    /// Its seal.
+    /// The seal of that row.
     pub seal: String,
-    /// What proves the two.
+    /// An HMAC of position and seal.
     pub proof: String,
 }
 
 impl Anchor {
-    /// The anchor after this row.
+    /// The anchor for a chain that was trimmed up to and including this row.
     #[must_use]
     pub fn after(key: &AuditKey, row: &AuditRow) -> Self {
         Self { n: row.n, seal: row.seal.clone(), proof: proof_text(key, row.n, &row.seal) }
@@ -198,37 +197,37 @@ impl Anchor {
 }
 
 fn proof_text(key: &AuditKey, n: u64, seal: &str) -> String {
-    prove(key, &[b"redrive audit anchor", &n.to_be_bytes(), seal.as_bytes()])
+    hmac_hex(key, &[b"redrive audit anchor", &n.to_be_bytes(), seal.as_bytes()])
 }
 
 /// What trimming did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditTrimmed {
-    /// Rows removed by this call.
+    /// The number of rows removed by this call.
     pub rows: u64,
-    /// Whether there is more to remove.
+    /// Whether there are more rows to remove.
     pub more: bool,
 }
 
-/// What a check of the chain found.
+/// The result of checking the chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditReport {
-    /// Rows checked.
+    /// The number of rows checked.
     pub rows: u64,
-    /// Rows that were trimmed before them; the anchor stands for these.
+    /// The number of rows that were trimmed before them, for which the anchor stands.
     #[serde(default)]
     pub trimmed: u64,
     /// The last seal.
     pub head: String,
-    /// What is wrong, with the row; nothing when the chain holds.
+    /// What is wrong, and in which row; `None` if the chain is intact.
     pub broken: Option<String>,
-    /// Whether every row is proved and only the stored head is another, which `redrive doctor --repair` mends.
+    /// Whether all rows are intact and only the stored head is wrong, which `redrive doctor --repair` mends.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub mendable: bool,
 }
 
-/// How the stored head differs from the last row of the chain, with the command that mends it. Both are the position
-/// and the seal of a row.
+/// How the stored head differs from the last row of the chain, with the command that mends it, or `None` if they agree.
+/// Both arguments are the position and the seal of a row.
 #[must_use]
 pub fn head_mismatch(stored: (u64, &str), last: (u64, &str)) -> Option<String> {
     let (n, end) = (stored.0, last.0);
@@ -249,13 +248,13 @@ pub fn head_mismatch(stored: (u64, &str), last: (u64, &str)) -> Option<String> {
     Some(format!("{what}; `redrive doctor --repair` sets the head to the last row and records that it did"))
 }
 
-/// What differs between two states of a thing, as `key: before -> after` for each field; empty where nothing does.
-/// Fields of fields are joined with a dot. The values of fields with telling names stay out of the trail.
+/// The differences between two states of a value, as `key: before -> after` for each field; empty if there are none.
+/// Nested fields are joined with a dot. The values of fields with sensitive names are masked.
 #[must_use]
 pub fn changes<T: Serialize + ?Sized>(before: &T, after: &T) -> String {
-    let fields = |thing: &T| {
+    let fields = |value: &T| {
         let mut fields = BTreeMap::new();
-        flatten(String::new(), serde_json::to_value(thing).unwrap_or_default(), &mut fields);
+        flatten(String::new(), serde_json::to_value(value).unwrap_or_default(), &mut fields);
         fields
     };
     let (before, after) = (fields(before), fields(after));
@@ -271,7 +270,7 @@ pub fn changes<T: Serialize + ?Sized>(before: &T, after: &T) -> String {
     lines.collect::<Vec<_>>().join(", ")
 }
 
-/// The fields of a value by their paths. What is null counts as not there.
+/// Collects the fields of a value by path. A null counts as absent.
 fn flatten(path: String, value: Value, fields: &mut BTreeMap<String, Value>) {
     match value {
         Value::Object(map) if !map.is_empty() => {
@@ -291,7 +290,7 @@ fn flatten(path: String, value: Value, fields: &mut BTreeMap<String, Value>) {
     }
 }
 
-/// Checks a chain as it is read.
+/// Checks a chain while it is read.
 #[derive(Debug)]
 pub struct AuditCheck<'a> {
     key: &'a AuditKey,
@@ -299,7 +298,7 @@ pub struct AuditCheck<'a> {
 }
 
 impl<'a> AuditCheck<'a> {
-    /// A check that starts at the origin, or where trimming left an anchor.
+    /// A check that starts at the first row ever, or at the anchor that trimming left.
     #[must_use]
     pub fn new(key: &'a AuditKey, anchor: Option<&Anchor>) -> Self {
         let mut report =
@@ -308,14 +307,14 @@ impl<'a> AuditCheck<'a> {
             report.trimmed = anchor.n;
             report.head.clone_from(&anchor.seal);
             if !anchor.holds(key) {
-                let why = "the anchor of the trimmed rows was changed, or made with another key";
-                report.broken = Some(why.into());
+                let text = "the anchor of the trimmed rows was changed, or made with another key";
+                report.broken = Some(text.into());
             }
         }
         Self { key, report }
     }
 
-    /// The next row in order.
+    /// Checks the next row in order.
     pub fn row(&mut self, row: &AuditRow) {
         if self.report.broken.is_some() {
             return;
@@ -331,8 +330,8 @@ impl<'a> AuditCheck<'a> {
         }
     }
 
-    /// The verdict. `stored` is the position and the seal of the row the store wrote last, `seen_known` says whether a
-    /// head that somebody noted earlier is in the chain.
+    /// Ends the check. `stored` is the position and the seal of the row that the store wrote last; `seen_known` says
+    /// whether a head that somebody noted earlier is in the chain.
     #[must_use]
     pub fn finish(mut self, stored: (u64, &str), seen_known: Option<bool>) -> AuditReport {
         let last = (self.report.trimmed + self.report.rows, self.report.head.as_str());
@@ -378,7 +377,7 @@ mod tests {
     fn i48_a_head_that_is_not_the_last_row_is_found_and_can_be_mended() {
         let (key, rows) = chain();
         let seal = |n: usize| rows[n - 1].seal.as_str();
-        for (stored, said) in [
+        for (stored, text) in [
             ((4, seal(4)), "goes on to row 5"),
             ((4, seal(5)), "goes on to row 5"),
             ((6, seal(5)), "missing at the end"),
@@ -388,7 +387,7 @@ mod tests {
             rows.iter().for_each(|r| check.row(r));
             let report = check.finish(stored, None);
             let broken = report.broken.unwrap();
-            assert!(broken.contains(said) && broken.contains("redrive doctor --repair"), "{broken}");
+            assert!(broken.contains(text) && broken.contains("redrive doctor --repair"), "{broken}");
             assert!(report.mendable);
         }
         let mut check = AuditCheck::new(&key, None);
@@ -424,12 +423,12 @@ mod tests {
         assert!(check(&AuditKey([8; 32]), &rows, head).unwrap().contains("another key"));
     }
 
-    /// A row as it was written before entries had a filter, a change or a result, and the seal it had then.
+    /// A row from before entries had a filter, a change or a result, and the seal it got then.
     const OLD_ROW: &str = r#"{"at":"1970-01-01T00:00:00.005Z","actor":"a","source":"cli","act":"resolve","target":"q","count":3,"reason":"done","detail":null}"#;
     const OLD_SEAL: &str = "010ceaa93c1f3e211746b2a5796d66197db5123eaba35263da40264d2ec8813c";
 
     #[test]
-    fn i48_rows_from_before_an_entry_had_more_to_say_are_still_proved() {
+    fn i48_rows_from_before_entries_had_optional_fields_still_verify() {
         let key = AuditKey([7; 32]);
         let entry: AuditEntry = serde_json::from_str(OLD_ROW).unwrap();
         assert_eq!(serde_json::to_string(&entry).unwrap(), OLD_ROW);
@@ -441,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn i48_what_an_entry_says_more_is_sealed_with_it() {
+    fn i48_the_optional_fields_of_an_entry_are_sealed() {
         let key = AuditKey([7; 32]);
         let entry = AuditEntry::new(Time::from_millis(5), &Actor::new("a", "cli"), "purge", "q", 3)
             .with_filter("queue:q")

@@ -1,20 +1,20 @@
-//! How long to wait before the next attempt. Pure arithmetic: the randomness is a number handed in, so the
-//! same failure gets the same delay in the model, in a replay and on every backend.
+//! The delay before the next attempt. This is pure arithmetic: the caller passes the randomness in as a number,
+//! so that the same failure gets the same delay in the model, in a replay and on every backend.
 
 use crate::error::Refusal;
 use crate::ids::MessageId;
 use crate::limits;
-use crate::message::sane;
+use crate::message::check_span;
 use crate::time::Span;
 use serde::{Deserialize, Serialize};
 
-/// A number that stands in for chance.
+/// The source of randomness for jitter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Roll(pub u64);
+pub struct JitterSeed(pub u64);
 
-impl Roll {
-    /// The roll of one delivery of one message. Ids carry at least 62 random bits, so messages that fail together
-    /// spread; the same delivery always rolls the same.
+impl JitterSeed {
+    /// The seed of one delivery of a message. Message ids carry at least 62 random bits, so messages that fail
+    /// together get different delays, while the same delivery always gets the same one.
     #[must_use]
     pub fn of(id: MessageId, deliveries: u32) -> Self {
         let bytes = id.to_bytes();
@@ -28,7 +28,7 @@ impl Roll {
         Self(x ^ (x >> 31))
     }
 
-    /// A whole number from `low` to `high`, both included.
+    /// A number from `low` to `high`, both inclusive.
     #[must_use]
     pub fn between(self, low: u64, high: u64) -> u64 {
         let Some(width) = high.checked_sub(low) else { return low };
@@ -38,7 +38,7 @@ impl Roll {
     }
 }
 
-/// How the delay grows with the number of the retry.
+/// How the delay grows with the number of the retry `n`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "strategy")]
 pub enum Growth {
@@ -48,20 +48,20 @@ pub enum Growth {
     Linear,
     /// `initial * multiplier^(n-1)`.
     Exponential {
-        /// At least 1.
+        /// The growth factor, at least 1.
         multiplier: f64,
     },
     /// `initial * F(n)` with F = 1, 1, 2, 3, 5…
     Fibonacci,
-    /// The n-th entry; the last one repeats.
+    /// The n-th entry of a list; the last entry repeats.
     List {
-        /// The delays.
+        /// The delays, in the order of the retries.
         #[serde(rename = "delays_ms", alias = "delays")]
         delays: Vec<Span>,
     },
 }
 
-/// How chance changes a delay `d`.
+/// How randomness changes a delay `d`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Jitter {
@@ -75,23 +75,23 @@ pub enum Jitter {
     Decorrelated,
 }
 
-/// When to try again.
+/// The delays between the attempts of a message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Backoff {
     /// The delay before the first retry.
     #[serde(rename = "initial_ms", alias = "initial")]
     pub initial: Span,
-    /// No delay is longer.
+    /// The longest delay.
     #[serde(rename = "cap_ms", alias = "cap")]
     pub cap: Span,
-    /// No delay is shorter, whatever jitter says.
+    /// The shortest delay, even after jitter.
     #[serde(rename = "floor_ms", alias = "floor")]
     pub floor: Span,
-    /// How it grows.
+    /// How the delay grows.
     #[serde(flatten)]
     pub growth: Growth,
-    /// How chance changes it.
+    /// How randomness changes the delay.
     pub jitter: Jitter,
 }
 
@@ -107,10 +107,10 @@ impl Default for Backoff {
     }
 }
 
-/// The n-th Fibonacci number with F(1) = F(2) = 1, stopping at the largest that fits.
+/// The n-th Fibonacci number, with F(1) = F(2) = 1. Saturates at the largest one that fits.
 fn fibonacci(n: u32) -> u64 {
     let (mut a, mut b) = (0_u64, 1_u64);
-    // F(94) no longer fits; going on would only repeat the maximum.
+    // F(94) does not fit any more; further rounds would only repeat the maximum.
     for _ in 0..n.min(94) {
         (a, b) = (b, a.saturating_add(b));
     }
@@ -118,7 +118,7 @@ fn fibonacci(n: u32) -> u64 {
 }
 
 impl Backoff {
-    /// The delay before retry `n` (1 is the first), before chance and server hints, never above the cap.
+    /// The delay before retry `n` (the first is 1), before jitter and server hints. Never exceeds the cap.
     #[must_use]
     pub fn base(&self, n: u32) -> Span {
         let n = n.max(1);
@@ -127,7 +127,7 @@ impl Backoff {
             Growth::Linear => self.initial.times(u64::from(n)),
             Growth::Fibonacci => self.initial.times(fibonacci(n)),
             Growth::Exponential { multiplier } => {
-                // Doubling past the cap is pointless, and the power of a huge n is infinite: both end at the cap.
+                // The power of a huge n is infinite. Everything beyond the cap ends at the cap.
                 let exponent = i32::try_from(n - 1).unwrap_or(i32::MAX);
                 #[expect(
                     clippy::cast_precision_loss,
@@ -159,32 +159,38 @@ impl Backoff {
         raw.min(self.cap)
     }
 
-    /// The delay before retry `n`: growth, then chance, then a server's Retry-After as a lower bound, all
-    /// within floor and cap. `last` is the delay before the previous retry.
+    /// The delay before retry `n`: growth, then jitter, then the server's Retry-After as a lower bound, all
+    /// kept between floor and cap. `last` is the delay before the previous retry.
     #[must_use]
-    pub fn delay(&self, n: u32, last: Option<Span>, retry_after: Option<Span>, roll: Roll) -> Span {
+    pub fn delay(
+        &self,
+        n: u32,
+        last: Option<Span>,
+        retry_after: Option<Span>,
+        jitter_seed: JitterSeed,
+    ) -> Span {
         let base = self.base(n).as_millis();
         let jittered = match self.jitter {
             Jitter::None => base,
-            Jitter::Full => roll.between(0, base),
-            Jitter::Equal => base / 2 + roll.between(0, base - base / 2),
+            Jitter::Full => jitter_seed.between(0, base),
+            Jitter::Equal => base / 2 + jitter_seed.between(0, base - base / 2),
             Jitter::Decorrelated => {
                 let last = last.unwrap_or(self.initial);
-                roll.between(self.initial.as_millis(), last.times(3).min(self.cap).as_millis())
+                jitter_seed.between(self.initial.as_millis(), last.times(3).min(self.cap).as_millis())
             }
         };
-        let asked = retry_after.unwrap_or(Span::ZERO);
-        Span::from_millis(jittered).max(asked).max(self.floor).min(self.cap)
+        let at_least = retry_after.unwrap_or(Span::ZERO);
+        Span::from_millis(jittered).max(at_least).max(self.floor).min(self.cap)
     }
 
-    /// Refuses what cannot be meant.
+    /// Checks every setting against its bounds.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] naming the setting.
+    /// Returns [`Refusal::Invalid`], which names the setting.
     pub fn check(&self) -> Result<(), Refusal> {
-        sane("backoff.initial", self.initial, Span::ZERO, limits::SPAN_MAX)?;
-        sane("backoff.cap", self.cap, Span::from_millis(1), limits::SPAN_MAX)?;
-        sane("backoff.floor", self.floor, Span::ZERO, self.cap)?;
+        check_span("backoff.initial", self.initial, Span::ZERO, limits::SPAN_MAX)?;
+        check_span("backoff.cap", self.cap, Span::from_millis(1), limits::SPAN_MAX)?;
+        check_span("backoff.floor", self.floor, Span::ZERO, self.cap)?;
         match &self.growth {
             Growth::Exponential { multiplier } if !(1.0..=100.0).contains(multiplier) => {
                 Err(Refusal::invalid("backoff.multiplier", format!("{multiplier} is outside 1 to 100")))
@@ -227,17 +233,17 @@ mod tests {
     #[test]
     fn a_server_hint_is_honoured_but_bounded() {
         let b = Backoff { jitter: Jitter::None, ..Backoff::default() };
-        assert_eq!(b.delay(1, None, Some(Span::from_secs(60)), Roll(0)), Span::from_secs(60));
-        assert_eq!(b.delay(1, None, Some(Span::from_days(9_000)), Roll(0)), b.cap);
-        assert_eq!(b.delay(1, None, Some(Span::ZERO), Roll(0)), Span::from_secs(1));
+        assert_eq!(b.delay(1, None, Some(Span::from_secs(60)), JitterSeed(0)), Span::from_secs(60));
+        assert_eq!(b.delay(1, None, Some(Span::from_days(9_000)), JitterSeed(0)), b.cap);
+        assert_eq!(b.delay(1, None, Some(Span::ZERO), JitterSeed(0)), Span::from_secs(1));
     }
 
     #[test]
-    fn rolls_of_neighbouring_deliveries_differ() {
+    fn seeds_of_neighbouring_deliveries_differ() {
         let id = MessageId::new(1, [3; 10]);
-        assert_ne!(Roll::of(id, 1), Roll::of(id, 2));
-        assert_eq!(Roll::of(id, 1), Roll::of(id, 1));
-        assert_ne!(Roll::of(id, 1), Roll::of(MessageId::new(1, [4; 10]), 1));
+        assert_ne!(JitterSeed::of(id, 1), JitterSeed::of(id, 2));
+        assert_eq!(JitterSeed::of(id, 1), JitterSeed::of(id, 1));
+        assert_ne!(JitterSeed::of(id, 1), JitterSeed::of(MessageId::new(1, [4; 10]), 1));
     }
 
     fn any_growth() -> impl Strategy<Value = Growth> {
@@ -265,7 +271,7 @@ mod tests {
             jitter in prop_oneof![
                 Just(Jitter::None), Just(Jitter::Full), Just(Jitter::Equal), Just(Jitter::Decorrelated)
             ],
-            roll in any::<u64>(),
+            jitter_seed in any::<u64>(),
         ) {
             let floor = floor.min(cap);
             let b = Backoff {
@@ -274,7 +280,7 @@ mod tests {
             };
             let base = b.base(n).as_millis();
             prop_assert!(base <= cap);
-            let d = b.delay(n, last.map(Span::from_millis), None, Roll(roll)).as_millis();
+            let d = b.delay(n, last.map(Span::from_millis), None, JitterSeed(jitter_seed)).as_millis();
             prop_assert!((floor..=cap).contains(&d));
             match jitter {
                 Jitter::None => prop_assert_eq!(d, base.max(floor)),
@@ -282,7 +288,7 @@ mod tests {
                 Jitter::Equal => prop_assert!(d >= base / 2 && d <= base.max(floor)),
                 Jitter::Decorrelated => prop_assert!(d >= initial.min(cap)),
             }
-            let hinted = b.delay(n, None, hint.map(Span::from_millis), Roll(roll)).as_millis();
+            let hinted = b.delay(n, None, hint.map(Span::from_millis), JitterSeed(jitter_seed)).as_millis();
             prop_assert!(hinted <= cap && hinted >= hint.unwrap_or(0).min(cap));
         }
     }

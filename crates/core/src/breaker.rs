@@ -1,5 +1,6 @@
-//! The circuit breaker: when to stop asking a dependency that is down, and when to ask again. Pure: a store
-//! keeps one [`Breaker`] per key, shows it every grant and every result, and asks it what to hold.
+//! The circuit breaker: it decides when to stop sending messages to a dependency that is down, and when to try
+//! it again. Pure: a store keeps one [`Breaker`] per key, tells it about every lease and every result, and asks
+//! it whether messages may be leased.
 //!
 //! ```text
 //!              N failures in a row, or more than half of the window
@@ -10,9 +11,9 @@
 //!                                       └───────────────────────────────────┘
 //! ```
 //!
-//! Every change of state starts a new epoch. A lease carries the epoch it was granted in as its permit, so the
-//! result of a delivery that began before the change is stale and says nothing (I28). An operator can force it
-//! open, which lasts until an operator closes it.
+//! Every change of state starts a new epoch. A lease carries the epoch in which it was granted as its permit,
+//! so the result of a delivery that started before the change is stale and ignored (I28). An operator can force
+//! a breaker open; it stays open until an operator closes it.
 
 use crate::dead_letter::Actor;
 use crate::error::Refusal;
@@ -20,30 +21,30 @@ use crate::failure::{Route, named};
 use crate::filter;
 use crate::ids::QueueName;
 use crate::limits;
-use crate::message::{Payload, Slip, sane};
+use crate::message::{MessageMeta, Payload, check_span};
 use crate::time::{Span, Time};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::str::FromStr;
 
-/// What messages share a breaker.
+/// Which messages share a breaker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BreakerKey {
-    /// All of the queue.
+    /// All messages of the queue.
     Queue,
-    /// Those of one kind.
+    /// Messages of the same kind.
     Kind,
-    /// Those with the same value of a header: `header:region`.
+    /// Messages with the same value of a header: `header:region`.
     Header(String),
-    /// Those with the same value at a path of their JSON payload: `payload.customer.id`.
+    /// Messages with the same value at a path of their JSON payload: `payload.customer.id`.
     Payload(Vec<String>),
 }
 
 impl BreakerKey {
-    /// The part of the key that has to be read from the message when it comes in, because nothing later looks
-    /// into headers and payload again: the key on a line of its own, then the value. A message without the value
-    /// has no breaker, and one that was read for another key has none of this.
+    /// Reads the part of the key that comes from headers or payload. This happens at enqueue, because no later
+    /// step reads them again. The result is the key and the value, separated by a newline, so that a value that
+    /// was read for another key is recognised. A message without the value has no breaker.
     #[must_use]
     pub fn read(&self, headers: &BTreeMap<String, String>, payload: &Payload) -> Option<String> {
         let value = match self {
@@ -54,21 +55,21 @@ impl BreakerKey {
         value.map(shortened).filter(|value| !value.is_empty()).map(|value| format!("{self}\n{value}"))
     }
 
-    /// The key of a message.
+    /// The key value of a message. `None` if no breaker guards it.
     #[must_use]
-    pub fn of(&self, slip: &Slip) -> Option<String> {
+    pub fn of(&self, meta: &MessageMeta) -> Option<String> {
         match self {
-            Self::Queue => Some(slip.queue.to_string()),
-            Self::Kind => Some(slip.kind.clone()).filter(|kind| !kind.is_empty()),
+            Self::Queue => Some(meta.queue.to_string()),
+            Self::Kind => Some(meta.kind.clone()).filter(|kind| !kind.is_empty()),
             Self::Header(_) | Self::Payload(_) => {
-                let (key, value) = slip.breaker.as_deref()?.split_once('\n')?;
+                let (key, value) = meta.breaker.as_deref()?.split_once('\n')?;
                 (key == self.to_string()).then(|| value.to_owned())
             }
         }
     }
 }
 
-/// A key short enough to be kept: the beginning of what was given.
+/// Cuts a key value to the length that is kept.
 fn shortened(mut text: String) -> String {
     let mut end = text.len().min(limits::KEY_BYTES_MAX);
     while !text.is_char_boundary(end) {
@@ -116,39 +117,39 @@ impl FromStr for BreakerKey {
 }
 crate::ids::serde_as_text!(BreakerKey);
 
-/// When a queue's breakers open and close. Off until a policy names its key.
+/// When the breakers of a queue open and close. A queue has breakers only if its policy sets one of these.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BreakerPolicy {
-    /// What messages share a breaker.
+    /// Which messages share a breaker.
     pub key: BreakerKey,
-    /// Failures in a row that open it.
+    /// The number of failures in a row that opens the breaker.
     #[serde(default = "defaults::failures")]
     pub failures: u32,
-    /// Results in the window.
+    /// The number of results in the window.
     #[serde(default = "defaults::window")]
     pub window: u32,
-    /// Results older than this do not count.
+    /// How long a result counts.
     #[serde(default = "defaults::within", rename = "within_ms", alias = "within")]
     pub within: Span,
-    /// Results the window needs before its share of failures counts.
+    /// The number of results that the window needs before the share of failures counts.
     #[serde(default = "defaults::sample")]
     pub sample: u32,
-    /// The share of failures in the window above which it opens.
+    /// The share of failures in the window above which the breaker opens.
     #[serde(default = "defaults::ratio")]
     pub ratio: f64,
-    /// How long it is open the first time.
+    /// How long the breaker stays open the first time.
     #[serde(default = "defaults::open_for", rename = "open_for_ms", alias = "open_for")]
     pub open_for: Span,
-    /// Each reopening doubles that, up to here.
+    /// The upper bound of that time, which doubles each time a probe fails.
     #[serde(default = "defaults::open_max", rename = "open_max_ms", alias = "open_max")]
     pub open_max: Span,
-    /// Deliveries let through while half open, in total over all workers.
+    /// The number of deliveries let through while half open, over all workers.
     #[serde(default = "defaults::probes")]
     pub probes: u32,
 }
 
-/// The numbers of PRODUCT.md.
+/// The default numbers; serde and [`BreakerPolicy::new`] share them.
 mod defaults {
     use crate::time::Span;
 
@@ -179,7 +180,7 @@ mod defaults {
 }
 
 impl BreakerPolicy {
-    /// The default numbers for this key.
+    /// A policy with the default numbers for this key.
     #[must_use]
     pub const fn new(key: BreakerKey) -> Self {
         Self {
@@ -195,10 +196,10 @@ impl BreakerPolicy {
         }
     }
 
-    /// Refuses what cannot be meant, naming the setting.
+    /// Checks every setting against its bounds.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] for the first setting that is out of bounds.
+    /// Returns [`Refusal::Invalid`] for the first setting that is out of bounds.
     pub fn check(&self) -> Result<(), Refusal> {
         for (field, n, most) in [
             ("breaker.failures", self.failures, limits::ATTEMPTS_MAX),
@@ -214,89 +215,90 @@ impl BreakerPolicy {
             let why = format!("{} is not a share: more than 0, at most 1", self.ratio);
             return Err(Refusal::invalid("breaker.ratio", why));
         }
-        sane("breaker.within", self.within, Span::from_millis(1), limits::SPAN_MAX)?;
-        sane("breaker.open_for", self.open_for, Span::from_millis(1), limits::SPAN_MAX)?;
-        sane("breaker.open_max", self.open_max, self.open_for, limits::SPAN_MAX)
+        check_span("breaker.within", self.within, Span::from_millis(1), limits::SPAN_MAX)?;
+        check_span("breaker.open_for", self.open_for, Span::from_millis(1), limits::SPAN_MAX)?;
+        check_span("breaker.open_max", self.open_max, self.open_for, limits::SPAN_MAX)
     }
 
-    /// Refuses a key that no breaker of this queue can have.
+    /// Checks that a breaker of this queue can have this key value.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] for a key that is empty, too long or not printable, or another than the queue where
-    /// the queue is the key.
+    /// Returns [`Refusal::Invalid`] if the value is empty, too long or not printable, or if all messages of the
+    /// queue share one breaker and the value is not the name of the queue.
     pub fn check_key(&self, queue: &QueueName, key: &str) -> Result<(), Refusal> {
         if key.is_empty() || key.len() > limits::KEY_BYTES_MAX || key.contains(char::is_control) {
             let why = format!("1 to {} printable bytes", limits::KEY_BYTES_MAX);
             return Err(Refusal::invalid("key", why));
         }
         if self.key == BreakerKey::Queue && key != queue.as_str() {
-            let why = format!("queue {queue} has one breaker for all of it; its key is {queue}");
+            let why = format!("queue {queue} has one breaker for all its messages; its key is {queue}");
             return Err(Refusal::invalid("key", why));
         }
         Ok(())
     }
 
-    /// How long it is open after so many reopenings.
+    /// How long the breaker stays open after it was reopened this many times.
     fn open_span(&self, reopened: u32) -> Span {
         self.open_for.times(1_u64 << reopened.min(32)).min(self.open_max)
     }
 }
 
 named! {
-    /// Whether a breaker lets work through.
+    /// The state of a breaker.
     BreakerState, "breaker state", {
-        /// Work flows.
+        /// Messages are leased.
         Closed = "closed",
-        /// Work is held.
+        /// Messages are held back.
         Open = "open",
-        /// A few deliveries try whether it works again.
+        /// A few deliveries probe whether the dependency works again.
         HalfOpen = "half_open",
     }
 }
 
-/// Whether deliveries of a key may be granted now.
+/// Whether messages of a key may be leased now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stance {
-    /// As many as there are.
+pub enum BreakerGate {
+    /// Yes, without a limit.
     Free,
-    /// So many more.
+    /// Yes, but only this many more.
     Probing(u32),
-    /// None, until then; without an end when an operator says so.
+    /// No, until this time; `None` if an operator forced the breaker open.
     Held(Option<Time>),
 }
 
-/// What a delivery's end says about the dependency.
+/// What the result of a delivery says about the dependency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Signal {
-    /// It works.
+pub enum BreakerSignal {
+    /// The dependency works.
     Success,
-    /// It does not.
+    /// The dependency does not work.
     Failure,
-    /// Nothing: the message was given back, or failed for a reason of its own.
-    Nothing,
+    /// The result says nothing: the message was given back, or failed for a reason of its own.
+    Neutral,
 }
 
-impl Signal {
-    /// What a failure of this route says. A message that cannot be read or is poison says nothing.
+impl BreakerSignal {
+    /// The signal of a failure by its route. A message that is corrupt or poison says nothing about the
+    /// dependency.
     #[must_use]
     pub const fn of(route: Route) -> Self {
         match route {
             Route::Network | Route::Timeout | Route::Agent | Route::System => Self::Failure,
-            Route::Corruption | Route::Poison => Self::Nothing,
+            Route::Corruption | Route::Poison => Self::Neutral,
         }
     }
 }
 
-/// One change of state, for people.
+/// A change of state, kept for operators.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BreakerEvent {
-    /// When.
+    /// When the state changed.
     pub at: Time,
-    /// The state from then on.
+    /// The new state.
     pub to: BreakerState,
-    /// Why.
+    /// Why the state changed.
     pub why: String,
-    /// Which operator, when one did it.
+    /// The operator who forced the change. `None` if the breaker changed by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
 }
@@ -307,21 +309,21 @@ pub struct Breaker {
     state: BreakerState,
     /// When this state began.
     since: Time,
-    /// When it may be tried again, while open; nothing when an operator forced it.
+    /// When an open breaker may be probed. `None` if an operator forced it open.
     #[serde(default)]
     until: Option<Time>,
-    /// Counts changes of state; the permit of every lease granted in this one.
+    /// Incremented with every change of state. Leases granted in this state carry it as their permit.
     epoch: u64,
     /// Failures since the last success.
     #[serde(default)]
     in_a_row: u32,
-    /// The latest results, oldest first: when, and whether it failed.
+    /// The latest results, oldest first: the time, and whether the delivery failed.
     #[serde(default)]
     window: VecDeque<(Time, bool)>,
-    /// How often it was opened without closing in between.
+    /// How often a probe failed since the breaker was last closed.
     #[serde(default)]
     reopened: u32,
-    /// Probes granted and not taken back in this half-open.
+    /// Probes granted in this half-open state, without those that ended neutrally.
     #[serde(default)]
     probes: u32,
     /// Probes that succeeded.
@@ -332,14 +334,14 @@ pub struct Breaker {
 }
 
 impl Breaker {
-    /// A breaker that has seen nothing: closed.
+    /// A new breaker, which is closed.
     #[must_use]
     pub const fn new(now: Time) -> Self {
         Self {
             state: BreakerState::Closed,
             since: now,
             until: None,
-            // Later than every epoch of a breaker that was here before: its permits are stale.
+            // Later than every epoch of an earlier breaker for this key, so that its permits are stale.
             epoch: now.as_millis().cast_unsigned(),
             in_a_row: 0,
             window: VecDeque::new(),
@@ -350,15 +352,15 @@ impl Breaker {
         }
     }
 
-    /// Whether there is anything about it worth keeping when room is short: one that is closed and has no
-    /// result that still counts is as good as a new one.
+    /// Whether the breaker must be kept when memory is short. One that is closed and has no recent result
+    /// behaves like a new one.
     #[must_use]
-    pub fn is_remarkable(&self, policy: &BreakerPolicy, now: Time) -> bool {
+    pub fn worth_keeping(&self, policy: &BreakerPolicy, now: Time) -> bool {
         let recent = self.window.back().is_some_and(|(at, _)| now.since(*at) <= policy.within);
         self.state != BreakerState::Closed || recent
     }
 
-    /// The state now. An open breaker whose time is over is half open, whether or not anybody has looked.
+    /// The state at `now`. An open breaker whose time has passed counts as half open even before it is written.
     #[must_use]
     pub fn state(&self, now: Time) -> BreakerState {
         match self.state {
@@ -367,25 +369,25 @@ impl Breaker {
         }
     }
 
-    /// Whether deliveries may be granted now.
+    /// Whether messages may be leased now.
     #[must_use]
-    pub fn stance(&self, policy: &BreakerPolicy, now: Time) -> Stance {
+    pub fn gate(&self, policy: &BreakerPolicy, now: Time) -> BreakerGate {
         match (self.state(now), self.state) {
-            (BreakerState::Closed, _) => Stance::Free,
-            (BreakerState::Open, _) => Stance::Held(self.until),
+            (BreakerState::Closed, _) => BreakerGate::Free,
+            (BreakerState::Open, _) => BreakerGate::Held(self.until),
             (BreakerState::HalfOpen, BreakerState::HalfOpen) => {
-                Stance::Probing(policy.probes.saturating_sub(self.probes))
+                BreakerGate::Probing(policy.probes.saturating_sub(self.probes))
             }
             (BreakerState::HalfOpen, BreakerState::Open | BreakerState::Closed) => {
-                Stance::Probing(policy.probes)
+                BreakerGate::Probing(policy.probes)
             }
         }
     }
 
-    /// Takes note of a granted lease; the permit goes into the lease.
+    /// Records a granted lease and returns its permit.
     pub fn grant(&mut self, now: Time) -> u64 {
         if self.state == BreakerState::Open && self.state(now) == BreakerState::HalfOpen {
-            self.enter(BreakerState::HalfOpen, None, "its time was over; trying again".into(), None, now);
+            self.enter(BreakerState::HalfOpen, None, "the open time ended; probing".into(), None, now);
         }
         if self.state == BreakerState::HalfOpen {
             self.probes = self.probes.saturating_add(1);
@@ -393,8 +395,8 @@ impl Breaker {
         self.epoch
     }
 
-    /// Takes note of the end of a delivery. A permit of another epoch is stale and changes nothing.
-    pub fn settle(&mut self, permit: u64, signal: Signal, policy: &BreakerPolicy, now: Time) {
+    /// Records the result of a delivery. A permit of another epoch is stale and changes nothing.
+    pub fn settle(&mut self, permit: u64, signal: BreakerSignal, policy: &BreakerPolicy, now: Time) {
         if permit != self.epoch {
             return;
         }
@@ -405,11 +407,11 @@ impl Breaker {
         }
     }
 
-    fn observe(&mut self, signal: Signal, policy: &BreakerPolicy, now: Time) {
+    fn observe(&mut self, signal: BreakerSignal, policy: &BreakerPolicy, now: Time) {
         let failed = match signal {
-            Signal::Success => false,
-            Signal::Failure => true,
-            Signal::Nothing => return,
+            BreakerSignal::Success => false,
+            BreakerSignal::Failure => true,
+            BreakerSignal::Neutral => return,
         };
         self.in_a_row = if failed { self.in_a_row.saturating_add(1) } else { 0 };
         self.window.push_back((now, failed));
@@ -433,9 +435,9 @@ impl Breaker {
         }
     }
 
-    fn probed(&mut self, signal: Signal, policy: &BreakerPolicy, now: Time) {
+    fn probed(&mut self, signal: BreakerSignal, policy: &BreakerPolicy, now: Time) {
         match signal {
-            Signal::Success => {
+            BreakerSignal::Success => {
                 self.succeeded = self.succeeded.saturating_add(1);
                 if self.succeeded >= policy.probes.div_ceil(2) {
                     let why = format!("{} probes succeeded", self.succeeded);
@@ -443,11 +445,11 @@ impl Breaker {
                     self.enter(BreakerState::Closed, None, why, None, now);
                 }
             }
-            Signal::Failure => {
+            BreakerSignal::Failure => {
                 self.reopened = self.reopened.saturating_add(1);
                 self.open(policy, "a probe failed".into(), now);
             }
-            Signal::Nothing => self.probes = self.probes.saturating_sub(1),
+            BreakerSignal::Neutral => self.probes = self.probes.saturating_sub(1),
         }
     }
 
@@ -456,7 +458,8 @@ impl Breaker {
         self.enter(BreakerState::Open, Some(until), why, None, now);
     }
 
-    /// An operator's word: open holds until an operator closes it, close starts afresh.
+    /// Applies an operator's decision: a forced-open breaker stays open until an operator closes it, and a
+    /// forced-closed one starts afresh.
     pub fn force(&mut self, open: bool, actor: &Actor, now: Time) {
         let to = if open { BreakerState::Open } else { BreakerState::Closed };
         let why = actor.reason.clone().unwrap_or_else(|| "forced".into());
@@ -475,7 +478,7 @@ impl Breaker {
         }
     }
 
-    /// What people see of it.
+    /// The public view of the breaker.
     #[must_use]
     pub fn view(&self, queue: &QueueName, key: &str, held: u64, now: Time) -> BreakerView {
         let state = self.state(now);
@@ -497,34 +500,34 @@ impl Breaker {
     }
 }
 
-/// A breaker as people see it.
+/// The public view of a breaker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BreakerView {
     /// The queue.
     pub queue: QueueName,
-    /// The value of its key: the queue's name, a kind, a header's or a payload's value.
+    /// The value of its key: the name of the queue, a kind, or the value of a header or payload field.
     pub key: String,
-    /// Whether it lets work through.
+    /// The state.
     pub state: BreakerState,
-    /// Since when.
+    /// Since when the breaker is in this state.
     pub since: Time,
-    /// When it will be tried again, while open.
+    /// When an open breaker will be probed.
     pub until: Option<Time>,
-    /// Whether an operator holds it open.
+    /// Whether an operator forced it open.
     pub forced: bool,
-    /// Messages of this key that wait behind it.
+    /// The number of messages that wait because of this breaker.
     pub held: u64,
     /// Failures since the last success, while closed.
     pub failures_in_a_row: u32,
     /// Results in the window, while closed.
     pub results: usize,
-    /// How many of them failed.
+    /// How many of these results are failures.
     pub failed: usize,
-    /// Probes still out, while half open.
+    /// Probes that have no result yet, while half open.
     pub probes_out: u32,
     /// Probes that succeeded.
     pub probes_ok: u32,
-    /// The latest changes, oldest first.
+    /// The latest changes of state, oldest first.
     pub events: Vec<BreakerEvent>,
 }
 
@@ -540,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_read_back_and_wrong_ones_say_what_is_right() {
+    fn keys_read_back_and_wrong_ones_name_the_right_forms() {
         for text in ["queue", "kind", "header:x-region", "payload.a.b.0"] {
             assert_eq!(text.parse::<BreakerKey>().unwrap().to_string(), text);
         }
@@ -586,18 +589,18 @@ mod tests {
         wrong(|p| p.open_max = Span::from_secs(1), "breaker.open_max");
     }
 
-    /// What may happen to a breaker: a lease, the end of the n-th lease still out, time, an operator.
+    /// What can happen to a breaker: a lease, the result of the n-th open lease, the passing of time, an
+    /// operator.
     #[derive(Clone, Debug)]
     enum Step {
         Grant,
-        Settle(usize, Signal),
+        Settle(usize, BreakerSignal),
         Wait(u64),
         Force(bool),
     }
 
     fn step() -> impl Strategy<Value = Step> {
-        let signal =
-            prop_oneof![3 => Just(Signal::Failure), 2 => Just(Signal::Success), 1 => Just(Signal::Nothing)];
+        let signal = prop_oneof![3 => Just(BreakerSignal::Failure), 2 => Just(BreakerSignal::Success), 1 => Just(BreakerSignal::Neutral)];
         prop_oneof![
             6 => Just(Step::Grant),
             6 => (0_usize..8, signal).prop_map(|(n, s)| Step::Settle(n, s)),
@@ -607,8 +610,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens: nothing is granted while it is open, never more than k probes are out in one
-        /// half-open, it moves only along the arrows of the diagram, and it survives being written down.
+        /// In every sequence of steps, no lease is granted while the breaker is open, at most k probes are out
+        /// in one half-open state, the breaker moves only along the arrows of the diagram, and it survives
+        /// serialization.
         #[test]
         fn i28_the_breaker_keeps_its_promises(steps in proptest::collection::vec(step(), 0..200)) {
             let (policy, mut now) = (rules(), START);
@@ -618,18 +622,18 @@ mod tests {
             for step in steps {
                 let (before, epoch) = (breaker.state(now), breaker.epoch);
                 match step {
-                    Step::Grant => match breaker.stance(&policy, now) {
-                        Stance::Free => out.push(breaker.grant(now)),
-                        Stance::Probing(left) if left > 0 => {
+                    Step::Grant => match breaker.gate(&policy, now) {
+                        BreakerGate::Free => out.push(breaker.grant(now)),
+                        BreakerGate::Probing(left) if left > 0 => {
                             let permit = breaker.grant(now);
                             *granted_in.entry(permit).or_default() += 1;
                             out.push(permit);
                         }
-                        Stance::Probing(_) | Stance::Held(_) => {}
+                        BreakerGate::Probing(_) | BreakerGate::Held(_) => {}
                     },
                     Step::Settle(n, signal) if !out.is_empty() => {
                         let permit = out.remove(n % out.len());
-                        if signal == Signal::Nothing && permit == breaker.epoch {
+                        if signal == BreakerSignal::Neutral && permit == breaker.epoch {
                             granted_in.entry(permit).and_modify(|n| *n = n.saturating_sub(1));
                         }
                         let copy = breaker.clone();

@@ -1,5 +1,5 @@
-//! Somebody is about to be shown what is masked for everybody else. It is on record before it is shown: who, what
-//! and why. Whoever shows it asks the store to write that down, and shows nothing when the store refuses.
+//! The disclosure of masked data to an operator. The store records who sees what and why before anything is
+//! shown; if it refuses to, nothing is shown.
 
 use crate::audit::AuditEntry;
 use crate::dead_letter::Actor;
@@ -14,51 +14,51 @@ use std::fmt;
 use std::str::FromStr;
 
 named! {
-    /// What is shown.
+    /// What is disclosed.
     Disclosed, "disclosure", {
         /// A live message.
         Message = "message",
         /// A dead letter.
         Letter = "letter",
-        /// The bytes of a payload alone.
+        /// The bytes of a payload only.
         Payload = "payload",
-        /// All that match, into a file or a pipe.
+        /// Every match, written to a file or a pipe.
         Export = "export",
     }
 }
 
-/// What somebody is about to be shown.
+/// A request to disclose masked data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Disclosure {
-    /// What.
+    /// What is disclosed.
     pub what: Disclosed,
-    /// Of these.
+    /// The messages or letters, if they are named one by one.
     #[serde(default)]
     pub ids: Vec<MessageId>,
-    /// Or of all that match this.
+    /// The filter that selects them otherwise.
     #[serde(default)]
     pub filter: Option<Filter>,
-    /// How many they are.
+    /// The number of messages or letters.
     pub count: u64,
 }
 
 impl Disclosure {
-    /// Of one message or letter.
+    /// The disclosure of one message or letter.
     #[must_use]
     pub fn of(what: Disclosed, id: MessageId) -> Self {
         Self { what, ids: vec![id], filter: None, count: 1 }
     }
 
-    /// Of all letters that match.
+    /// The disclosure of every letter that matches a filter.
     #[must_use]
     pub const fn matching(what: Disclosed, filter: Filter, count: u64) -> Self {
         Self { what, ids: Vec::new(), filter: Some(filter), count }
     }
 
-    /// Refuses what names nothing, or too much one by one.
+    /// Checks that the request names either ids, and not too many, or a filter.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`].
+    /// Returns [`Refusal::Invalid`] otherwise.
     pub fn check(&self) -> Result<(), Refusal> {
         match (self.ids.len(), &self.filter) {
             (0, Some(_)) => Ok(()),
@@ -70,7 +70,7 @@ impl Disclosure {
         }
     }
 
-    /// The rows of the audit trail: one for each id, or one for the filter.
+    /// The rows for the audit trail: one per id, or one for the filter.
     #[must_use]
     pub fn entries(&self, actor: &Actor, now: Time) -> Vec<AuditEntry> {
         let row = |target: String, count| {

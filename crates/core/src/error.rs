@@ -1,6 +1,6 @@
-//! Two kinds of "no". A [`Refusal`] is the domain speaking: the request is understood and the answer is no,
-//! and nothing was changed. A [`StoreError`] is the ground giving way. They are never mixed, and both are
-//! mapped exhaustively to exit codes and, later, to HTTP problems.
+//! The two kinds of errors. A [`Refusal`] comes from the domain: the request was understood, the answer is no,
+//! and nothing changed. A [`StoreError`] comes from the machinery below: the disk, the socket or the process
+//! that holds the data directory. The two are never mixed, and both map exhaustively to exit codes.
 
 use crate::dead_letter::Status;
 use crate::group::GroupStatus;
@@ -9,145 +9,145 @@ use crate::lifecycle::State;
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
 
-/// The request is understood and refused; nothing was changed.
+/// The request was understood and refused. Nothing changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[serde(tag = "refusal", rename_all = "snake_case")]
 pub enum Refusal {
     /// No live message and no dead letter has this id.
-    #[error("message {id} is not here: it was never accepted, or it is finished")]
+    #[error("there is no message {id}: it was never accepted, or it has ended")]
     NoSuchMessage {
-        /// The id asked for.
+        /// The requested id.
         id: MessageId,
     },
     /// No dead letter has this id.
-    #[error("no dead letter has the id {id}")]
+    #[error("there is no dead letter {id}")]
     NoSuchLetter {
-        /// The id asked for.
+        /// The requested id.
         id: MessageId,
     },
     /// No queue has this name.
     #[error("there is no queue {queue:?}; `redrive queue list` shows the known ones")]
     NoSuchQueue {
-        /// The name asked for.
+        /// The requested name.
         queue: QueueName,
     },
     /// No group has this id.
     #[error("there is no group {group}; `redrive group list` shows the known ones")]
     NoSuchGroup {
-        /// The group asked for.
+        /// The requested group.
         group: LeafId,
     },
     /// No operation has this id.
     #[error("there is no operation {id}")]
     NoSuchOperation {
-        /// The operation asked for.
+        /// The requested operation.
         id: OperationId,
     },
-    /// The token is not the one of the live lease; somebody else owns the message now, or nobody does.
-    #[error("the token for message {id} is not of its live lease; nothing was changed")]
+    /// The token does not belong to the live lease: another worker holds the message now, or no worker does.
+    #[error("the token for message {id} does not belong to its live lease; nothing was changed")]
     StaleToken {
-        /// The message named by the token.
+        /// The message that the token names.
         id: MessageId,
     },
-    /// The lease ran out before its holder settled.
-    #[error("the lease on message {id} ran out at {expired_at}; nothing was changed")]
+    /// The lease expired before its worker settled the message.
+    #[error("the lease on message {id} expired at {expired_at}; nothing was changed")]
     LeaseExpired {
-        /// The message named by the token.
+        /// The message that the token names.
         id: MessageId,
-        /// When the lease ended.
+        /// When the lease expired.
         expired_at: Time,
     },
-    /// The message is in a state that does not allow this.
+    /// The state of the message does not allow this.
     #[error("cannot {command} message {id} while it is {state}")]
     WrongState {
         /// The message.
         id: MessageId,
-        /// The state it is in.
+        /// The state of the message.
         state: State,
-        /// What was asked.
+        /// The command that was refused.
         command: String,
     },
-    /// The dead letter is in a status that does not allow this.
+    /// The status of the dead letter does not allow this.
     #[error("cannot {act} dead letter {id} while it is {status}; {hint}")]
     WrongStatus {
         /// The letter.
         id: MessageId,
-        /// The status it is in.
+        /// The status of the letter.
         status: Status,
-        /// What was asked.
+        /// The act that was refused.
         act: String,
-        /// What would work.
+        /// What the caller can do instead.
         hint: String,
     },
-    /// The group is in a status that does not allow this.
+    /// The status of the group does not allow this.
     #[error("cannot {act} group {group} while it is {status}; {hint}")]
     WrongGroupStatus {
         /// The group.
         group: LeafId,
-        /// The status it is in.
+        /// The status of the group.
         status: GroupStatus,
-        /// What was asked.
+        /// The act that was refused.
         act: String,
-        /// What would work.
+        /// What the caller can do instead.
         hint: String,
     },
-    /// A dead-letter consumer is working on this letter.
+    /// A dead letter consumer has leased this letter.
     #[error("dead letter {id} is leased by {worker:?} until {until}; try again after that")]
     LetterLeased {
         /// The letter.
         id: MessageId,
-        /// Who holds it.
+        /// The name of the consumer that holds the lease.
         worker: String,
-        /// Until when.
+        /// When the lease ends.
         until: Time,
     },
-    /// The letter changed since the caller looked at it.
+    /// The letter changed since the caller read it.
     #[error(
-        "dead letter {id} is at version {actual}, not {expected}: it changed since you looked; show it again"
+        "dead letter {id} is at version {actual}, not {expected}: it changed since you read it; show it again"
     )]
     VersionConflict {
         /// The letter.
         id: MessageId,
-        /// What the caller had seen.
+        /// The version that the caller expected.
         expected: u64,
-        /// What it is now.
+        /// The current version.
         actual: u64,
     },
-    /// The patch does not fit this letter's payload.
+    /// The patch does not fit the payload of this letter.
     #[error("the patch does not fit dead letter {id}: {why}; nothing was changed")]
     PatchFailed {
         /// The letter.
         id: MessageId,
-        /// Which step, and why; places, never what stands there.
+        /// Which step failed, and why. Names paths in the payload, never the values there.
         why: String,
     },
-    /// The letter says that already.
-    #[error("the content of dead letter {id} is that already; nothing was changed")]
+    /// The letter already has this content.
+    #[error("dead letter {id} already has this content; nothing was changed")]
     NoChange {
         /// The letter.
         id: MessageId,
     },
-    /// The letter's content was erased.
+    /// The content of the letter was erased.
     #[error("cannot {act} dead letter {id}: its content was erased; it can only be closed and purged")]
     Erased {
         /// The letter.
         id: MessageId,
-        /// What was asked.
+        /// The act that was refused.
         act: String,
     },
     /// The idempotency key was used for a different body within its window.
-    #[error("key {key:?} was used in queue {queue} for message {id} with other content; use a new key")]
+    #[error("key {key:?} was used in queue {queue} for message {id} with different content; use a new key")]
     KeyConflict {
         /// The queue.
         queue: QueueName,
         /// The key.
         key: String,
-        /// The message that has it.
+        /// The message that used the key.
         id: MessageId,
     },
-    /// Other work with the letter's idempotency key is on its way.
+    /// A live message has the idempotency key of this letter.
     #[error(
-        "dead letter {id} was not sent back: message {by} has the same key {key:?} and is on its way; wait for it, \
+        "dead letter {id} was not sent back: message {by} has the same key {key:?} and is still live; wait for it, \
          or send it back with force"
     )]
     KeyInUse {
@@ -155,24 +155,24 @@ pub enum Refusal {
         id: MessageId,
         /// The key.
         key: String,
-        /// The message that is on its way.
+        /// The live message with the same key.
         by: MessageId,
     },
-    /// The letter came back as often as its queue allows.
+    /// The letter was redriven as often as its queue allows.
     #[error(
         "dead letter {id} was sent back {redrives} times already and its queue allows {allowed}; find out why it \
-         comes back, then send it back with force"
+         fails again, then send it back with force"
     )]
     RedrivenTooOften {
         /// The letter.
         id: MessageId,
-        /// How often it was sent back.
+        /// How often the letter was redriven.
         redrives: u32,
-        /// How often its queue allows it.
+        /// The `max_redrives` of its queue.
         allowed: u32,
     },
-    /// The same id was used for a different body.
-    #[error("message {id} exists with other content; use a new id")]
+    /// The id was used for a different body.
+    #[error("message {id} exists with different content; use a new id")]
     IdConflict {
         /// The id.
         id: MessageId,
@@ -186,102 +186,113 @@ pub enum Refusal {
         queue: QueueName,
         /// The name of the limit.
         limit: String,
-        /// What is allowed.
+        /// The limit.
         allowed: u64,
-        /// What the queue holds.
+        /// What the queue holds now.
         actual: u64,
     },
-    /// Drawers cannot be enqueued to.
+    /// The queue is a dead letter queue, which takes no new messages.
     #[error(
-        "{queue:?} is the drawer of queue {owner:?}; dead letters lie there, work is enqueued to the queue"
+        "{queue:?} is the dead letter queue of {owner:?} and takes no new messages; use {owner:?} instead"
     )]
-    IsDrawer {
-        /// The drawer.
+    #[serde(rename = "is_drawer")]
+    IsDlq {
+        /// The dead letter queue.
         queue: QueueName,
-        /// A queue whose letters lie there.
+        /// A queue whose dead letters it holds.
         owner: QueueName,
     },
-    /// A value is outside what is allowed.
+    /// A value is out of bounds.
     #[error("{field}: {why}")]
     Invalid {
         /// The offending field.
         field: String,
-        /// What is wrong with it and what would be right.
+        /// What is wrong with the value, and what would be right.
         why: String,
     },
-    /// A record that is needed for this is damaged; it was left as it is.
+    /// A record that the request needs is damaged. It was left as it is.
     #[error("{what}")]
     Damaged {
         /// Which record, and what to do.
         what: String,
     },
-    /// The operation is in a stage that does not allow this.
+    /// The stage of the operation does not allow this.
     #[error("cannot {command} operation {id} while it is {stage}")]
     WrongStage {
         /// The operation.
         id: OperationId,
-        /// Where it is.
+        /// The stage the operation is in.
         stage: String,
-        /// What was asked.
+        /// The command that was refused.
         command: String,
+    },
+    /// The caller's token does not allow this.
+    #[error("{who} may not call {verb}: {why}")]
+    NotAllowed {
+        /// The name of the token.
+        who: String,
+        /// The verb that was refused.
+        verb: String,
+        /// What is missing.
+        why: String,
     },
     /// A key-value entry changed since the caller read it.
     #[error("{namespace}/{key} changed since you read it")]
     KvConflict {
-        /// The namespace.
+        /// The namespace of the entry.
         namespace: String,
-        /// The key.
+        /// The key of the entry.
         key: String,
     },
 }
 
 impl Refusal {
-    /// A refusal of one field's value.
+    /// Refuses the value of one field.
     #[must_use]
     pub fn invalid(field: impl Into<String>, why: impl Into<String>) -> Self {
         Self::Invalid { field: field.into(), why: why.into() }
     }
 }
 
-/// What went wrong with the ground under the store.
+/// The cause of a [`StoreError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StoreErrorKind {
-    /// No space left: writes are refused, reads and settling go on.
+    /// No space is left. Writes are refused; reads and settling continue.
     Full,
-    /// A write or fsync failed; this process acknowledges nothing more (I6).
+    /// A write or fsync failed. The process acknowledges nothing from then on (I6).
     Stopped,
-    /// The commit was taken back because of a fault in Redrive itself; nothing of it happened.
+    /// A fault in Redrive itself rolled the commit back. Nothing in it took effect.
     Undone,
-    /// Bytes are not what was written (I46).
+    /// Stored bytes differ from what was written (I46).
     Damaged,
-    /// The data was written by a newer version.
+    /// A newer version wrote the data.
     Newer,
     /// The path is not a Redrive store.
     NotAStore,
     /// Another process holds the directory and does not answer.
     Locked,
-    /// The operating system refused: permission, read-only, missing directory.
+    /// The operating system refused: a missing permission, a read-only file system or a missing directory.
     Io,
-    /// This backend cannot do that.
+    /// This backend does not support the request.
     Unsupported,
     /// The process that holds the store cannot be reached, or went away before it answered.
     Unreachable,
-    /// The other side does not speak our protocol.
+    /// The peer does not speak this protocol.
     Protocol,
-    /// The directory, something in it or whoever answers on its socket is not this user's own.
+    /// The directory, something in it, or the process on its socket does not belong to this user.
     Untrusted,
-    /// The process that holds the store has as many callers as it takes.
+    /// The process that holds the store serves as many connections as it accepts.
     Busy,
 }
 
-/// The ground gave way; whether the request took effect depends on the kind.
+/// A failure below the domain. Whether the request took effect depends on the kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{text}")]
 pub struct StoreError {
-    /// What kind of failure.
+    /// The cause.
     pub kind: StoreErrorKind,
-    /// What, why and what to do next.
+    /// What failed, why, and what to do next.
     pub text: String,
 }
 
@@ -293,17 +304,17 @@ impl StoreError {
     }
 }
 
-/// Why a store verb as a whole gave no answer.
+/// Why a call to a store has no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Error {
-    /// The domain said no.
+pub enum CallError {
+    /// The domain refused the request.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The store could not.
+    /// The store could not carry out the request.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// The answer of a store verb.
-pub type Outcome<T> = Result<T, Error>;
+/// The result of a call to a store.
+pub type StoreResult<T> = Result<T, CallError>;

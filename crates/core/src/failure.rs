@@ -1,5 +1,5 @@
-//! A failed delivery: what the worker reports ([`Report`]), what analysis makes of it ([`Analysed`]) and what
-//! is kept ([`Failure`]). Analysis runs in the caller, before the store is asked; the store only files it.
+//! A failed delivery: the worker's report ([`FailureReport`]), the analysed report ([`AnalysedFailure`]) and
+//! the stored record ([`Failure`]). The analysis runs in the worker's process, before the call to the store.
 
 use crate::classify::{Class, Patterns, classify};
 use crate::error::Refusal;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// Declares an enum whose variants have one stable name each, for JSON, filters, tables and SQL alike.
+/// Declares an enum whose variants each have one stable name, for JSON, filters, tables and SQL alike.
 macro_rules! named {
     ($(#[$meta:meta])* $name:ident, $what:literal, { $($(#[$vmeta:meta])* $variant:ident = $text:literal),+ $(,)? }) => {
         $(#[$meta])*
@@ -21,7 +21,7 @@ macro_rules! named {
         pub enum $name { $($(#[$vmeta])* #[serde(rename = $text)] $variant),+ }
 
         impl $name {
-            /// Every one, in declaration order.
+            /// Every variant, in declaration order.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
             /// The name in every interface.
@@ -52,15 +52,15 @@ macro_rules! named {
 pub(crate) use named;
 
 named! {
-    /// What kind of failure it is, and so whether trying again makes sense.
+    /// The kind of a failure, which decides whether a retry makes sense.
     Category, "category", {
-        /// Likely to succeed unchanged if tried again soon.
+        /// Likely to succeed unchanged if it is tried again soon.
         Transient = "transient",
-        /// Fails until code, data, configuration or permission changes.
+        /// Fails until code, data, configuration or permissions change.
         Persistent = "persistent",
-        /// Many messages fail the same way at once: the system, not the message.
+        /// Many messages fail the same way at once: the system is at fault, not the message.
         Systematic = "systematic",
-        /// This message fails wherever it goes.
+        /// This message fails on every worker.
         Poison = "poison",
         /// Capacity is exhausted.
         Resource = "resource",
@@ -68,33 +68,33 @@ named! {
 }
 
 named! {
-    /// Which part of the world failed; chooses handling and drawer.
+    /// The part of the system that failed. Decides about the handling and the dead letter queue.
     Route, "route", {
-        /// Connection, DNS, TLS, transport, rate limits.
+        /// Connection, DNS, TLS, transport or rate limits.
         Network = "network",
         /// The handler's own code or process.
         Agent = "agent",
-        /// The payload or a reply cannot be decoded or validated.
+        /// A payload or a reply that cannot be decoded or validated.
         Corruption = "corruption",
-        /// A time limit passed.
+        /// A time limit that passed.
         Timeout = "timeout",
         /// The message itself.
         Poison = "poison",
-        /// Database, host, permission, configuration, quota.
+        /// Database, host, permission, configuration or quota.
         System = "system",
     }
 }
 
 named! {
-    /// How bad it is.
+    /// How bad a failure is.
     Severity, "severity", {
         /// Expected now and then.
         Low = "low",
         /// Worth a look.
         Medium = "medium",
-        /// Somebody should look soon.
+        /// A person should look soon.
         High = "high",
-        /// Somebody should look now.
+        /// A person should look now.
         Critical = "critical",
     }
 }
@@ -106,7 +106,7 @@ named! {
         Automatic = "automatic",
         /// A person.
         Manual = "manual",
-        /// Nothing is known that would.
+        /// No remedy is known.
         Unlikely = "unlikely",
     }
 }
@@ -114,27 +114,27 @@ named! {
 named! {
     /// Why a message became a dead letter.
     Reason, "reason", {
-        /// As many executions as allowed.
+        /// The message was executed as often as allowed.
         MaxAttempts = "max_attempts",
-        /// The handler said that trying again is useless.
+        /// The handler reported that a retry is useless.
         Permanent = "permanent",
         /// An include rule of the queue's policy matched.
         Rule = "rule",
-        /// Excluded from the attempt limit, and the time budget for retries ran out.
+        /// The failure is excluded from the attempt limit, and the time budget for retries is spent.
         RetryBudget = "retry_budget",
-        /// The ttl ended first.
+        /// The ttl ended before the message was done.
         Expired = "expired",
-        /// The deadline came first.
+        /// The deadline passed before the message was done.
         Deadline = "deadline",
-        /// It breaks whoever touches it.
+        /// The message breaks every worker that runs it.
         Poison = "poison",
         /// The payload could not be decoded.
         Undecodable = "undecodable",
-        /// A custom policy or an operator said so.
+        /// A custom policy or an operator decided so.
         Manual = "manual",
-        /// It came in by import.
+        /// The letter was imported.
         Imported = "imported",
-        /// An executor did not call it, or did not call it again, because the breaker was open.
+        /// An executor skipped the call, or its repetition, because the breaker was open.
         BreakerOpen = "breaker_open",
     }
 }
@@ -145,26 +145,26 @@ pub struct ErrorInfo {
     /// The type or class name.
     #[serde(rename = "type", default)]
     pub error_type: String,
-    /// The message.
+    /// The text of the error.
     #[serde(default)]
     pub message: String,
-    /// A code: HTTP status, errno name, SQLSTATE, exit code.
+    /// A code: an HTTP status, an errno name, an SQLSTATE or an exit code.
     #[serde(default)]
     pub code: Option<String>,
-    /// The stack, innermost frame first or last as the language prints it.
+    /// The stack, innermost frame first or last, as the language prints it.
     #[serde(default)]
     pub stack: Option<String>,
-    /// What was being done, outermost first.
+    /// What the handler was doing, outermost step first.
     #[serde(default)]
     pub context: Vec<String>,
-    /// The error beneath.
+    /// The underlying error.
     #[serde(default)]
     pub cause: Option<String>,
 }
 
-/// What a worker reports about a failed delivery.
+/// A worker's report of a failed delivery.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub struct FailureReport {
     /// The error.
     pub error: ErrorInfo,
     /// The step that failed.
@@ -173,10 +173,10 @@ pub struct Report {
     /// How long the delivery took.
     #[serde(default, rename = "duration_ms")]
     pub duration: Option<Span>,
-    /// Where it ran.
+    /// The host that ran the handler.
     #[serde(default)]
     pub host: Option<String>,
-    /// What version ran.
+    /// The version of the handler.
     #[serde(default)]
     pub version: Option<String>,
     /// Processor seconds used.
@@ -185,24 +185,24 @@ pub struct Report {
     /// Peak memory in bytes.
     #[serde(default)]
     pub memory: Option<u64>,
-    /// Where the log is.
+    /// Where to find the log.
     #[serde(default)]
     pub log: Option<String>,
-    /// What was left behind: directories, branches, captured output.
+    /// What the handler left behind: directories, branches, captured output.
     #[serde(default)]
     pub artifacts: Vec<String>,
-    /// The handler says trying again is useless.
+    /// Whether the handler reports that a retry is useless.
     #[serde(default)]
     pub permanent: bool,
-    /// The process that worked on it died: killed, aborted, panicked.
+    /// Whether the process that ran the handler died: killed, aborted or panicked.
     #[serde(default)]
     pub crashed: bool,
-    /// The other side said when to come back.
+    /// How long the peer asked to wait before the next attempt.
     #[serde(default, rename = "retry_after_ms")]
     pub retry_after: Option<Span>,
 }
 
-/// Cuts text at a character boundary so that it fits, marking the cut.
+/// Cuts text at a character boundary so that it fits, and marks the cut.
 pub(crate) fn cut(text: &mut String, max: usize) {
     const MARK: &str = "… [cut]";
     if text.len() <= max {
@@ -216,21 +216,21 @@ pub(crate) fn cut(text: &mut String, max: usize) {
     text.push_str(MARK);
 }
 
-impl Report {
-    /// Bounds every text (I49), then finds signature, category and route. Nothing is refused: a failure
-    /// report that is too long is cut and says so, because losing it would be worse.
+impl FailureReport {
+    /// Bounds every text (I49), then determines signature, category and route. Never refuses a report: one that
+    /// is too long is cut and marked, because losing it would be worse.
     #[must_use]
-    pub fn analyse(self) -> Analysed {
-        self.analyse_with(&Knowledge::default())
+    pub fn analyse(self) -> AnalysedFailure {
+        self.analyse_with(&ClassifierRules::default())
     }
 
-    /// The same with what the user knows better.
+    /// Analyses the report with the user's own rules.
     #[must_use]
-    pub fn analyse_with(mut self, known: &Knowledge) -> Analysed {
-        let signature = Signature::of_with(&self.error, &known.rules);
-        let class = classify(&self.error, &known.patterns);
+    pub fn analyse_with(mut self, rules: &ClassifierRules) -> AnalysedFailure {
+        let signature = Signature::with_rules(&self.error, &rules.rules);
+        let class = classify(&self.error, &rules.patterns);
         self.permanent |= class.permanent;
-        known.masking.redact(&mut self);
+        rules.masking.redact(&mut self);
         cut(&mut self.error.message, limits::ERROR_MESSAGE_BYTES_MAX);
         cut(&mut self.error.error_type, limits::LABEL_BYTES_MAX);
         for (text, max) in [
@@ -252,7 +252,7 @@ impl Report {
                 cut(text, limits::NOTE_BYTES_MAX);
             }
         }
-        Analysed {
+        AnalysedFailure {
             report: self,
             category: class.category,
             route: class.route,
@@ -262,14 +262,15 @@ impl Report {
             reasons: class.reasons,
             signature,
         }
-        .redacted(&known.masking)
+        .redacted(&rules.masking)
     }
 }
 
-/// Refuses words about a group that only a message's own history can say.
+/// Refuses categories that an operator cannot give to a group, because only the history of a single message
+/// can.
 ///
 /// # Errors
-/// [`Refusal::Invalid`] for poison.
+/// Returns [`Refusal::Invalid`] for poison.
 pub fn check_label(category: Option<Category>) -> Result<(), Refusal> {
     match category {
         Some(Category::Poison) => Err(Refusal::invalid(
@@ -281,56 +282,56 @@ pub fn check_label(category: Option<Category>) -> Result<(), Refusal> {
     }
 }
 
-/// The error type of a delivery whose worker never came back.
+/// The error type of a delivery whose lease expired.
 pub const LEASE_EXPIRED: &str = "LeaseExpired";
-/// The error type of a message that was not delivered in time.
+/// The error type of a message whose ttl or deadline passed.
 pub const TOO_LATE: &str = "TooLate";
 
-/// The error type of a payload that is not what the handler expects.
+/// The error type of a payload that the handler cannot decode.
 pub const UNDECODABLE: &str = "Undecodable";
 
-/// What the user knows better than the built-in tables.
+/// The user's own rules, which take precedence over the built-in tables.
 #[derive(Clone, Debug, Default)]
-pub struct Knowledge {
-    /// Which failures are the same.
+pub struct ClassifierRules {
+    /// Rules that decide which failures are the same.
     pub rules: SignatureRules,
-    /// What kind they are; a pattern may call a failure permanent.
+    /// Patterns that decide about the category. A pattern can declare a failure permanent.
     pub patterns: Patterns,
-    /// What is secret in the text of errors, and not stored.
+    /// Rules for secrets in error texts, which are not stored.
     pub masking: Rules,
 }
 
-/// A report with what analysis found; what `settle` is given.
+/// A report with the results of its analysis. This is what a worker settles with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Analysed {
-    /// What the worker said.
-    pub report: Report,
-    /// What kind of failure.
+pub struct AnalysedFailure {
+    /// The worker's report.
+    pub report: FailureReport,
+    /// The category.
     pub category: Category,
-    /// Which part of the world.
+    /// The part of the system that failed.
     pub route: Route,
-    /// How bad.
+    /// The severity.
     pub severity: Severity,
-    /// What it takes.
+    /// What it takes to make the message succeed.
     pub recoverability: Recoverability,
-    /// How sure that is, 0 to 1.
+    /// The confidence in category and route, from 0 to 1.
     #[serde(default)]
     pub confidence: f32,
-    /// Why, for people.
+    /// Why the failure was classified this way, for operators.
     #[serde(default)]
     pub reasons: Vec<String>,
-    /// Its stable form.
+    /// The signature, which is the same for the same cause.
     pub signature: Signature,
 }
 
-impl Analysed {
-    /// Whether the worker died with it, or was never heard of again.
+impl AnalysedFailure {
+    /// Whether the worker crashed or its lease expired.
     #[must_use]
     pub fn crashed(&self) -> bool {
         self.report.crashed || self.report.error.error_type == LEASE_EXPIRED
     }
 
-    /// What is thought of it.
+    /// The classification of the failure.
     #[must_use]
     pub fn class(&self) -> Class {
         Class {
@@ -344,9 +345,9 @@ impl Analysed {
         }
     }
 
-    /// The failure with another opinion of it.
+    /// The failure with another classification.
     #[must_use]
-    pub fn seen_as(self, class: Class) -> Self {
+    pub fn reclassified(self, class: Class) -> Self {
         Self {
             category: class.category,
             route: class.route,
@@ -358,22 +359,22 @@ impl Analysed {
         }
     }
 
-    /// The failure of a delivery whose worker never came back: crash, OOM and lease loss count alike.
+    /// The failure of a delivery whose worker did not settle in time. Crash, OOM and lost lease count alike.
     #[must_use]
     pub fn lease_lost(held_for: Span) -> Self {
-        Report {
+        FailureReport {
             error: ErrorInfo {
                 error_type: LEASE_EXPIRED.into(),
                 message: "the worker did not settle before its lease ran out".into(),
                 ..ErrorInfo::default()
             },
             duration: Some(held_for),
-            ..Report::default()
+            ..FailureReport::default()
         }
         .analyse()
     }
 
-    /// The failure of a message that was not delivered in time.
+    /// The failure of a message whose ttl or deadline passed.
     #[must_use]
     pub fn too_late(reason: Reason) -> Self {
         let message = match reason {
@@ -389,16 +390,16 @@ impl Analysed {
             | Reason::Imported
             | Reason::BreakerOpen => "the ttl ended before the message was done",
         };
-        Report {
+        FailureReport {
             error: ErrorInfo { error_type: TOO_LATE.into(), message: message.into(), ..ErrorInfo::default() },
-            ..Report::default()
+            ..FailureReport::default()
         }
         .analyse()
     }
 
-    /// The record that is kept.
+    /// The record that is stored with the message.
     #[must_use]
-    pub fn file(self, generation: u32, attempt: u32, at: Time, worker: Option<String>) -> Failure {
+    pub fn into_failure(self, generation: u32, attempt: u32, at: Time, worker: Option<String>) -> Failure {
         let r = self.report;
         Failure {
             generation,
@@ -426,49 +427,49 @@ impl Analysed {
     }
 }
 
-/// One failed delivery as it is kept with its message.
+/// One failed delivery, as it is stored with its message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Failure {
-    /// Which generation; attempt numbers start again with each.
+    /// The generation. Attempt numbers restart with each.
     pub generation: u32,
-    /// Which execution of that generation; 0 when it was never executed.
+    /// The number of the execution within the generation; 0 if the message was never executed.
     pub attempt: u32,
-    /// When.
+    /// When the delivery failed.
     pub at: Time,
-    /// Who worked on it.
+    /// The name of the worker.
     #[serde(default)]
     pub worker: Option<String>,
-    /// Where.
+    /// The host that ran the handler.
     #[serde(default)]
     pub host: Option<String>,
-    /// With what version.
+    /// The version of the handler.
     #[serde(default)]
     pub version: Option<String>,
-    /// In which step.
+    /// The step that failed.
     #[serde(default)]
     pub step: Option<String>,
-    /// After how long.
+    /// How long the delivery took.
     #[serde(default, rename = "duration_ms")]
     pub duration: Option<Span>,
     /// The error.
     pub error: ErrorInfo,
-    /// What kind.
+    /// The category.
     pub category: Category,
-    /// Which part of the world.
+    /// The part of the system that failed.
     pub route: Route,
-    /// How bad.
+    /// The severity.
     pub severity: Severity,
-    /// What it takes.
+    /// What it takes to make the message succeed.
     pub recoverability: Recoverability,
-    /// How sure category and route are, 0 to 1.
+    /// The confidence in category and route, from 0 to 1.
     #[serde(default)]
     pub confidence: f32,
-    /// Why, for people.
+    /// Why the failure was classified this way, for operators.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<String>,
-    /// The template of its signature.
+    /// The template of the signature.
     pub signature: String,
-    /// The leaf it was filed under.
+    /// The leaf of the signature tree.
     pub leaf: LeafId,
     /// Processor seconds used.
     #[serde(default)]
@@ -476,16 +477,16 @@ pub struct Failure {
     /// Peak memory in bytes.
     #[serde(default)]
     pub memory: Option<u64>,
-    /// Where the log is.
+    /// Where to find the log.
     #[serde(default)]
     pub log: Option<String>,
-    /// What was left behind.
+    /// What the handler left behind.
     #[serde(default)]
     pub artifacts: Vec<String>,
 }
 
-/// Which failures of a history to keep: the first and the last [`limits::HISTORY_EDGE`]. Given the ordinal
-/// of a new failure (0 is the first), says which older ordinal it displaces.
+/// Returns the ordinal of the failure that a new one displaces from the history, which keeps the first and the
+/// last [`limits::HISTORY_EDGE`] failures. `ordinal` is that of the new failure; the first is 0.
 #[must_use]
 pub fn displaced_by(ordinal: u32) -> Option<u32> {
     let victim = ordinal.checked_sub(limits::HISTORY_EDGE)?;
@@ -508,14 +509,14 @@ mod tests {
 
     #[test]
     fn i49_a_report_that_is_too_long_is_cut_not_lost() {
-        let report = Report {
+        let report = FailureReport {
             error: ErrorInfo {
                 message: "é".repeat(limits::ERROR_MESSAGE_BYTES_MAX),
                 stack: Some("x".repeat(1_000_000)),
                 context: vec!["y".into(); 1_000],
                 ..ErrorInfo::default()
             },
-            ..Report::default()
+            ..FailureReport::default()
         };
         let a = report.analyse();
         assert!(a.report.error.message.len() <= limits::ERROR_MESSAGE_BYTES_MAX);

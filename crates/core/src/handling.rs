@@ -1,5 +1,5 @@
-//! How failures are handled by what they are: the strategy of a category and the handling of a route. Tables,
-//! with nothing to decide; [`crate::policy::judge`] reads them.
+//! How failures are handled according to their category and their route. These are plain tables that
+//! [`crate::policy::judge`] consults.
 
 use crate::backoff::{Backoff, Growth, Jitter};
 use crate::failure::{Category, Route, named};
@@ -8,18 +8,18 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// Whose rules say when a message is tried again, and how often.
+/// Which rules decide when and how often a message is retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Strategy {
-    /// The queue's, for every failure.
+    /// The queue's own rules, for every failure.
     #[default]
     Queue,
-    /// Those of the latest failure's category; the queue's `max_attempts` is a ceiling.
+    /// The rules of the latest failure's category, with the queue's `max_attempts` as a ceiling.
     ByCategory,
 }
 
-/// The strategy of a category: how long to wait, and how many retries are worth it.
+/// The strategy of a category: its backoff and the number of retries.
 #[must_use]
 pub fn strategy_of(category: Category) -> (Backoff, u32) {
     let exponential = |initial, cap, multiplier, jitter| Backoff {
@@ -41,32 +41,32 @@ pub fn strategy_of(category: Category) -> (Backoff, u32) {
     }
 }
 
-/// The most executions any category asks for: a ceiling that does not bind.
+/// The largest number of executions that any category allows, which makes it a ceiling without effect.
 #[must_use]
 pub fn attempts_of_any_category() -> u32 {
     Category::ALL.iter().map(|category| strategy_of(*category).1 + 1).max().unwrap_or(1)
 }
 
 named! {
-    /// What is done about failures of a route.
+    /// How failures of a route are handled.
     Handling, "handling", {
-        /// Retries with the backoff in force.
+        /// Retry with the backoff of the queue or the category.
         Backoff = "backoff",
-        /// The same; the failures are what the queue's breaker is for.
+        /// Retry with backoff, and rely on the queue's breaker to hold messages back.
         Breaker = "breaker",
-        /// Retries soon: the first delay of the backoff, a second at most, and it does not grow.
+        /// Retry soon: after the first delay of the backoff, but at most [`FAST`]. The delay does not grow.
         FastRetry = "fast_retry",
-        /// The dead letter is set aside for an hour before anybody may send it back by the dozen.
+        /// Quarantine the dead letter for [`QUARANTINE`]. Bulk redrives leave it out until then.
         Quarantine = "quarantine",
-        /// The same for as long as poison is.
+        /// Quarantine the dead letter for as long as poison.
         LongQuarantine = "long_quarantine",
-        /// Somebody is told: the dead letter is marked, and of high severity at least.
+        /// Raise an alert: the dead letter is marked and its severity is at least high.
         Alert = "alert",
     }
 }
 
 impl Handling {
-    /// What suits a route.
+    /// The default handling of a route.
     #[must_use]
     pub const fn of(route: Route) -> Self {
         match route {
@@ -82,7 +82,7 @@ impl Handling {
 
 /// The longest delay of a fast retry.
 pub const FAST: Span = Span::from_secs(1);
-/// How long a letter of a route that is quarantined is set aside.
+/// How long the letters of a quarantined route stay in quarantine.
 pub const QUARANTINE: Span = Span::from_secs(3_600);
 
 #[cfg(test)]
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_category_has_the_numbers_of_the_product_page() {
+    fn every_category_has_its_documented_numbers() {
         let table = [
             (Category::Transient, 100, 30_000, 1.5, Jitter::Equal, 10),
             (Category::Persistent, 1_000, 300_000, 2.0, Jitter::Full, 5),

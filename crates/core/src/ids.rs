@@ -1,12 +1,12 @@
-//! Names and identities. Each is parsed once at the edge and correct from then on; nothing in here checks
-//! twice. Text forms are stable: they stand in files, URLs and other people's scripts.
+//! Names and identities. Each is validated once, when it is parsed, and valid from then on. The text forms are
+//! stable, because files, URLs and scripts contain them.
 
 use crate::limits::NAME_BYTES_MAX;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
 
-/// Why a piece of text is not an identity.
+/// Why a text is not a valid identity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not {wanted}")]
 pub struct IdError {
@@ -38,19 +38,19 @@ macro_rules! serde_as_text {
 }
 pub(crate) use serde_as_text;
 
-/// The identity of a message and of its dead letter: a UUIDv7, made by whoever accepts the message.
-/// It survives retry, death and redrive.
+/// The identity of a message and of its dead letter: a UUIDv7 chosen at enqueue. It survives retry, death and
+/// redrive.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageId(uuid::Uuid);
 
 impl MessageId {
-    /// A UUIDv7 from the time and eighty random bits.
+    /// A UUIDv7 from a time and eighty random bits.
     #[must_use]
     pub fn new(unix_ms: u64, random: [u8; 10]) -> Self {
         Self(uuid::Builder::from_unix_timestamp_millis(unix_ms, &random).into_uuid())
     }
 
-    /// The sixteen bytes, big endian; they sort by time.
+    /// The sixteen bytes in big-endian order, which sort by time.
     #[must_use]
     pub fn to_bytes(self) -> [u8; 16] {
         self.0.into_bytes()
@@ -86,19 +86,45 @@ impl FromStr for MessageId {
 }
 serde_as_text!(MessageId);
 
-/// The identity of an operation; the same shape as a message's, never mixed up with one.
+/// Makes ids that sort in the order they were made, also within a millisecond.
+#[derive(Debug, Default)]
+pub struct IdSequence(std::sync::atomic::AtomicU64);
+
+impl IdSequence {
+    /// A sequence that has made no ids yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(std::sync::atomic::AtomicU64::new(0))
+    }
+
+    /// The next id, from the time and eighty random bits.
+    #[must_use]
+    pub fn next(&self, unix_ms: u64, mut random: [u8; 10]) -> MessageId {
+        use std::sync::atomic::Ordering::Relaxed;
+        // The twelve bits after the time count the ids of a millisecond; beyond that they borrow from the next one.
+        let earliest = unix_ms << 12;
+        let after = |last: u64| Some(earliest.max(last + 1));
+        let last = self.0.fetch_update(Relaxed, Relaxed, after).unwrap_or(earliest);
+        let mine = earliest.max(last + 1);
+        [random[0], random[1]] = u16::try_from(mine & 0xfff).unwrap_or(0).to_be_bytes();
+        MessageId::new(mine >> 12, random)
+    }
+}
+
+/// The identity of an operation. It looks like a message id but is a type of its own, so that the two are never
+/// mixed up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct OperationId(MessageId);
 
 impl OperationId {
-    /// An operation's identity from a fresh UUIDv7.
+    /// An operation id from a fresh UUIDv7.
     #[must_use]
     pub fn new(id: MessageId) -> Self {
         Self(id)
     }
 
-    /// The sixteen bytes, big endian.
+    /// The sixteen bytes in big-endian order.
     #[must_use]
     pub fn to_bytes(self) -> [u8; 16] {
         self.0.to_bytes()
@@ -125,7 +151,8 @@ impl FromStr for OperationId {
     }
 }
 
-/// The name of a queue or of a drawer: letters, digits, `.`, `_`, `-`; starts with a letter or digit.
+/// The name of a queue or of a dead letter queue: letters, digits, `.`, `_` and `-`, starting with a letter or
+/// digit.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueName(std::sync::Arc<str>);
 
@@ -136,15 +163,15 @@ impl QueueName {
         &self.0
     }
 
-    /// The drawer that a queue's dead letters lie in unless its policy names another: `{queue}-dlq`.
+    /// The default dead letter queue of this queue: `{queue}-dlq`.
     #[must_use]
-    pub fn default_drawer(&self) -> Self {
+    pub fn default_dlq(&self) -> Self {
         Self(format!("{}-dlq", self.0).into())
     }
 }
 
 impl fmt::Debug for QueueName {
-    /// As quoted text: refusals print it so.
+    /// Prints quoted text, as refusals show it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&*self.0, f)
     }
@@ -160,7 +187,6 @@ impl FromStr for QueueName {
     type Err = IdError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        // Four bytes stay free so that the default drawer of every queue is a name too.
         let fits = !text.is_empty() && text.len() <= NAME_BYTES_MAX;
         let starts = text.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
         let all = text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
@@ -176,7 +202,7 @@ impl FromStr for QueueName {
 }
 serde_as_text!(QueueName);
 
-/// A leaf of the signature tree, and the name of a group: sixteen hex digits.
+/// A leaf of the signature tree, and the id of a group: sixteen hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeafId(u64);
 
@@ -218,26 +244,26 @@ impl FromStr for LeafId {
 }
 serde_as_text!(LeafId);
 
-/// A group is named by the first leaf that was filed under it.
+/// A group is named after its first leaf.
 pub type GroupId = LeafId;
 
-/// The right to settle one delivery: the message and 128 random bits, new for every lease (I17).
+/// The right to settle one delivery: the message id and 128 random bits, new for every lease (I17).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct LeaseToken {
-    /// The leased message; found by primary key, so a token needs no index.
+    /// The leased message. The store looks it up by primary key, so a token needs no index.
     pub id: MessageId,
-    /// What only the holder knows.
+    /// The bits that only the holder of the lease knows.
     pub secret: Secret,
 }
 
 impl std::hash::Hash for LeaseToken {
-    /// By the message alone: the secret stays out of everything that could show it.
+    /// Hashes only the message id, which keeps the secret out of everything derived from the hash.
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         self.id.hash(state);
     }
 }
 
-/// 128 random bits that are compared, never shown in logs.
+/// 128 random bits. They are compared, and never appear in logs.
 #[derive(Clone, Copy, Eq)]
 pub struct Secret([u8; 16]);
 
@@ -248,7 +274,7 @@ impl Secret {
         Self(bytes)
     }
 
-    /// The bytes, for storing.
+    /// The bytes, to be stored.
     #[must_use]
     pub const fn to_bytes(self) -> [u8; 16] {
         self.0

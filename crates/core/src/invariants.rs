@@ -1,12 +1,13 @@
-//! What must always hold, checked by recounting. A store walks everything it has past a [`Census`] and then
-//! asks it to compare with the counters it shows. The same census runs in the model, in tests and in `doctor`.
+//! What must always hold, verified by recounting. A store passes everything it holds to a [`Census`], which
+//! then compares the recount with the store's counters. The same census runs in the model, in tests and in
+//! `doctor`.
 
-use crate::dead_letter::{File, Status};
+use crate::dead_letter::{LetterRecord, Status};
 use crate::group::{LeafCount, LeafKey};
 use crate::ids::{MessageId, OperationId, QueueName};
-use crate::lifecycle::{Final, Life, Phase};
+use crate::lifecycle::{Final, Lifecycle, Phase};
 use crate::limits;
-use crate::message::Slip;
+use crate::message::MessageMeta;
 use crate::metrics::{OpenCounts, OpenKey};
 use crate::operation::{Operation, Outcomes};
 use crate::time::Span;
@@ -16,46 +17,46 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 /// The counters of one queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Accepted ever, imports included.
+    /// Messages ever accepted, including imported letters.
     pub enqueued: i64,
-    /// Scheduled or ready.
+    /// Messages that are scheduled or ready.
     pub waiting: i64,
-    /// With workers.
+    /// Messages leased to workers.
     pub leased: i64,
-    /// Dead letters that are not being retried, closed ones included.
+    /// Dead letters that are not being retried, including closed ones.
     pub dead: i64,
-    /// Acknowledged ever.
+    /// Messages ever acknowledged.
     pub done: i64,
-    /// Taken back ever.
+    /// Messages ever cancelled.
     pub cancelled: i64,
-    /// Dropped because their time was over.
+    /// Messages ever dropped because their ttl or deadline passed.
     pub expired: i64,
-    /// Removed ever.
+    /// Messages ever purged.
     pub purged: i64,
     /// Payload bytes of waiting and leased messages.
     pub bytes: i64,
 }
 
 impl Counts {
-    /// Conservation: whatever came in is somewhere, or in a final count (I11).
+    /// Conservation: every accepted message is in exactly one state or final count (I11).
     #[must_use]
     pub const fn conserved(&self) -> bool {
         self.missing() == 0
     }
 
-    /// How many came in that are nowhere.
+    /// The number of accepted messages that no state accounts for.
     #[must_use]
     pub const fn missing(&self) -> i64 {
         let live = self.waiting + self.leased + self.dead;
         self.enqueued - live - self.done - self.cancelled - self.expired - self.purged
     }
 
-    /// Takes one message from here: the first half of every move.
+    /// Removes one message from the count of its phase: the first half of every move.
     pub fn leave(&mut self, phase: &Phase, size: u64) {
         self.shift(phase, -1, size);
     }
 
-    /// Puts one message there: the second half.
+    /// Adds one message to the count of its phase: the second half.
     pub fn enter(&mut self, phase: &Phase, size: u64) {
         self.shift(phase, 1, size);
     }
@@ -79,7 +80,7 @@ impl Counts {
         }
     }
 
-    /// Adds a change made elsewhere.
+    /// Adds a difference.
     pub fn add(&mut self, delta: &Self) {
         self.enqueued += delta.enqueued;
         self.waiting += delta.waiting;
@@ -93,55 +94,56 @@ impl Counts {
     }
 }
 
-/// Something that does not hold.
+/// A violated invariant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// The invariant, by number.
+    /// The number of the invariant.
     pub invariant: String,
     /// What was found, with ids.
     pub what: String,
-    /// Whether `doctor --repair` can mend it: what can be made again from the rest is, and damaged records are set aside.
+    /// Whether `doctor --repair` can repair it. The repair recomputes what follows from other data and sets
+    /// damaged records aside.
     pub repairable: bool,
-    /// The command that mends it.
+    /// The command that repairs it.
     #[serde(default)]
     pub mend: String,
 }
 
-/// The command that mends what can be made again from the rest.
+/// The command that repairs what can be recomputed from other data.
 pub const REPAIR: &str = "`redrive doctor --repair`";
-/// What mends a store that has lost something.
+/// The remedy for a store that has lost data.
 const RESTORE: &str = "`redrive --data NEW_DIR restore BACKUP_DIR`, with the last backup from before it; then go on \
                        with `--data NEW_DIR`";
 
-/// What a check looked at and what it found.
+/// What a verification examined and found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verification {
-    /// Live messages walked.
+    /// Live messages examined.
     pub messages: u64,
-    /// Dead letters walked.
+    /// Dead letters examined.
     pub letters: u64,
     /// Payloads read and compared with their checksum.
     pub payloads: u64,
-    /// Failures walked.
+    /// Failures examined.
     pub failures: u64,
-    /// Audit rows checked.
+    /// Audit rows examined.
     pub audit_rows: u64,
-    /// What does not hold; empty is good. At most [`limits::FINDINGS_MAX`] are listed.
+    /// Violated invariants. At most [`limits::FINDINGS_MAX`] are listed.
     pub findings: Vec<Finding>,
-    /// How many there are in all.
+    /// The number of violations, including those not listed.
     pub findings_total: u64,
-    /// Counters that were set right.
+    /// Counters that were corrected.
     pub repaired: u64,
 }
 
 impl Verification {
-    /// Notes a finding.
+    /// Adds a finding that `doctor --repair` or a restore can repair.
     pub fn find(&mut self, invariant: &str, what: impl Into<String>, repairable: bool) {
         let mend = if repairable { REPAIR } else { RESTORE };
         self.note(Finding { invariant: invariant.into(), what: what.into(), repairable, mend: mend.into() });
     }
 
-    /// Notes a finding that a command of its own mends.
+    /// Adds a finding with its own remedy.
     pub fn find_mended_by(&mut self, invariant: &str, what: impl Into<String>, mend: impl Into<String>) {
         let (invariant, what, mend) = (invariant.into(), what.into(), mend.into());
         self.note(Finding { invariant, what, repairable: false, mend });
@@ -154,8 +156,8 @@ impl Verification {
         }
     }
 
-    /// Notes how far the store's clock is ahead of the machine's, if that is far.
-    pub fn skew(&mut self, ahead_ms: i64) {
+    /// Adds a finding if the store's clock is too far from the machine's. `ahead_ms` is how far it is ahead.
+    pub fn check_clock(&mut self, ahead_ms: i64) {
         let skew = Span::from_millis(ahead_ms.unsigned_abs());
         if skew <= limits::CLOCK_SKEW_MAX {
             return;
@@ -186,14 +188,14 @@ impl Verification {
         }
     }
 
-    /// Whether everything holds.
+    /// Whether every invariant holds.
     #[must_use]
     pub const fn is_clean(&self) -> bool {
         self.findings_total == 0
     }
 }
 
-/// A recount of everything.
+/// A recount of everything in a store.
 #[derive(Debug, Default)]
 pub struct Census {
     queues: BTreeMap<QueueName, Counts>,
@@ -203,28 +205,28 @@ pub struct Census {
     retrying: HashSet<MessageId>,
     live: HashSet<MessageId>,
     leased_keys: HashMap<(QueueName, String), MessageId>,
-    /// Letters that an operation sent back and that are not settled.
-    under_way: BTreeMap<OperationId, u64>,
+    /// Letters that an operation redrove and that are not settled yet.
+    in_progress: BTreeMap<OperationId, u64>,
     outcomes: BTreeMap<OperationId, Outcomes>,
-    /// Whether only the stored head of the audit trail is wrong, and every row of it is proved.
+    /// Whether only the stored head of the audit trail is wrong, while every row is verified.
     pub trail_mendable: bool,
-    /// What was found on the way.
+    /// The findings so far.
     pub verification: Verification,
 }
 
 impl Census {
-    /// Counts one live message.
-    pub fn message(&mut self, slip: &Slip, life: &Life) {
-        let id = slip.id;
+    /// Counts a live message.
+    pub fn message(&mut self, meta: &MessageMeta, lifecycle: &Lifecycle) {
+        let id = meta.id;
         self.verification.messages += 1;
         self.live.insert(id);
-        let counts = self.queues.entry(slip.queue.clone()).or_default();
-        counts.enter(&life.phase, slip.size);
-        match &life.phase {
+        let counts = self.queues.entry(meta.queue.clone()).or_default();
+        counts.enter(&lifecycle.phase, meta.size);
+        match &lifecycle.phase {
             Phase::Waiting => {}
             Phase::Leased(_) => {
-                if let Some(key) = &slip.ordering_key {
-                    let place = (slip.queue.clone(), key.clone());
+                if let Some(key) = &meta.ordering_key {
+                    let place = (meta.queue.clone(), key.clone());
                     if let Some(other) = self.leased_keys.insert(place, id) {
                         let what =
                             format!("messages {other} and {id} of ordering key {key:?} are both leased");
@@ -240,54 +242,54 @@ impl Census {
                 );
             }
         }
-        if life.generation > 1 {
+        if lifecycle.generation > 1 {
             self.redriven.insert(id);
         }
-        if life.attempts > life.deliveries {
+        if lifecycle.attempts > lifecycle.deliveries {
             let what = format!("message {id} has more attempts than deliveries");
             self.verification.find("I24", what, false);
         }
     }
 
-    /// Notes a record that cannot be counted because it is damaged. `doctor --repair` sets it aside.
+    /// Records a damaged record that cannot be counted. `doctor --repair` sets it aside.
     pub fn damaged(&mut self, what: String) {
         self.verification.find("I46", what, true);
     }
 
-    /// Counts one dead letter.
-    pub fn letter(&mut self, slip: &Slip, file: &File) {
+    /// Counts a dead letter.
+    pub fn letter(&mut self, meta: &MessageMeta, record: &LetterRecord) {
         self.verification.letters += 1;
-        let counts = self.queues.entry(slip.queue.clone()).or_default();
-        if file.status == Status::Retrying {
-            self.retrying.insert(slip.id);
-            if let Some(operation) = file.operation {
-                *self.under_way.entry(operation).or_default() += 1;
+        let counts = self.queues.entry(meta.queue.clone()).or_default();
+        if record.status == Status::Retrying {
+            self.retrying.insert(meta.id);
+            if let Some(operation) = record.operation {
+                *self.in_progress.entry(operation).or_default() += 1;
             }
         } else {
-            // A purged one is in a final count already, and lies here only to be taken back.
-            counts.dead += i64::from(file.status != Status::Purged);
-            if self.live.contains(&slip.id) {
-                let what = format!("message {} is both live and dead", slip.id);
+            // A purged letter is in a final count already and stays only so that the purge can be undone.
+            counts.dead += i64::from(record.status != Status::Purged);
+            if self.live.contains(&meta.id) {
+                let what = format!("message {} is both live and dead", meta.id);
                 self.verification.find("I32", what, false);
             }
         }
-        if !file.status.is_closed() {
-            let key = LeafKey { leaf: file.leaf, queue: slip.queue.clone(), kind: slip.kind.clone() };
+        if !record.status.is_closed() {
+            let key = LeafKey { leaf: record.leaf, queue: meta.queue.clone(), kind: meta.kind.clone() };
             *self.open.entry(key).or_default() += 1;
-            self.open_letters.add(OpenKey::from(slip), 1);
+            self.open_letters.add(OpenKey::from(meta), 1);
         }
     }
 
-    /// Checks that the earlier contents of a letter are kept, all of them, and none once it was erased.
-    pub fn lineage(&mut self, id: MessageId, file: &File, kept: &[u32]) {
-        let told = if file.erased.is_some() { 0 } else { file.revision() };
-        if !kept.iter().copied().eq(0..told) {
-            let what = format!("letter {id} should have {told} earlier contents, and has {}", kept.len());
+    /// Checks that every earlier content of a letter is kept, and none once the letter was erased.
+    pub fn lineage(&mut self, id: MessageId, record: &LetterRecord, kept: &[u32]) {
+        let expected = if record.erased.is_some() { 0 } else { record.revision() };
+        if !kept.iter().copied().eq(0..expected) {
+            let what = format!("letter {id} should have {expected} earlier contents, and has {}", kept.len());
             self.verification.find("I39", what, false);
         }
     }
 
-    /// Compares an operation with its members, counted. Letters must have been walked before.
+    /// Compares an operation with the recount of its members. Every letter must have been counted before.
     pub fn operation(&mut self, operation: &Operation, counted: Outcomes) {
         let id = operation.id;
         if operation.outcomes != counted || operation.members != counted.sum() {
@@ -298,23 +300,23 @@ impl Census {
             self.verification.find("I36", what, true);
             self.outcomes.insert(id, counted);
         }
-        let under_way = self.under_way.remove(&id).unwrap_or(0);
-        if under_way != counted.running {
+        let in_progress = self.in_progress.remove(&id).unwrap_or(0);
+        if in_progress != counted.running {
             let what = format!(
-                "operation {id}: {} members are running, but {under_way} letters are retried for it",
+                "operation {id}: {} members are running, but {in_progress} letters are retried for it",
                 counted.running
             );
             self.verification.find("I36", what, false);
         }
     }
 
-    /// The recounted outcomes of operations that show others, for repair.
+    /// The recounted outcomes of operations whose stored outcomes differ, for repair.
     #[must_use]
     pub fn outcomes(&self) -> &BTreeMap<OperationId, Outcomes> {
         &self.outcomes
     }
 
-    /// Compares the recount with the counters shown. Messages must have been walked before letters.
+    /// Compares the recount with the store's counters. Messages must have been counted before letters.
     pub fn compare(&mut self, shown: &BTreeMap<QueueName, Counts>, leaves: &[(LeafKey, LeafCount)]) {
         let redriven_alone: Vec<_> = self.redriven.difference(&self.retrying).copied().collect();
         for id in redriven_alone {
@@ -329,26 +331,29 @@ impl Census {
         let names: BTreeSet<QueueName> = shown.keys().chain(self.queues.keys()).cloned().collect();
         for name in names {
             let counted = self.queues.get(&name).copied().unwrap_or_default();
-            let says = shown.get(&name).copied().unwrap_or_default();
-            for (what, counted, says) in [
-                ("waiting", counted.waiting, says.waiting),
-                ("leased", counted.leased, says.leased),
-                ("dead", counted.dead, says.dead),
-                ("bytes", counted.bytes, says.bytes),
+            let stored = shown.get(&name).copied().unwrap_or_default();
+            for (what, counted, stored) in [
+                ("waiting", counted.waiting, stored.waiting),
+                ("leased", counted.leased, stored.leased),
+                ("dead", counted.dead, stored.dead),
+                ("bytes", counted.bytes, stored.bytes),
             ] {
-                if counted != says {
-                    let what = format!("queue {name}: {what} shows {says}, recounted {counted}");
+                if counted != stored {
+                    let what = format!("queue {name}: {what} shows {stored}, recounted {counted}");
                     self.verification.find("I15", what, true);
                 }
             }
-            if !says.conserved() {
-                let what =
-                    format!("queue {name}: {} enqueued, but the states sum to another number", says.enqueued);
+            if !stored.conserved() {
+                let what = format!(
+                    "queue {name}: {} enqueued, but the states sum to another number",
+                    stored.enqueued
+                );
                 self.verification.find("I11", what, false);
             }
         }
         let shown_open: BTreeMap<&LeafKey, i64> = leaves.iter().map(|(k, c)| (k, c.open)).collect();
-        // A kind without a counter of its own is counted with the others of its queue, where there are such.
+        // A kind without a counter of its own is counted with the other kinds of its queue, if they have a
+        // counter.
         let mut open = BTreeMap::new();
         for (key, count) in std::mem::take(&mut self.open) {
             let others = Some(key.other_kinds()).filter(|others| shown_open.contains_key(others));
@@ -356,11 +361,11 @@ impl Census {
             *open.entry(key).or_insert(0) += count;
         }
         self.open = open;
-        for (key, says) in &shown_open {
+        for (key, stored) in &shown_open {
             let counted = self.open.get(*key).copied().unwrap_or(0);
-            if counted != *says {
+            if counted != *stored {
                 let what = format!(
-                    "leaf {} in queue {}: open shows {says}, recounted {counted}",
+                    "leaf {} in queue {}: open shows {stored}, recounted {counted}",
                     key.leaf, key.queue
                 );
                 self.verification.find("I15", what, true);
@@ -373,12 +378,12 @@ impl Census {
         }
     }
 
-    /// Compares the counters of open letters with the letters, which must have been walked before.
+    /// Compares the counters of open letters with the recount. Every letter must have been counted before.
     pub fn compare_open(&mut self, shown: &OpenCounts) {
-        for (key, says, counted) in self.open_letters.differences(shown) {
+        for (key, stored, counted) in self.open_letters.differences(shown) {
             let OpenKey { queue, kind, priority } = key;
             let what = format!(
-                "queue {queue}, kind {kind:?}, priority {priority}: open letters show {says}, recounted {counted}"
+                "queue {queue}, kind {kind:?}, priority {priority}: open letters show {stored}, recounted {counted}"
             );
             self.verification.find("I15", what, true);
         }
@@ -396,7 +401,7 @@ impl Census {
         self.queues.get(queue).copied().unwrap_or_default()
     }
 
-    /// The recounted open letters, for repair.
+    /// The recounted open letters by leaf, for repair.
     #[must_use]
     pub fn open(&self) -> &BTreeMap<LeafKey, i64> {
         &self.open
@@ -413,7 +418,7 @@ mod tests {
     #[test]
     fn i21_a_clock_that_is_far_off_is_a_finding_that_says_how_to_set_it_right() {
         let minute = 60_000;
-        for (skew, says) in [
+        for (skew, expected) in [
             (0, None),
             (minute, None),
             (-minute, None),
@@ -422,9 +427,9 @@ mod tests {
             (i64::MIN, Some(("behind", "timedatectl"))),
         ] {
             let mut verification = Verification::default();
-            verification.skew(skew);
-            assert_eq!(verification.is_clean(), says.is_none(), "{skew}");
-            if let (Some((what, mend)), [finding]) = (says, verification.findings.as_slice()) {
+            verification.check_clock(skew);
+            assert_eq!(verification.is_clean(), expected.is_none(), "{skew}");
+            if let (Some((what, mend)), [finding]) = (expected, verification.findings.as_slice()) {
                 assert!(finding.what.contains(what) && finding.mend.contains(mend), "{finding:?}");
                 assert!(finding.mend.contains("timedatectl set-ntp true"));
             }
@@ -444,7 +449,7 @@ mod tests {
             (Counts { waiting: 0, leased: 1, ..good }, 2),
         ] {
             let mut census = Census::default();
-            census.message(&(&record).into(), &record.life);
+            census.message(&(&record).into(), &record.lifecycle);
             census.compare(&[(queue.clone(), shown)].into(), &[]);
             assert_eq!(census.verification.findings.len(), findings, "{shown:?}");
             for finding in census.verification.findings {

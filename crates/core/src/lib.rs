@@ -1,25 +1,32 @@
-//! # The life of a message that keeps failing
+//! The domain model of Redrive, a dead letter queue system: every rule about messages, failures, dead letters
+//! and redrives, as pure functions and plain data.
 //!
-//! 1. Somebody hands in work: [`message::NewMessage`]. It becomes a [`message::Record`]: an envelope that
-//!    never changes and a [`lifecycle::Life`] that does.
-//! 2. The [`scheduler`] says which priority is served next; a store leases the message to a worker.
-//! 3. The worker fails and reports: [`failure::Report`]. In the worker's own process the report is analysed:
-//!    [`signature`] says which failures are the same, [`classify`] what kind they are.
-//! 4. Inside its commit the store asks [`review`]: what the history of message and group makes of the failure
-//!    ([`classify::with_history`], [`poison`]), and [`policy::judge`]: retry at a time that [`backoff`] gives, or
-//!    dead. While a [`breaker`] is open, work that needs what is down is not handed out at all.
-//! 5. [`lifecycle::transition`] turns the verdict into the next life. It is the only place that does.
-//! 6. After the last attempt the message is a [`dead_letter`]: a file with a status of its own, in a drawer,
-//!    counted in a [`group`] by cause.
-//! 7. A person finds it with a [`filter`], looks, and acts; or an [`operation`] acts on all that match.
-//!    Every act is in the [`audit`] trail. Sent back, the message starts a new generation at step 2.
-//!    Whoever asked for an answer gets a [`reply`], also when the answer is that it died.
-//! 8. What is shown goes through [`masking`] first, and so does the text of errors before it is kept.
-//! 9. [`invariants`] says what must hold at every moment of this, and recounts to see that it does.
+//! This crate decides and never acts: it does no I/O, reads no clock and draws no random numbers. [`store`]
+//! defines the contract of the stores that act on its decisions.
 //!
-//! This crate decides and never acts: no I/O, no clock, no randomness of its own. [`store`] is the contract
-//! of those who act.
+//! # From enqueue to redrive
+//!
+//! The modules, in the order in which a failing message meets them:
+//!
+//! 1. A producer enqueues a [`message::NewMessage`]. It becomes a [`message::StoredMessage`]: an envelope that
+//!    never changes and a [`lifecycle::Lifecycle`] that does.
+//! 2. The [`scheduler`] picks the priority to serve next, and a store leases a message to a worker.
+//! 3. The worker fails and sends a [`failure::FailureReport`]. The worker's own process analyses the report:
+//!    [`signature`] decides which failures are the same, and [`classify`] decides of what kind they are.
+//! 4. Inside its commit the store calls [`review`], which weighs the history of the message and of its group
+//!    ([`classify::with_history`], [`poison`]) and then calls [`policy::judge`]. The verdict is a retry, at a
+//!    time that [`backoff`] computes, or death. While a [`breaker`] is open, messages that depend on the failing
+//!    service are not leased at all.
+//! 5. [`lifecycle::transition()`] applies the verdict. No other code changes the state of a message.
+//! 6. After its last attempt the message is a [`dead_letter`]: it has a status of its own, lies in a dead letter
+//!    queue, and counts towards a [`group`] of letters with the same cause.
+//! 7. An operator finds the letter with a [`filter`], inspects it and acts on it, or starts an [`operation`] that
+//!    acts on every match. The [`audit`] trail records every act. A redriven message starts a new generation
+//!    at step 2. A sender that asked for a [`reply`] gets one, also when its message died.
+//! 8. [`masking`] hides secrets in everything that is shown, and in error texts before they are stored.
+//! 9. [`invariants`] states what must hold at all times, and verifies it by recounting.
 
+pub mod access;
 pub mod address;
 pub mod audit;
 pub mod auto_redrive;
@@ -35,16 +42,19 @@ pub mod group;
 pub mod handling;
 pub mod ids;
 pub mod invariants;
+pub mod json_input;
 pub mod lifecycle;
 pub mod limits;
 pub mod masking;
 pub mod message;
+pub mod message_spec;
 pub mod metrics;
 pub mod operation;
 pub mod patch;
 pub mod payload;
 pub mod poison;
 pub mod policy;
+pub mod policy_change;
 pub mod priority;
 pub mod priority_queue;
 pub mod progress;

@@ -1,11 +1,11 @@
-//! A message: what was handed in ([`NewMessage`]), what never changes about it ([`Envelope`]), what a store
-//! keeps ([`Record`]) and what people see ([`Message`]). Payload bytes are opaque and never re-encoded.
+//! A message in its forms: as handed in ([`NewMessage`]), its immutable part ([`Envelope`]), as a store keeps
+//! it ([`StoredMessage`]) and as users see it ([`Message`]). Payload bytes are opaque and never re-encoded.
 
 use crate::dead_letter::Retry;
 use crate::error::Refusal;
 use crate::failure::Failure;
 use crate::ids::{LeaseToken, MessageId, QueueName};
-use crate::lifecycle::{Life, Phase, State};
+use crate::lifecycle::{Lifecycle, Phase, State};
 use crate::limits;
 pub use crate::payload::Payload;
 use crate::poison::Suspicion;
@@ -17,86 +17,89 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Work as it is handed in. The id is made by whoever accepts it, so that asking again is harmless.
+/// A message to enqueue. The caller chooses the id, so that repeating the enqueue is harmless.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NewMessage {
-    /// The identity; the same id with the same body is the same message.
+    /// The identity. A second enqueue of the same id with the same body is a repetition, not a new message.
     pub id: MessageId,
-    /// Where it goes.
+    /// The queue to enqueue to.
     pub queue: QueueName,
-    /// The operation type.
+    /// The type of the work.
     #[serde(default)]
     pub kind: String,
-    /// How urgent; the queue's default when not said.
+    /// The priority. Defaults to the queue's policy.
     #[serde(default)]
     pub priority: Option<Priority>,
-    /// The bytes.
+    /// The payload.
     #[serde(flatten)]
     pub payload: Payload,
     /// Metadata for handlers.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
-    /// Labels for people.
+    /// Labels for operators.
     #[serde(default)]
     pub tags: BTreeSet<String>,
-    /// Idempotency key.
+    /// The idempotency key.
     #[serde(default)]
     pub key: Option<String>,
-    /// Messages with the same ordering key are worked on one at a time, in order.
+    /// The ordering key. Messages with the same key are processed one at a time, in the order of enqueue.
     #[serde(default)]
     pub ordering_key: Option<String>,
-    /// Where replies go.
+    /// The queue that replies go to.
     #[serde(default)]
     pub reply_to: Option<QueueName>,
-    /// W3C trace context.
+    /// The W3C trace context.
     #[serde(default)]
     pub trace: Option<String>,
-    /// Free JSON: task, repository, tenant.
+    /// Free JSON about the origin of the work, such as a task, a repository or a tenant.
     #[serde(default)]
     pub context: Option<serde_json::Value>,
-    /// Not before this long from now.
+    /// How long to wait before the first attempt.
     #[serde(default, rename = "delay_ms", alias = "delay")]
     pub delay: Option<Span>,
-    /// Useless this long after enqueue; the queue's default when not said.
+    /// How long after enqueue the message expires. Defaults to the queue's policy.
     #[serde(default, rename = "ttl_ms", alias = "ttl")]
     pub ttl: Option<Span>,
-    /// Must be done by then.
+    /// The time by which the message must be done.
     #[serde(default)]
     pub deadline: Option<Time>,
-    /// Executions allowed; the queue's default when not said.
+    /// The number of executions allowed. Defaults to the queue's policy.
     #[serde(default)]
     pub max_attempts: Option<u32>,
-    /// Who sent it.
+    /// The name of the sender.
     #[serde(default)]
     pub enqueued_by: Option<String>,
 }
 
-pub(crate) fn bounded(field: &str, length: usize, max: usize) -> Result<(), Refusal> {
+pub(crate) fn check_length(field: &str, length: usize, max: usize) -> Result<(), Refusal> {
     if length <= max {
         return Ok(());
     }
     Err(Refusal::invalid(field, format!("{length} bytes; at most {max} are allowed")))
 }
 
-/// Names and labels end up in terminals and logs: no control characters.
-pub(crate) fn printable(field: &str, text: &str, max: usize) -> Result<(), Refusal> {
-    bounded(field, text.len(), max)?;
+/// Refuses control characters, because names and labels end up in terminals and logs.
+pub(crate) fn check_printable(field: &str, text: &str, max: usize) -> Result<(), Refusal> {
+    check_length(field, text.len(), max)?;
     if text.chars().any(char::is_control) {
-        return Err(Refusal::invalid(field, "contains a control character; only printable text is allowed"));
+        return Err(Refusal::invalid(
+            field,
+            "contains a control character; only check_printable text is allowed",
+        ));
     }
     Ok(())
 }
 
-/// Refuses too many headers, and too long ones.
+/// Refuses too many headers, and headers that are too long.
 pub(crate) fn check_headers(headers: &BTreeMap<String, String>) -> Result<(), Refusal> {
     if headers.len() > limits::HEADERS_MAX {
         return Err(Refusal::invalid("headers", format!("more than {} headers", limits::HEADERS_MAX)));
     }
-    bounded("headers", headers.iter().map(|(k, v)| k.len() + v.len()).sum(), limits::HEADER_BYTES_MAX)
+    check_length("headers", headers.iter().map(|(k, v)| k.len() + v.len()).sum(), limits::HEADER_BYTES_MAX)
 }
 
-/// Refuses spans that are a typing mistake.
-pub(crate) fn sane(field: &str, span: Span, min: Span, max: Span) -> Result<(), Refusal> {
+/// Refuses a span that is out of bounds.
+pub(crate) fn check_span(field: &str, span: Span, min: Span, max: Span) -> Result<(), Refusal> {
     if span < min || span > max {
         return Err(Refusal::invalid(field, format!("{span} is outside {min} to {max}")));
     }
@@ -104,7 +107,7 @@ pub(crate) fn sane(field: &str, span: Span, min: Span, max: Span) -> Result<(), 
 }
 
 impl NewMessage {
-    /// A message with everything else left to the defaults.
+    /// A message that leaves everything else to the defaults.
     #[must_use]
     pub fn new(id: MessageId, queue: QueueName, payload: Payload) -> Self {
         Self {
@@ -128,23 +131,23 @@ impl NewMessage {
         }
     }
 
-    /// Refuses what is over a limit, naming the field (I49).
+    /// Checks every field against its limit (I49).
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] for the first field that is out of bounds.
+    /// Returns [`Refusal::Invalid`] for the first field that is out of bounds.
     pub fn check(&self) -> Result<(), Refusal> {
         self.payload.check("payload")?;
-        printable("kind", &self.kind, limits::NAME_BYTES_MAX)?;
+        check_printable("kind", &self.kind, limits::NAME_BYTES_MAX)?;
         check_headers(&self.headers)?;
         if self.tags.len() > limits::TAGS_MAX {
             return Err(Refusal::invalid("tags", format!("more than {} tags", limits::TAGS_MAX)));
         }
         for tag in &self.tags {
-            printable("tags", tag, limits::TAG_BYTES_MAX)?;
+            check_printable("tags", tag, limits::TAG_BYTES_MAX)?;
         }
         for (field, value) in [("key", &self.key), ("ordering_key", &self.ordering_key)] {
             if let Some(value) = value {
-                printable(field, value, limits::KEY_BYTES_MAX)?;
+                check_printable(field, value, limits::KEY_BYTES_MAX)?;
                 if value.is_empty() {
                     return Err(Refusal::invalid(field, "is empty; leave it out instead"));
                 }
@@ -152,17 +155,17 @@ impl NewMessage {
         }
         for (field, value) in [("trace", &self.trace), ("enqueued_by", &self.enqueued_by)] {
             if let Some(value) = value {
-                printable(field, value, limits::LABEL_BYTES_MAX)?;
+                check_printable(field, value, limits::LABEL_BYTES_MAX)?;
             }
         }
         if let Some(context) = &self.context {
-            bounded("context", context.to_string().len(), limits::CONTEXT_BYTES_MAX)?;
+            check_length("context", context.to_string().len(), limits::CONTEXT_BYTES_MAX)?;
         }
         if let Some(delay) = self.delay {
-            sane("delay", delay, Span::ZERO, limits::SPAN_MAX)?;
+            check_span("delay", delay, Span::ZERO, limits::SPAN_MAX)?;
         }
         if let Some(ttl) = self.ttl {
-            sane("ttl", ttl, Span::from_millis(1), limits::SPAN_MAX)?;
+            check_span("ttl", ttl, Span::from_millis(1), limits::SPAN_MAX)?;
         }
         match self.max_attempts {
             Some(n) if n == 0 || n > limits::ATTEMPTS_MAX => Err(Refusal::invalid(
@@ -176,19 +179,19 @@ impl NewMessage {
         }
     }
 
-    /// What makes two messages the same for idempotency: everything that reaches the handler.
+    /// The hash by which idempotency compares two messages. It covers everything that reaches the handler.
     #[must_use]
     pub fn body_hash(&self) -> [u8; 32] {
         body_hash(&self.queue, &self.kind, &self.payload, &self.headers, self.ordering_key.as_deref())
     }
 
-    /// Fills in the queue's defaults: the record as it stands in the store from now on.
+    /// Turns the message into the record that the store keeps, with the queue's defaults filled in.
     #[must_use]
-    pub fn accept(self, policy: &QueuePolicy, seq: u64, now: Time) -> Record {
+    pub fn accept(self, policy: &QueuePolicy, seq: u64, now: Time) -> StoredMessage {
         let ready_at = now.plus(self.delay.unwrap_or(Span::ZERO));
         let ttl = self.ttl.or(policy.ttl);
-        Record {
-            life: Life::new(ready_at, now),
+        StoredMessage {
+            lifecycle: Lifecycle::new(ready_at, now),
             envelope: Envelope {
                 id: self.id,
                 seq,
@@ -215,7 +218,8 @@ impl NewMessage {
     }
 }
 
-/// Each part is closed by a byte that cannot be in it, or is last, so that no two bodies read the same.
+/// Hashes a body. A byte that a part cannot contain ends it, a length precedes it, or it comes last, so that
+/// different bodies never hash the same input.
 fn body_hash(
     queue: &QueueName,
     kind: &str,
@@ -237,133 +241,133 @@ fn body_hash(
     hash.finalize().into()
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
-const fn no_place(seq: &u64) -> bool {
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde demands this signature")]
+const fn is_unset(seq: &u64) -> bool {
     *seq == 0
 }
 
-/// What never changes about a message, from enqueue to purge; only a redrive may send it to another queue, with
-/// another priority or number of attempts.
+/// The part of a message that does not change between enqueue and purge. Only a redrive may change the queue,
+/// the priority or the number of attempts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Envelope {
     /// The identity.
     pub id: MessageId,
-    /// The place in the order of enqueues; stays through retry and redrive, so ordering keys keep their order.
-    /// Each store has its own: exports leave it out.
-    #[serde(default, skip_serializing_if = "no_place")]
+    /// The position in the order of enqueues. It survives retries and redrives, so that messages of an ordering
+    /// key keep their order. Each store assigns its own, so exports omit it.
+    #[serde(default, skip_serializing_if = "is_unset")]
     pub seq: u64,
     /// The queue.
     pub queue: QueueName,
-    /// The queue it was first enqueued to, when it was sent back to another one since.
+    /// The queue of the first enqueue, if a redrive has since sent the message to another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<QueueName>,
-    /// The operation type; may be empty.
+    /// The type of the work. May be empty.
     #[serde(default)]
     pub kind: String,
-    /// How urgent.
+    /// The priority.
     #[serde(default)]
     pub priority: Priority,
-    /// The exact bytes.
+    /// The payload, byte for byte.
     #[serde(flatten)]
     pub payload: Payload,
     /// Metadata for handlers.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
-    /// Labels for people.
+    /// Labels for operators.
     #[serde(default)]
     pub tags: BTreeSet<String>,
-    /// Idempotency key.
+    /// The idempotency key.
     #[serde(default)]
     pub key: Option<String>,
-    /// Ordering key.
+    /// The ordering key.
     #[serde(default)]
     pub ordering_key: Option<String>,
-    /// Where replies go.
+    /// The queue that replies go to.
     #[serde(default)]
     pub reply_to: Option<QueueName>,
-    /// W3C trace context.
+    /// The W3C trace context.
     #[serde(default)]
     pub trace: Option<String>,
-    /// Free JSON.
+    /// Free JSON about the origin of the work.
     #[serde(default)]
     pub context: Option<serde_json::Value>,
-    /// Executions allowed for this message alone; the queue's policy rules when nothing is said.
+    /// The number of executions allowed for this message. Defaults to the queue's policy.
     #[serde(default)]
     pub max_attempts: Option<u32>,
-    /// The delay it was enqueued with.
+    /// The delay that the message was enqueued with.
     #[serde(default, rename = "delay_ms")]
     pub delay: Option<Span>,
-    /// How long after enqueue it is useless.
+    /// How long after enqueue the message expires.
     #[serde(default, rename = "ttl_ms")]
     pub ttl: Option<Span>,
-    /// When it must be done.
+    /// The time by which the message must be done.
     #[serde(default)]
     pub deadline: Option<Time>,
-    /// Who sent it.
+    /// The name of the sender.
     #[serde(default)]
     pub enqueued_by: Option<String>,
-    /// When it was first accepted.
+    /// When the message was first accepted.
     pub enqueued_at: Time,
 }
 
 impl Envelope {
-    /// When the ttl ends, if there is one.
+    /// When the ttl ends. `None` if the message has no ttl.
     #[must_use]
     pub fn expires_at(&self) -> Option<Time> {
         self.ttl.map(|ttl| self.enqueued_at.plus(ttl))
     }
 
-    /// Executions allowed under this policy.
+    /// The number of executions allowed under this policy.
     #[must_use]
     pub fn max_attempts(&self, policy: &QueuePolicy) -> u32 {
-        Terms::from(self).max_attempts(policy)
+        MessageLimits::from(self).max_attempts(policy)
     }
 
-    /// The queue it was first enqueued to; its idempotency key is looked up there.
+    /// The queue of the first enqueue. Its idempotency key is registered there.
     #[must_use]
     pub fn home(&self) -> &QueueName {
         self.origin.as_ref().unwrap_or(&self.queue)
     }
 
-    /// The hash of the message it came from; see [`NewMessage::body_hash`].
+    /// The hash of the message as it was enqueued; see [`NewMessage::body_hash`].
     #[must_use]
     pub fn body_hash(&self) -> [u8; 32] {
         body_hash(self.home(), &self.kind, &self.payload, &self.headers, self.ordering_key.as_deref())
     }
 
-    /// What the message counts against a queue's byte limit.
+    /// The number of bytes that count towards the queue's byte limit.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.payload.bytes.len() as u64
     }
 }
 
-/// What limits a message's life, by count and by clock: all that judging needs of an envelope.
+/// The limits of a message, by count and by clock: the part of an envelope that a verdict depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Terms {
-    /// Executions allowed for this message alone.
+pub struct MessageLimits {
+    /// The number of executions allowed for this message. `None` leaves it to the queue's policy.
     pub max_attempts: Option<u32>,
     /// When the ttl ends.
     pub expires_at: Option<Time>,
-    /// When it must be done.
+    /// The time by which the message must be done.
     pub deadline: Option<Time>,
 }
 
-impl Terms {
-    /// Executions allowed under this policy.
+impl MessageLimits {
+    /// The number of executions allowed under this policy.
     #[must_use]
     pub fn max_attempts(&self, policy: &QueuePolicy) -> u32 {
         self.max_attempts.unwrap_or(policy.max_attempts)
     }
 
-    /// The terms of a generation. Ttl and deadline bind the first one only: a redrive is somebody's decision
-    /// that the message shall run although its time is over.
+    /// The limits that apply in a generation. Ttl and deadline bind only the first: a redrive is a decision
+    /// that the message shall run although its time has passed.
     #[must_use]
     pub fn in_generation(self, generation: u32) -> Self {
         if generation <= 1 { self } else { Self { expires_at: None, deadline: None, ..self } }
     }
 
-    /// The earlier of ttl end and deadline: after it the message is not handed out any more.
+    /// The earlier of the end of the ttl and the deadline. From then on the message is not leased any more.
     #[must_use]
     pub fn useless_at(&self) -> Option<Time> {
         match (self.expires_at, self.deadline) {
@@ -373,51 +377,51 @@ impl Terms {
     }
 }
 
-impl From<&Envelope> for Terms {
+impl From<&Envelope> for MessageLimits {
     fn from(e: &Envelope) -> Self {
         Self { max_attempts: e.max_attempts, expires_at: e.expires_at(), deadline: e.deadline }
     }
 }
 
-/// The part of an envelope that decisions look at; small enough to be read and written on every verb, while
-/// the payload and what belongs to it stay where they are.
+/// The part of an envelope that decisions depend on. It is small enough to be read and written on every call,
+/// while the payload, the headers and the rest stay where they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Slip {
+pub struct MessageMeta {
     /// The identity.
     pub id: MessageId,
-    /// The place in the order of enqueues.
+    /// The position in the order of enqueues.
     pub seq: u64,
     /// The queue.
     pub queue: QueueName,
-    /// The queue it was first enqueued to, when that is another one.
+    /// The queue of the first enqueue, if it is another one.
     pub origin: Option<QueueName>,
-    /// The operation type.
+    /// The type of the work.
     pub kind: String,
-    /// How urgent.
+    /// The priority.
     pub priority: Priority,
-    /// Payload bytes.
+    /// The number of payload bytes.
     pub size: u64,
-    /// Idempotency key.
+    /// The idempotency key.
     pub key: Option<String>,
-    /// Ordering key.
+    /// The ordering key.
     pub ordering_key: Option<String>,
-    /// What limits its life.
-    pub terms: Terms,
-    /// The value its breaker goes by, where that had to be read from headers or payload at enqueue.
+    /// The limits by count and by clock.
+    pub limits: MessageLimits,
+    /// The value that selects the message's breaker, if it was read from headers or payload at enqueue.
     pub breaker: Option<String>,
-    /// Where replies go.
+    /// The queue that replies go to.
     pub reply_to: Option<QueueName>,
 }
 
-impl Slip {
-    /// The queue it was first enqueued to; its idempotency key is looked up there.
+impl MessageMeta {
+    /// The queue of the first enqueue. Its idempotency key is registered there.
     #[must_use]
     pub fn home(&self) -> &QueueName {
         self.origin.as_ref().unwrap_or(&self.queue)
     }
 
-    /// The slip of the live message when a letter is sent back like this. What its breaker goes by is the new
-    /// queue's business.
+    /// The metadata of the live message after a redrive with these options. The breaker value is copied: a
+    /// caller that redrives to another queue derives it anew from the policy of that queue.
     #[must_use]
     pub fn sent_back(&self, retry: &Retry) -> Self {
         let queue = retry.queue.clone().unwrap_or_else(|| self.queue.clone());
@@ -425,13 +429,16 @@ impl Slip {
             origin: Some(self.home()).filter(|home| **home != queue).cloned(),
             queue,
             priority: retry.priority.unwrap_or(self.priority),
-            terms: Terms { max_attempts: retry.max_attempts.or(self.terms.max_attempts), ..self.terms },
+            limits: MessageLimits {
+                max_attempts: retry.max_attempts.or(self.limits.max_attempts),
+                ..self.limits
+            },
             ..self.clone()
         }
     }
 }
 
-impl From<&Envelope> for Slip {
+impl From<&Envelope> for MessageMeta {
     fn from(e: &Envelope) -> Self {
         Self {
             id: e.id,
@@ -443,51 +450,51 @@ impl From<&Envelope> for Slip {
             size: e.size(),
             key: e.key.clone(),
             ordering_key: e.ordering_key.clone(),
-            terms: e.into(),
+            limits: e.into(),
             breaker: None,
             reply_to: e.reply_to.clone(),
         }
     }
 }
 
-impl From<&Record> for Slip {
-    fn from(record: &Record) -> Self {
+impl From<&StoredMessage> for MessageMeta {
+    fn from(record: &StoredMessage) -> Self {
         (&record.envelope).into()
     }
 }
 
-/// A message as a store keeps it: what never changes, and where it is in its life.
+/// A message as a store keeps it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Record {
-    /// What never changes.
+pub struct StoredMessage {
+    /// The immutable part.
     pub envelope: Envelope,
-    /// What does.
-    pub life: Life,
+    /// The mutable part.
+    pub lifecycle: Lifecycle,
 }
 
-impl Record {
-    /// What people see of it at this instant.
+impl StoredMessage {
+    /// The public view of the message at `now`.
     #[must_use]
     pub fn view(&self, policy: &QueuePolicy, now: Time) -> Message {
-        let lease = self.life.lease();
+        let lease = self.lifecycle.lease();
         Message {
             envelope: Envelope {
                 max_attempts: Some(self.envelope.max_attempts(policy)),
                 ..self.envelope.clone()
             },
-            state: self.life.state(now),
-            attempts: self.life.attempts,
-            deliveries: self.life.deliveries,
-            generation: self.life.generation,
-            failed: self.life.failed,
-            ready_at: self.life.ready_at,
-            first_received_at: self.life.first_received_at,
-            updated_at: self.life.updated_at,
+            state: self.lifecycle.state(now),
+            attempts: self.lifecycle.attempts,
+            deliveries: self.lifecycle.deliveries,
+            generation: self.lifecycle.generation,
+            failed: self.lifecycle.failed,
+            ready_at: self.lifecycle.ready_at,
+            first_received_at: self.lifecycle.first_received_at,
+            updated_at: self.lifecycle.updated_at,
             leased_by: lease.map(|l| l.worker.clone()),
             lease_expires_at: lease.map(|l| l.expires_at),
-            progress: self.life.progress.clone(),
-            poison: match self.life.phase {
-                Phase::Waiting | Phase::Leased(_) => self.life.indicators.suspicion(),
+            progress: self.lifecycle.progress.clone(),
+            poison: match self.lifecycle.phase {
+                Phase::Waiting | Phase::Leased(_) => self.lifecycle.indicators.suspicion(),
                 Phase::Dead | Phase::Over(_) => None,
             },
             failures: Vec::new(),
@@ -496,57 +503,58 @@ impl Record {
     }
 }
 
-/// A message as people see it: one field list for CLI, API and exports. Never carries a lease's secret.
+/// The public view of a message, with the same fields in CLI, API and exports. It never carries the secret of a
+/// lease.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Message {
-    /// What never changes; `max_attempts` shows what is allowed, by the message or by its queue.
+    /// The immutable part, with `max_attempts` as the message or its queue's policy sets it.
     #[serde(flatten)]
     pub envelope: Envelope,
-    /// Where it is in its life.
+    /// The state at the time of the view.
     pub state: State,
-    /// Executions begun in this generation.
+    /// Executions started in this generation.
     pub attempts: u32,
-    /// Leases granted ever; the fencing number.
+    /// Leases ever granted; the fencing number.
     pub deliveries: u32,
-    /// 1 at first, one more for every redrive.
+    /// Starts at 1 and increases with every redrive.
     pub generation: u32,
-    /// Failed deliveries ever.
+    /// Failed deliveries in all generations.
     pub failed: u32,
-    /// When it may be leased.
+    /// When the message becomes ready.
     pub ready_at: Time,
-    /// When it was first leased.
+    /// When the message was first leased.
     pub first_received_at: Option<Time>,
-    /// When it last changed.
+    /// When the message last changed.
     pub updated_at: Time,
-    /// Who works on it.
+    /// The name of the worker that holds the lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leased_by: Option<String>,
-    /// Until when.
+    /// When the lease ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_expires_at: Option<Time>,
-    /// How far its handler said it is.
+    /// The progress that the handler last reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
-    /// How close it is to being taken for poison; nothing while it fails as others do.
+    /// How close the message is to being classified as poison. `None` while its failures are unsuspicious.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub poison: Option<Suspicion>,
-    /// What went wrong so far: the first and last ten. Filled in when one message is shown.
+    /// The first and last ten failures. Only filled in when a single message is shown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<Failure>,
-    /// Secrets are masked: this is a view of the message, and no store takes it for the message itself.
+    /// Whether secrets are masked. A store does not accept a masked view as a message.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub masked: bool,
 }
 
-/// One attempt handed to a worker.
+/// One attempt, leased to a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Delivery {
-    /// The message; its `lease_expires_at` says when the right ends.
+    /// The message. Its `lease_expires_at` is the end of the lease.
     #[serde(flatten)]
     pub message: Message,
-    /// The right to settle it.
+    /// The token that settles this delivery.
     pub token: LeaseToken,
-    /// Which execution of this generation this is; 1 is the first.
+    /// The number of this execution within the generation, starting at 1.
     pub attempt: u32,
 }
 
@@ -572,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_a_limit_is_refused_by_field() {
+    fn a_value_over_its_limit_is_refused_by_field() {
         let refused = |change: fn(&mut NewMessage), field: &str| {
             let mut m = message();
             change(&mut m);

@@ -1,9 +1,9 @@
-//! JSON Patch (RFC 6902) on the text of a document. A change is spliced into the text: what it does not name keeps
-//! its bytes, its order and its digits. Never builds a document and writes it again, for that would round large
-//! numbers, sort keys and lose the sender's spacing.
+//! JSON Patch (RFC 6902) on the text of a document. A change is spliced into the text: everything that it does not name
+//! keeps its bytes, its order and its digits. The document is never parsed and written again, because that would round
+//! large numbers, sort keys and lose the sender's spacing.
 //!
-//! Of a repeated key the last one counts, as for filters; removing it removes them all, so that no earlier one
-//! comes to light. A patch applies whole or not at all.
+//! Of a repeated key the last one counts, as in filters. Removing it removes all of them, so that no earlier one comes
+//! to light. A patch applies as a whole or not at all.
 
 mod scan;
 
@@ -17,31 +17,31 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
-/// Why a patch cannot be read, or does not fit a document. Names places, never what stands there.
+/// Why a patch cannot be parsed, or does not fit a document. It names paths, never the values there.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct PatchError {
-    /// Which step, counted from 1; nothing when it is the patch or the document as a whole.
+    /// The number of the step, from 1; `None` if the patch or the document as a whole is wrong.
     pub step: Option<usize>,
     /// What is wrong.
-    pub why: String,
+    pub reason: String,
 }
 
 impl PatchError {
-    fn whole(why: impl Into<String>) -> Self {
-        Self { step: None, why: why.into() }
+    fn whole(reason: impl Into<String>) -> Self {
+        Self { step: None, reason: reason.into() }
     }
 }
 
 impl fmt::Display for PatchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.step {
-            Some(step) => write!(f, "step {step}: {}", self.why),
-            None => f.write_str(&self.why),
+            Some(step) => write!(f, "step {step}: {}", self.reason),
+            None => f.write_str(&self.reason),
         }
     }
 }
 
-/// A list of changes to a JSON document, kept as the text it was given as.
+/// A list of changes to a JSON document, kept as the original text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "PatchText", into = "PatchText")]
 pub struct Patch {
@@ -49,7 +49,7 @@ pub struct Patch {
     steps: Vec<Step>,
 }
 
-/// How a patch is stored and sent: as text, because the numbers in it are exact only there.
+/// How a patch is stored and sent: as text, because only text keeps its numbers exact.
 #[derive(Serialize, Deserialize)]
 struct PatchText {
     patch: String,
@@ -85,7 +85,7 @@ enum Verb {
     Test(String),
 }
 
-/// A place in a document (RFC 6901).
+/// A path in a document (RFC 6901).
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Pointer {
     text: String,
@@ -110,36 +110,36 @@ impl Pointer {
         Ok(Self { text: text.to_owned(), parts: parts.collect::<Result<_, _>>()? })
     }
 
-    /// Whether the other place is somewhere inside this one.
-    fn holds(&self, other: &Self) -> bool {
+    /// Whether the other path is somewhere inside this one.
+    fn contains(&self, other: &Self) -> bool {
         self.parts.len() < other.parts.len() && other.parts.starts_with(&self.parts)
     }
 
-    /// The place as it is called in messages.
+    /// The path in messages.
     fn name(&self) -> &str {
         if self.text.is_empty() { "the whole document" } else { &self.text }
     }
 }
 
-/// A step as it is written.
+/// A step before it is checked.
 #[derive(Deserialize)]
-struct Written<'a> {
+struct RawStep<'a> {
     op: String,
     path: String,
     #[serde(default)]
     from: Option<String>,
-    #[serde(default, borrow, deserialize_with = "given")]
+    #[serde(default, borrow, deserialize_with = "present")]
     value: Option<&'a RawValue>,
 }
 
-/// A value that is `null` is a value.
-fn given<'de, D: Deserializer<'de>>(d: D) -> Result<Option<&'de RawValue>, D::Error> {
+/// Makes a value that is `null` differ from a missing one.
+fn present<'de, D: Deserializer<'de>>(d: D) -> Result<Option<&'de RawValue>, D::Error> {
     Deserialize::deserialize(d).map(Some)
 }
 
 impl Step {
-    fn read(written: Written<'_>) -> Result<Self, String> {
-        let Written { op, path, from, value } = written;
+    fn parse(raw: RawStep<'_>) -> Result<Self, String> {
+        let RawStep { op, path, from, value } = raw;
         let path = Pointer::parse(&path)?;
         let value =
             || value.map(|raw| raw.get().to_owned()).ok_or_else(|| format!("{op:?} needs a \"value\""));
@@ -160,7 +160,7 @@ impl Step {
             return Err("the whole document cannot be removed; replace it".into());
         }
         match &verb {
-            Verb::Move(from) if from.holds(&path) => {
+            Verb::Move(from) if from.contains(&path) => {
                 Err(format!("{} cannot be moved into itself", from.name()))
             }
             Verb::Add(_)
@@ -172,7 +172,7 @@ impl Step {
         }
     }
 
-    /// The text after this step.
+    /// The text after this step; `None` if the step does not change it.
     fn apply(&self, text: &str) -> Result<Option<String>, String> {
         match &self.verb {
             Verb::Add(value) => add(text, &self.path, value).map(Some),
@@ -201,36 +201,36 @@ impl Step {
 }
 
 impl Patch {
-    /// Reads a patch: a JSON list of steps.
+    /// Parses a patch: a JSON list of steps.
     ///
     /// # Errors
-    /// Says what is wrong with it, and in which step.
+    /// [`PatchError`] with the mistake and the number of the step.
     pub fn parse(text: &str) -> Result<Self, PatchError> {
         if text.len() > limits::PATCH_BYTES_MAX {
-            let why = format!("a patch has at most {} bytes, not {}", limits::PATCH_BYTES_MAX, text.len());
-            return Err(PatchError::whole(why));
+            let reason = format!("a patch has at most {} bytes, not {}", limits::PATCH_BYTES_MAX, text.len());
+            return Err(PatchError::whole(reason));
         }
         let list: Vec<&RawValue> = serde_json::from_str(text)
             .map_err(|e| PatchError::whole(format!("not a JSON patch, a list of steps: {e}")))?;
         if list.is_empty() || list.len() > limits::PATCH_STEPS_MAX {
-            let why = format!("a patch has 1 to {} steps, not {}", limits::PATCH_STEPS_MAX, list.len());
-            return Err(PatchError::whole(why));
+            let reason = format!("a patch has 1 to {} steps, not {}", limits::PATCH_STEPS_MAX, list.len());
+            return Err(PatchError::whole(reason));
         }
         let steps = (1..).zip(list).map(|(n, raw)| {
-            let at = |why: String| PatchError { step: Some(n), why };
-            let written = serde_json::from_str(raw.get()).map_err(|e| at(reason(&e)))?;
-            Step::read(written).map_err(at)
+            let at = |reason: String| PatchError { step: Some(n), reason };
+            let raw = serde_json::from_str(raw.get()).map_err(|e| at(without_quotes(&e)))?;
+            Step::parse(raw).map_err(at)
         });
         Ok(Self { text: text.to_owned(), steps: steps.collect::<Result<_, _>>()? })
     }
 
-    /// The text it was given as.
+    /// The text it was parsed from.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// What it does where, without what it writes: for the audit trail.
+    /// What it does to which paths, without the values: for the audit trail.
     #[must_use]
     pub fn summary(&self) -> String {
         let mut text = String::new();
@@ -243,29 +243,29 @@ impl Patch {
                 Verb::Copy(_) => "copy",
                 Verb::Test(_) => "test",
             };
-            let said = format!("{}{verb} {}", if text.is_empty() { "" } else { ", " }, step.path.name());
-            if text.len() + said.len() > limits::LABEL_BYTES_MAX {
+            let entry = format!("{}{verb} {}", if text.is_empty() { "" } else { ", " }, step.path.name());
+            if text.len() + entry.len() > limits::LABEL_BYTES_MAX {
                 text.push_str(", …");
                 break;
             }
-            text.push_str(&said);
+            text.push_str(&entry);
         }
         text
     }
 
-    /// The document after all steps. What they do not touch keeps its bytes.
+    /// The document after all steps. Everything they do not touch keeps its bytes.
     ///
     /// # Errors
-    /// When the bytes are not JSON, a step does not fit, or the result is too large or too deep.
+    /// [`PatchError`] if the bytes are not JSON, a step does not fit, or the result is too large or too deep.
     pub fn apply(&self, document: &[u8]) -> Result<Vec<u8>, PatchError> {
         let text = std::str::from_utf8(document)
             .map_err(|_| PatchError::whole("the payload is not JSON: it is not UTF-8"))?;
         serde_json::from_str::<IgnoredAny>(text)
-            .map_err(|e| PatchError::whole(format!("the payload is not JSON: {}", reason(&e))))?;
+            .map_err(|e| PatchError::whole(format!("the payload is not JSON: {}", without_quotes(&e))))?;
         check_size(text).map_err(PatchError::whole)?;
         let mut text = text.to_owned();
         for (n, step) in (1..).zip(&self.steps) {
-            let at = |why: String| PatchError { step: Some(n), why };
+            let at = |reason: String| PatchError { step: Some(n), reason };
             if let Some(next) = step.apply(&text).map_err(at)? {
                 check_size(&next).map_err(at)?;
                 text = next;
@@ -275,8 +275,8 @@ impl Patch {
     }
 }
 
-/// The text of an error without what it quotes from the document.
-fn reason(error: &serde_json::Error) -> String {
+/// The text of an error without anything that it quotes from the document.
+fn without_quotes(error: &serde_json::Error) -> String {
     match error.classify() {
         serde_json::error::Category::Data => error.to_string(),
         serde_json::error::Category::Io
@@ -287,11 +287,11 @@ fn reason(error: &serde_json::Error) -> String {
     }
 }
 
-/// Refuses what no message could carry, or no reader of ours would look into.
+/// Refuses a document that is too large for a message, or nested too deep to be read.
 fn check_size(text: &str) -> Result<(), String> {
     if text.len() > limits::PAYLOAD_BYTES_MAX {
-        let why = format!("it would have {} bytes; at most {}", text.len(), limits::PAYLOAD_BYTES_MAX);
-        return Err(why);
+        let reason = format!("it would have {} bytes; at most {}", text.len(), limits::PAYLOAD_BYTES_MAX);
+        return Err(reason);
     }
     let (mut depth, mut deepest, mut at) = (0_usize, 0, 0);
     let bytes = text.as_bytes();
@@ -313,7 +313,8 @@ fn check_size(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Never seen: the text was JSON before the first step, and every step leaves it JSON.
+/// The error for a text that is not JSON. It never occurs: the text is JSON before the first step, and every step
+/// keeps it JSON.
 fn broken() -> String {
     "the document is not JSON".to_owned()
 }
@@ -322,7 +323,7 @@ fn slice(text: &str, range: Range<usize>) -> Result<&str, String> {
     text.get(range).ok_or_else(broken)
 }
 
-/// The text with a part of it replaced.
+/// The text with a range of it replaced.
 fn splice(text: &str, range: Range<usize>, by: &str) -> Result<String, String> {
     let (before, after) = (slice(text, 0..range.start)?, slice(text, range.end..text.len())?);
     let mut next = String::with_capacity(before.len() + by.len() + after.len());
@@ -332,17 +333,17 @@ fn splice(text: &str, range: Range<usize>, by: &str) -> Result<String, String> {
     Ok(next)
 }
 
-/// What a pointer's part means for the value it is applied to.
-enum Wanted<'a> {
+/// What a part of a pointer means in the object or list it is applied to.
+enum Target<'a> {
     Key(&'a str),
     Index(usize),
     End,
 }
 
-/// One entry of an object or list, and what stands around it.
-struct Around {
+/// An entry of an object or list, and its neighbours.
+struct FoundEntry {
     keyed: bool,
-    /// Right after the opening bracket.
+    /// The position after the opening bracket.
     inside: usize,
     before: Option<Entry>,
     hit: Option<Entry>,
@@ -351,24 +352,24 @@ struct Around {
     count: usize,
 }
 
-/// Looks one entry up. Of a repeated key the last counts.
-fn around(text: &str, container: &Range<usize>, part: &str, path: &str) -> Result<Around, String> {
+/// Finds an entry. Of a repeated key the last counts.
+fn find_entry(text: &str, container: &Range<usize>, part: &str, path: &str) -> Result<FoundEntry, String> {
     let bytes = text.as_bytes();
     let keyed = match bytes.get(container.start) {
         Some(b'{') => true,
         Some(b'[') => false,
         Some(_) | None => return Err(format!("{path} does not lead through objects and lists here")),
     };
-    let wanted = if keyed { Wanted::Key(part) } else { index(part, path)? };
+    let target = if keyed { Target::Key(part) } else { index(part, path)? };
     let inside = container.start + 1;
-    let mut found = Around { keyed, inside, before: None, hit: None, after: None, last: None, count: 0 };
+    let mut found = FoundEntry { keyed, inside, before: None, hit: None, after: None, last: None, count: 0 };
     for entry in (Entries { bytes, keyed, at: inside }) {
-        let is_it = match (&wanted, &entry.key) {
-            (Wanted::Key(name), Some(key)) => key_is(slice(text, key.clone())?, name),
-            (Wanted::Index(n), None) => *n == found.count,
-            (Wanted::End | Wanted::Index(_), _) | (Wanted::Key(_), None) => false,
+        let is_hit = match (&target, &entry.key) {
+            (Target::Key(name), Some(key)) => key_is(slice(text, key.clone())?, name),
+            (Target::Index(n), None) => *n == found.count,
+            (Target::End | Target::Index(_), _) | (Target::Key(_), None) => false,
         };
-        if is_it {
+        if is_hit {
             found.before = found.last.take();
             found.hit = Some(entry.clone());
             found.after = None;
@@ -381,20 +382,20 @@ fn around(text: &str, container: &Range<usize>, part: &str, path: &str) -> Resul
     Ok(found)
 }
 
-fn index<'a>(part: &str, path: &str) -> Result<Wanted<'a>, String> {
+fn index<'a>(part: &str, path: &str) -> Result<Target<'a>, String> {
     if part == "-" {
-        return Ok(Wanted::End);
+        return Ok(Target::End);
     }
     let plain = part.bytes().all(|b| b.is_ascii_digit()) && (part == "0" || !part.starts_with('0'));
     match part.parse() {
-        Ok(n) if plain => Ok(Wanted::Index(n)),
+        Ok(n) if plain => Ok(Target::Index(n)),
         Ok(_) | Err(_) => {
-            Err(format!("{path}: {part:?} is not a place in a list; say a number, or - to add"))
+            Err(format!("{path}: {part:?} is not an index of a list; give a number, or - to append"))
         }
     }
 }
 
-/// Whether a key, with its quotes and escapes, is this text.
+/// Whether a key, with its quotes and escapes, equals this text.
 fn key_is(quoted: &str, name: &str) -> bool {
     let bare = quoted.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(quoted);
     if !bare.contains('\\') {
@@ -403,14 +404,14 @@ fn key_is(quoted: &str, name: &str) -> bool {
     serde_json::from_str::<String>(quoted).is_ok_and(|key| key == name)
 }
 
-/// The value of the whole document, without the space around it.
+/// The range of the whole document, without the space around it.
 fn root(text: &str) -> Result<Range<usize>, String> {
     let start = skip_space(text.as_bytes(), 0);
     let end = value_end(text.as_bytes(), start).ok_or_else(broken)?;
     Ok(start..end)
 }
 
-/// The value at a place.
+/// The range of the value at a path.
 fn locate(text: &str, path: &Pointer) -> Result<Range<usize>, String> {
     walk(text, &path.parts, &path.text)
 }
@@ -418,20 +419,20 @@ fn locate(text: &str, path: &Pointer) -> Result<Range<usize>, String> {
 fn walk(text: &str, parts: &[String], path: &str) -> Result<Range<usize>, String> {
     let mut at = root(text)?;
     for part in parts {
-        let found = around(text, &at, part, path)?.hit;
+        let found = find_entry(text, &at, part, path)?.hit;
         at = found.ok_or_else(|| format!("there is nothing at {path}"))?.value;
     }
     Ok(at)
 }
 
-/// Puts a value at a place: over what is there, or as a new entry written as its neighbours are.
+/// Puts a value at a path: in place of the present one, or as a new entry with the spacing of its neighbours.
 fn add(text: &str, path: &Pointer, value: &str) -> Result<String, String> {
     let Some((part, parents)) = path.parts.split_last() else {
         return splice(text, root(text)?, value);
     };
     let parent = walk(text, parents, &path.text)?;
-    let found = around(text, &parent, part, &path.text)?;
-    let mut written = value.to_owned();
+    let found = find_entry(text, &parent, part, &path.text)?;
+    let mut entry = value.to_owned();
     if found.keyed {
         if let Some(hit) = found.hit {
             return splice(text, hit.value, value);
@@ -441,33 +442,33 @@ fn add(text: &str, path: &Pointer, value: &str) -> Result<String, String> {
             None => ":",
         };
         let key = serde_json::to_string(part).map_err(|_| broken())?;
-        written = format!("{key}{between}{value}");
+        entry = format!("{key}{between}{value}");
     } else {
         if let Some(hit) = found.hit {
             let lead = slice(text, hit.lead..hit.start())?;
             return splice(text, hit.start()..hit.start(), &format!("{value},{lead}"));
         }
-        let wanted = index(part, &path.text)?;
-        if matches!(wanted, Wanted::Index(n) if n != found.count) {
+        let target = index(part, &path.text)?;
+        if matches!(target, Target::Index(n) if n != found.count) {
             return Err(format!("{}: the list has only {} entries", path.text, found.count));
         }
     }
     match found.last {
         Some(last) => {
             let lead = slice(text, last.lead..last.start())?;
-            splice(text, last.value.end..last.value.end, &format!(",{lead}{written}"))
+            splice(text, last.value.end..last.value.end, &format!(",{lead}{entry}"))
         }
-        None => splice(text, found.inside..found.inside, &written),
+        None => splice(text, found.inside..found.inside, &entry),
     }
 }
 
-/// Takes an entry out, with one comma; of a repeated key all.
+/// Removes an entry with one comma; of a repeated key all entries.
 fn remove(text: &str, path: &Pointer) -> Result<String, String> {
     let Some((part, parents)) = path.parts.split_last() else {
         return Err("the whole document cannot be removed; replace it".into());
     };
     let parent = walk(text, parents, &path.text)?;
-    let mut found = around(text, &parent, part, &path.text)?;
+    let mut found = find_entry(text, &parent, part, &path.text)?;
     if found.hit.is_none() {
         return Err(format!("there is nothing at {}", path.text));
     }
@@ -482,22 +483,22 @@ fn remove(text: &str, path: &Pointer) -> Result<String, String> {
         if !found.keyed {
             break;
         }
-        // The object still begins where it did; only its end has moved.
-        found = around(&text, &parent, part, &path.text)?;
+        // The object still begins at the same position; only its end has moved.
+        found = find_entry(&text, &parent, part, &path.text)?;
     }
     Ok(text)
 }
 
-/// Whether two values are the same: numbers by value at any size, texts by their characters, objects in any order.
+/// Whether two values are equal: numbers by value at any size, strings by their characters, objects in any order.
 fn same(a: &str, b: &str) -> bool {
     match (a.as_bytes().first(), b.as_bytes().first()) {
         (Some(b'{'), Some(b'{')) => {
             let read = serde_json::from_str::<BTreeMap<String, &RawValue>>;
             let (Ok(a), Ok(b)) = (read(a), read(b)) else { return a == b };
-            let alike = |(x, y): ((&String, &&RawValue), (&String, &&RawValue))| {
+            let equal = |(x, y): ((&String, &&RawValue), (&String, &&RawValue))| {
                 x.0 == y.0 && same(x.1.get(), y.1.get())
             };
-            a.len() == b.len() && a.iter().zip(&b).all(alike)
+            a.len() == b.len() && a.iter().zip(&b).all(equal)
         }
         (Some(b'['), Some(b'[')) => {
             let read = serde_json::from_str::<Vec<&RawValue>>;

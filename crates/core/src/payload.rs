@@ -1,45 +1,46 @@
-//! The exact bytes of a message. They are opaque: kept, handed out and exported bit for bit, never re-encoded.
+//! The payload of a message: opaque bytes that are stored, delivered and exported bit for bit and never
+//! re-encoded.
 
 use crate::error::Refusal;
 use crate::limits;
-use crate::message::{bounded, printable};
+use crate::message::{check_length, check_printable};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The exact bytes of a message and what they claim to be.
+/// The exact bytes of a message and their content type.
 #[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(try_from = "PayloadText", into = "PayloadText")]
 pub struct Payload {
-    /// The bytes, as handed in.
+    /// The bytes, as enqueued.
     pub bytes: Vec<u8>,
-    /// What the sender says they are; never acted upon.
+    /// The content type that the sender declares. It never influences a decision.
     pub content_type: String,
 }
 
 impl Payload {
-    /// A value as JSON.
+    /// Serializes a value as JSON.
     ///
     /// # Errors
-    /// When the value cannot be written as JSON, such as a map whose keys are not text.
+    /// Returns an error if the value cannot be written as JSON, such as a map whose keys are not text.
     pub fn json<T: Serialize + ?Sized>(value: &T) -> Result<Self, serde_json::Error> {
         Ok(Self { bytes: serde_json::to_vec(value)?, content_type: "application/json".into() })
     }
 }
 
 impl Payload {
-    /// Refuses what no message could carry, naming the field (I49).
+    /// Checks length and content type (I49). `field` names the payload in the refusal.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`].
+    /// Returns [`Refusal::Invalid`] if one of them is out of bounds.
     pub fn check(&self, field: &str) -> Result<(), Refusal> {
-        bounded(field, self.bytes.len(), limits::PAYLOAD_BYTES_MAX)?;
-        printable("content_type", &self.content_type, limits::LABEL_BYTES_MAX)
+        check_length(field, self.bytes.len(), limits::PAYLOAD_BYTES_MAX)?;
+        check_printable("content_type", &self.content_type, limits::LABEL_BYTES_MAX)
     }
 }
 
-/// How a payload is written in JSON: as text when it is UTF-8, else in base64; bit-exact either way.
+/// The form of a payload in JSON: text if it is UTF-8, otherwise base64. Exact in both cases.
 #[derive(Clone, Serialize, Deserialize)]
 struct PayloadText {
     #[serde(default, skip_serializing_if = "Option::is_none")]

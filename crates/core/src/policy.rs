@@ -1,17 +1,18 @@
-//! The rules of a queue, and [`judge`]: the one place that turns a failure into a verdict. Workers report,
-//! stores apply; nobody else retries.
+//! The rules of a queue, and [`judge`], the only function that turns a failure into a verdict. Workers report
+//! failures and stores apply verdicts. A message that workers give back too often dies without a failure, in
+//! [`crate::lifecycle::transition()`].
 
 use crate::auto_redrive::AutoRedrive;
-use crate::backoff::{Backoff, Roll};
+use crate::backoff::{Backoff, JitterSeed};
 use crate::breaker::BreakerPolicy;
 use crate::error::Refusal;
-use crate::failure::{Analysed, Category, Reason, Route, UNDECODABLE};
+use crate::failure::{AnalysedFailure, Category, Reason, Route, UNDECODABLE};
 use crate::handling::{self, Handling, Strategy};
 use crate::ids::QueueName;
-use crate::lifecycle::Life;
+use crate::lifecycle::Lifecycle;
 use crate::limits;
-use crate::message::{Priority, Terms, sane};
-use crate::poison::{Finding, PoisonPolicy};
+use crate::message::{MessageLimits, Priority, check_span};
+use crate::poison::{PoisonPolicy, PoisonVerdict};
 use crate::target::Target;
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
@@ -19,41 +20,41 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-/// What happens to a message whose time is over.
+/// What happens to a message whose ttl or deadline has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnExpire {
-    /// It becomes a dead letter.
+    /// The message becomes a dead letter.
     #[default]
     DeadLetter,
-    /// It is dropped and counted.
+    /// The message is dropped and counted as expired.
     Drop,
 }
 
-/// What happens to an ordering key when one of its messages dies.
+/// What happens to the messages of an ordering key when one of them dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnDead {
-    /// The next message of the key proceeds.
+    /// The next message of the key can be leased.
     #[default]
     Continue,
-    /// The key is held until the letter is closed.
+    /// The key is held until the dead letter is closed.
     Hold,
 }
 
-/// What an include or exclude rule looks at.
+/// The condition of an include or exclude rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ErrorMatch {
-    /// The category: `category:resource`.
+    /// Matches the category of the failure. Written as `category:resource`.
     Category(Category),
-    /// The error type, with `*` for any run of characters.
+    /// Matches the error type, where `*` stands for any run of characters.
     Type(String),
 }
 
 impl ErrorMatch {
-    /// Whether this failure is meant.
+    /// Whether this condition holds for the failure.
     #[must_use]
-    pub fn matches(&self, failure: &Analysed) -> bool {
+    pub fn matches(&self, failure: &AnalysedFailure) -> bool {
         match self {
             Self::Category(category) => failure.category == *category,
             Self::Type(glob) => glob_matches(glob, &failure.report.error.error_type),
@@ -61,7 +62,8 @@ impl ErrorMatch {
     }
 }
 
-/// `*` stands for any run of characters. Linear: each star is matched at its first possible place.
+/// Matches `text` against a pattern where `*` stands for any run of characters. Runs in linear time, because
+/// each part after a star is matched at its first occurrence.
 pub(crate) fn glob_matches(glob: &str, text: &str) -> bool {
     let mut parts = glob.split('*');
     let first = parts.next().unwrap_or("");
@@ -103,71 +105,72 @@ impl FromStr for ErrorMatch {
 crate::ids::serde_as_text!(ErrorMatch);
 use serde::{Deserializer, Serializer};
 
-/// The rules of one queue. The store holds the authority; a configuration file only proposes.
+/// The rules of one queue. The policy in the store is authoritative; a configuration file only proposes one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct QueuePolicy {
-    /// Executions allowed, the first included.
+    /// The number of executions allowed, including the first.
     pub max_attempts: u32,
-    /// Whether failures are retried by the queue's backoff or by their category.
+    /// Whether the queue's backoff or the category of the failure decides about retries.
     pub strategy: Strategy,
-    /// When to try again.
+    /// The delays between attempts.
     pub backoff: Backoff,
-    /// These are dead-lettered at once.
+    /// Failures that make the message a dead letter at once.
     pub include: Vec<ErrorMatch>,
-    /// These are never dead-lettered by count, only by [`Self::retry_for`]. Beats include.
+    /// Failures that are retried regardless of `max_attempts`; only [`Self::retry_for`] limits them. Takes
+    /// precedence over [`Self::include`].
     pub exclude: Vec<ErrorMatch>,
-    /// Time budget for excluded failures, from the first failure of the generation.
+    /// The time budget for excluded failures, counted from the first failure of the generation.
     #[serde(rename = "retry_for_ms", alias = "retry_for")]
     pub retry_for: Span,
-    /// How long a message is useful, when it does not say itself.
+    /// How long after enqueue a message expires. A message can set its own ttl.
     #[serde(rename = "ttl_ms", alias = "ttl", skip_serializing_if = "Option::is_none")]
     pub ttl: Option<Span>,
-    /// What happens when its time is over.
+    /// What happens to a message whose ttl or deadline has passed.
     pub on_expire: OnExpire,
-    /// What happens to an ordering key when a message of it dies.
+    /// What happens to an ordering key when one of its messages dies.
     pub on_dead: OnDead,
-    /// How long a lease lasts, when the worker does not say.
+    /// How long a lease lasts unless the worker asks for another duration.
     #[serde(rename = "lease_ms", alias = "lease")]
     pub lease: Span,
-    /// The priority of messages that do not say.
+    /// The priority of messages that do not set one.
     pub priority: Priority,
-    /// Where dead letters lie; `{queue}-dlq` when not said.
+    /// The dead letter queue. Defaults to `{queue}-dlq`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dlq: Option<QueueName>,
-    /// Drawers by route; beats [`Self::dlq`].
+    /// Dead letter queues by route. Takes precedence over [`Self::dlq`].
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub routes: BTreeMap<Route, QueueName>,
-    /// What is done about a route, where it is not the usual.
+    /// How failures of a route are handled, where that differs from the default of the route.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub handling: BTreeMap<Route, Handling>,
-    /// When work is held because what it needs is down; never when not said.
+    /// When to stop leasing messages because the service they need is down. `None` means never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub breaker: Option<BreakerPolicy>,
-    /// What is done about messages that break whoever touches them.
+    /// What happens to poison: messages that break every worker that runs them.
     pub poison: PoisonPolicy,
-    /// When dead letters are sent back by themselves; never when not said.
+    /// When dead letters are redriven automatically. `None` means never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_redrive: Option<AutoRedrive>,
-    /// Letters that were sent back this often, by anybody, are for a person: they wait for review, and are sent back
-    /// only by force.
+    /// How often a letter may be redriven. A letter that dies after this many redrives, automatic or not, waits
+    /// for review, and only a forced redrive sends it back.
     pub max_redrives: u32,
-    /// How long closed letters are kept, from closing.
+    /// How long closed letters are kept after they were closed.
     #[serde(rename = "retention_ms", alias = "retention")]
     pub retention: Span,
-    /// How long open letters are kept, from death; for ever when not said.
+    /// How long open letters are kept after death. `None` keeps them for ever.
     #[serde(rename = "open_ttl_ms", alias = "open_ttl", skip_serializing_if = "Option::is_none")]
     pub open_ttl: Option<Span>,
-    /// Live messages the queue holds at most.
+    /// The maximum number of live messages in the queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_messages: Option<u64>,
-    /// Payload bytes of live messages the queue holds at most.
+    /// The maximum number of payload bytes of live messages in the queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_bytes: Option<u64>,
-    /// Whether the payloads of dead letters are in the text index; their errors always are.
+    /// Whether the text index covers the payloads of dead letters. It always covers their errors.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub search_payload: bool,
-    /// What delivers its messages, when no handler of the user's own does.
+    /// The target that messages are delivered to. `None` if the user's own handlers process them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<Target>,
 }
@@ -204,7 +207,7 @@ impl Default for QueuePolicy {
 }
 
 impl QueuePolicy {
-    /// The default rules with a strategy per category, and no ceiling below what the categories ask for.
+    /// The default rules with a retry strategy per category. `max_attempts` is high enough for every category.
     #[must_use]
     pub fn by_category() -> Self {
         Self {
@@ -214,8 +217,8 @@ impl QueuePolicy {
         }
     }
 
-    /// What is done about failures of a route: what the queue says, else what suits the route, for queues
-    /// that go by category; poison is always handled as such.
+    /// How failures of a route are handled: as [`Self::handling`] says, otherwise by the default of the route
+    /// if the queue's strategy goes by category. Poison has a default of its own under either strategy.
     #[must_use]
     pub fn handling(&self, route: Route) -> Handling {
         let usual = match (self.strategy, route) {
@@ -228,7 +231,7 @@ impl QueuePolicy {
         self.handling.get(&route).copied().unwrap_or(usual)
     }
 
-    /// For how long a letter of this route is set aside when it dies; nothing when it is not.
+    /// How long a letter of this route stays in quarantine after its death. `None` if it is not quarantined.
     #[must_use]
     pub fn quarantine(&self, route: Route) -> Option<Span> {
         match self.handling(route) {
@@ -238,16 +241,23 @@ impl QueuePolicy {
         }
     }
 
-    /// Whether somebody is to be told of a death of this kind.
+    /// Whether the death of a message raises an alert.
     #[must_use]
     pub fn alerts(&self, category: Category, route: Route) -> bool {
         let systematic = self.strategy == Strategy::ByCategory && category == Category::Systematic;
         systematic || self.handling(route) == Handling::Alert
     }
 
-    /// The delay before the next attempt, and how many executions are allowed in all.
-    fn pace(&self, terms: &Terms, failure: &Analysed, n: u32, last: Option<Span>, roll: Roll) -> (Span, u32) {
-        let ceiling = terms.max_attempts(self);
+    /// The delay before the next attempt, and the number of executions allowed.
+    fn retry_plan(
+        &self,
+        limits: &MessageLimits,
+        failure: &AnalysedFailure,
+        attempt: u32,
+        last_delay: Option<Span>,
+        jitter_seed: JitterSeed,
+    ) -> (Span, u32) {
+        let ceiling = limits.max_attempts(self);
         let (by_category, retries) = handling::strategy_of(failure.category);
         let (backoff, limit) = match self.strategy {
             Strategy::Queue => (&self.backoff, ceiling),
@@ -255,35 +265,35 @@ impl QueuePolicy {
         };
         let hint = failure.report.retry_after;
         let delay = if self.handling(failure.route) == Handling::FastRetry {
-            let soon = backoff.delay(1, None, None, roll).min(handling::FAST);
+            let soon = backoff.delay(1, None, None, jitter_seed).min(handling::FAST);
             soon.max(hint.unwrap_or(Span::ZERO).min(backoff.cap))
         } else {
-            backoff.delay(n, last, hint, roll)
+            backoff.delay(attempt, last_delay, hint, jitter_seed)
         };
         (delay, limit)
     }
 
-    /// The drawer a death of this route goes to.
+    /// The dead letter queue for deaths of this route.
     #[must_use]
-    pub fn drawer(&self, queue: &QueueName, route: Route) -> QueueName {
+    pub fn dlq(&self, queue: &QueueName, route: Route) -> QueueName {
         let named = self.routes.get(&route).or(self.dlq.as_ref());
-        named.cloned().unwrap_or_else(|| queue.default_drawer())
+        named.cloned().unwrap_or_else(|| queue.default_dlq())
     }
 
-    /// Every drawer this policy can file into.
+    /// Every dead letter queue that this policy can name.
     #[must_use]
-    pub fn drawers(&self, queue: &QueueName) -> Vec<QueueName> {
+    pub fn dlqs(&self, queue: &QueueName) -> Vec<QueueName> {
         let mut all: Vec<QueueName> = self.routes.values().cloned().collect();
-        all.push(self.dlq.clone().unwrap_or_else(|| queue.default_drawer()));
+        all.push(self.dlq.clone().unwrap_or_else(|| queue.default_dlq()));
         all.sort();
         all.dedup();
         all
     }
 
-    /// Refuses what cannot be meant, naming the setting.
+    /// Checks every setting against its bounds.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] for the first setting that is out of bounds.
+    /// Returns [`Refusal::Invalid`] for the first setting that is out of bounds.
     pub fn check(&self, queue: &QueueName) -> Result<(), Refusal> {
         if self.max_attempts == 0 || self.max_attempts > limits::ATTEMPTS_MAX {
             return Err(Refusal::invalid(
@@ -306,10 +316,10 @@ impl QueuePolicy {
             let why = format!("{} is outside 1 to {}", self.max_redrives, limits::REDRIVES_MAX);
             return Err(Refusal::invalid("max_redrives", why));
         }
-        sane("poison.quarantine", self.poison.quarantine, Span::from_millis(1), limits::SPAN_MAX)?;
-        sane("lease", self.lease, limits::LEASE_MIN, limits::LEASE_MAX)?;
-        sane("retry_for", self.retry_for, Span::from_millis(1), limits::SPAN_MAX)?;
-        sane("retention", self.retention, Span::from_millis(1), limits::SPAN_MAX)?;
+        check_span("poison.quarantine", self.poison.quarantine, Span::from_millis(1), limits::SPAN_MAX)?;
+        check_span("lease", self.lease, limits::LEASE_MIN, limits::LEASE_MAX)?;
+        check_span("retry_for", self.retry_for, Span::from_millis(1), limits::SPAN_MAX)?;
+        check_span("retention", self.retention, Span::from_millis(1), limits::SPAN_MAX)?;
         for (route, handling) in &self.handling {
             if *handling == Handling::Breaker && matches!(route, Route::Corruption | Route::Poison) {
                 let why = format!("{route} failures never count for a breaker; name another handling");
@@ -318,7 +328,7 @@ impl QueuePolicy {
         }
         for (name, span) in [("ttl", self.ttl), ("open_ttl", self.open_ttl)] {
             if let Some(span) = span {
-                sane(name, span, Span::from_millis(1), limits::SPAN_MAX)?;
+                check_span(name, span, Span::from_millis(1), limits::SPAN_MAX)?;
             }
         }
         for (name, rules) in [("include", &self.include), ("exclude", &self.exclude)] {
@@ -329,44 +339,49 @@ impl QueuePolicy {
         if let Some(target) = &self.target {
             target.check()?;
         }
-        if self.drawers(queue).contains(queue) {
-            return Err(Refusal::invalid("dlq", format!("{queue} would be its own drawer; name another")));
+        if self.dlqs(queue).contains(queue) {
+            return Err(Refusal::invalid(
+                "dlq",
+                format!("{queue} would be its own dead letter queue; name another"),
+            ));
         }
         Ok(())
     }
 }
 
-/// What becomes of a failed delivery.
+/// What happens to a message after a failed delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// Try again, not before then.
+    /// The message is tried again.
     Retry {
-        /// When.
+        /// The earliest time of the next attempt.
         at: Time,
     },
-    /// It becomes a dead letter.
+    /// The message becomes a dead letter.
     Dead {
-        /// Why.
+        /// Why the message died.
         reason: Reason,
     },
-    /// It is dropped and counted as expired.
+    /// The message is dropped and counted as expired.
     Drop,
 }
 
-/// What a custom `should_dead_letter` may say instead of the queue's rules.
+/// What a custom dead letter policy can decide instead of the queue's rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Override {
-    /// Dead-letter now.
+    /// The message becomes a dead letter now.
     DeadLetter,
-    /// Try again when the queue's backoff says, whatever the count says; the time budget still holds.
+    /// The message is tried again after the queue's backoff, regardless of the number of attempts. The time
+    /// budget still applies.
     Retry,
-    /// Try again after this long, whatever the count says; the time budget still holds.
+    /// The message is tried again after this delay, regardless of the number of attempts. The time budget still
+    /// applies.
     RetryAfter(Span),
 }
 
-/// The verdict on a message whose time is over.
+/// The verdict on a message whose ttl or deadline has passed.
 #[must_use]
 pub fn too_late(policy: &QueuePolicy, reason: Reason) -> Verdict {
     match policy.on_expire {
@@ -375,45 +390,47 @@ pub fn too_late(policy: &QueuePolicy, reason: Reason) -> Verdict {
     }
 }
 
-/// Why this message's time is over at `at`, if it is. The deadline is named first: it is the harder promise.
+/// Returns why the message is overdue at `at`, or `None` if it is not. The deadline comes before the ttl,
+/// because it is the stricter promise.
 #[must_use]
-pub fn overdue(terms: impl Into<Terms>, at: Time) -> Option<Reason> {
-    let terms = terms.into();
-    if terms.deadline.is_some_and(|d| d <= at) {
+pub fn overdue(limits: impl Into<MessageLimits>, at: Time) -> Option<Reason> {
+    let limits = limits.into();
+    if limits.deadline.is_some_and(|d| d <= at) {
         return Some(Reason::Deadline);
     }
-    terms.expires_at.is_some_and(|e| e <= at).then_some(Reason::Expired)
+    limits.expires_at.is_some_and(|e| e <= at).then_some(Reason::Expired)
 }
 
-/// A failed delivery before the judge. `life` is as it was during the delivery, so `attempts` counts the
-/// execution that just failed.
+/// A failed delivery that awaits its verdict.
 #[derive(Clone, Copy, Debug)]
-pub struct Case<'a> {
-    /// The rules.
+pub struct FailureCase<'a> {
+    /// The rules of the queue.
     pub policy: &'a QueuePolicy,
-    /// What limits the message.
-    pub terms: Terms,
-    /// Where it was in its life.
-    pub life: &'a Life,
-    /// What went wrong.
-    pub failure: &'a Analysed,
-    /// What its indicators say.
-    pub finding: &'a Finding,
-    /// A custom policy's word.
-    pub said: Option<Override>,
-    /// The store's clock.
+    /// The limits of the message itself.
+    pub limits: MessageLimits,
+    /// The lifecycle during the delivery, so that `attempts` includes the execution that just failed.
+    pub lifecycle: &'a Lifecycle,
+    /// The failure, already analysed.
+    pub failure: &'a AnalysedFailure,
+    /// What the message's history says about poison.
+    pub poison_verdict: &'a PoisonVerdict,
+    /// The decision of a custom dead letter policy, if it made one.
+    pub policy_override: Option<Override>,
+    /// The current time of the store.
     pub now: Time,
-    /// Chance.
-    pub roll: Roll,
+    /// The source of the jitter.
+    pub jitter_seed: JitterSeed,
 }
 
-/// Turns one failed delivery into a verdict. Order matters and is the order of PRODUCT.md: what the handler or
-/// a custom policy says, then crashes, then exclude, then include, then poison, then the count, then the clock.
+/// Turns a failed delivery into a verdict. The first of these that applies decides: a custom policy that says dead,
+/// a failure that the handler calls permanent, repeated crashes, an exclude rule or a custom policy that says retry
+/// (bounded by `retry_for` alone), an include rule, other signs of poison, the number of attempts, and the ttl or
+/// deadline at the time of the next attempt.
 #[must_use]
-pub fn judge(case: &Case<'_>) -> Verdict {
-    let Case { policy, life, failure, said, now, .. } = *case;
-    let terms = case.terms.in_generation(life.generation);
-    if said == Some(Override::DeadLetter) {
+pub fn judge(case: &FailureCase<'_>) -> Verdict {
+    let FailureCase { policy, lifecycle, failure, policy_override, now, .. } = *case;
+    let limits = case.limits.in_generation(lifecycle.generation);
+    if policy_override == Some(Override::DeadLetter) {
         return Verdict::Dead { reason: Reason::Manual };
     }
     if failure.report.permanent {
@@ -421,20 +438,21 @@ pub fn judge(case: &Case<'_>) -> Verdict {
         let reason = if undecodable { Reason::Undecodable } else { Reason::Permanent };
         return Verdict::Dead { reason };
     }
-    let poison = match case.finding {
-        Finding::Quarantine { crashed, .. } if policy.poison.detect => Some(*crashed),
-        Finding::Quarantine { .. }
-        | Finding::Continue
-        | Finding::Monitor
-        | Finding::Throttle(_)
-        | Finding::Systematic => None,
+    let poison = match case.poison_verdict {
+        PoisonVerdict::Quarantine { crashed, .. } if policy.poison.detect => Some(*crashed),
+        PoisonVerdict::Quarantine { .. }
+        | PoisonVerdict::Continue
+        | PoisonVerdict::Monitor
+        | PoisonVerdict::Throttle(_)
+        | PoisonVerdict::Systematic => None,
     };
     if poison == Some(true) {
         return Verdict::Dead { reason: Reason::Poison };
     }
-    let (delay, limit) = policy.pace(&terms, failure, life.attempts, life.last_delay, case.roll);
-    if said.is_some() || policy.exclude.iter().any(|rule| rule.matches(failure)) {
-        let since = life.failing_since.unwrap_or(now);
+    let (delay, limit) =
+        policy.retry_plan(&limits, failure, lifecycle.attempts, lifecycle.last_delay, case.jitter_seed);
+    if policy_override.is_some() || policy.exclude.iter().any(|rule| rule.matches(failure)) {
+        let since = lifecycle.failing_since.unwrap_or(now);
         if now.since(since) >= policy.retry_for {
             return Verdict::Dead { reason: Reason::RetryBudget };
         }
@@ -442,12 +460,12 @@ pub fn judge(case: &Case<'_>) -> Verdict {
         return Verdict::Dead { reason: Reason::Rule };
     } else if poison.is_some() {
         return Verdict::Dead { reason: Reason::Poison };
-    } else if life.attempts >= limit {
+    } else if lifecycle.attempts >= limit {
         return Verdict::Dead { reason: Reason::MaxAttempts };
     }
-    let delay = match (said, case.finding) {
+    let delay = match (policy_override, case.poison_verdict) {
         (Some(Override::RetryAfter(span)), _) => span.min(policy.retry_for),
-        (Some(Override::DeadLetter | Override::Retry) | None, Finding::Throttle(at_least))
+        (Some(Override::DeadLetter | Override::Retry) | None, PoisonVerdict::Throttle(at_least))
             if policy.poison.detect =>
         {
             delay.max(*at_least)
@@ -455,7 +473,7 @@ pub fn judge(case: &Case<'_>) -> Verdict {
         (Some(Override::DeadLetter | Override::Retry) | None, _) => delay,
     };
     let at = now.plus(delay);
-    match overdue(terms, at) {
+    match overdue(limits, at) {
         Some(reason) => too_late(policy, reason),
         None => Verdict::Retry { at },
     }
@@ -464,38 +482,47 @@ pub fn judge(case: &Case<'_>) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::failure::{ErrorInfo, Report};
+    use crate::failure::{ErrorInfo, FailureReport};
     use crate::ids::MessageId;
     use crate::message::{Envelope, NewMessage, Payload};
 
-    fn fixture() -> (QueuePolicy, Envelope, Life) {
+    fn fixture() -> (QueuePolicy, Envelope, Lifecycle) {
         let m = NewMessage::new(MessageId::new(1, [1; 10]), "q".parse().unwrap(), Payload::default());
         let policy = QueuePolicy {
             backoff: Backoff { jitter: crate::backoff::Jitter::None, ..Backoff::default() },
             ..QueuePolicy::default()
         };
         let record = m.accept(&policy, 1, Time::from_millis(1_000));
-        let mut life = record.life;
-        life.attempts = 1;
-        (policy, record.envelope, life)
+        let mut lifecycle = record.lifecycle;
+        lifecycle.attempts = 1;
+        (policy, record.envelope, lifecycle)
     }
 
-    fn failure(error_type: &str) -> Analysed {
+    fn failure(error_type: &str) -> AnalysedFailure {
         let error = ErrorInfo { error_type: error_type.into(), message: "no".into(), ..ErrorInfo::default() };
-        Report { error, ..Report::default() }.analyse()
+        FailureReport { error, ..FailureReport::default() }.analyse()
     }
 
     fn judge(
         policy: &QueuePolicy,
         envelope: &Envelope,
-        life: &Life,
-        failure: &Analysed,
-        said: Option<Override>,
+        lifecycle: &Lifecycle,
+        failure: &AnalysedFailure,
+        policy_override: Option<Override>,
         now: Time,
-        roll: Roll,
+        jitter_seed: JitterSeed,
     ) -> Verdict {
-        let (terms, finding) = (envelope.into(), &Finding::Continue);
-        super::judge(&Case { policy, terms, life, failure, finding, said, now, roll })
+        let (limits, poison_verdict) = (envelope.into(), &PoisonVerdict::Continue);
+        super::judge(&FailureCase {
+            policy,
+            limits,
+            lifecycle,
+            failure,
+            poison_verdict,
+            policy_override,
+            now,
+            jitter_seed,
+        })
     }
 
     const NOW: Time = Time::from_millis(1_000);
@@ -503,79 +530,90 @@ mod tests {
 
     #[test]
     fn i26_the_count_includes_the_first_execution() {
-        let (policy, envelope, mut life) = fixture();
+        let (policy, envelope, mut lifecycle) = fixture();
         for attempts in 1..5 {
-            life.attempts = attempts;
-            let v = judge(&policy, &envelope, &life, &failure("E"), None, NOW, Roll(0));
+            lifecycle.attempts = attempts;
+            let v = judge(&policy, &envelope, &lifecycle, &failure("E"), None, NOW, JitterSeed(0));
             let at = NOW.plus(Span::from_secs(1 << (attempts - 1)));
             assert_eq!(v, Verdict::Retry { at }, "attempt {attempts}");
         }
-        life.attempts = 5;
-        assert_eq!(judge(&policy, &envelope, &life, &failure("E"), None, NOW, Roll(0)), DEAD_BY_COUNT);
+        lifecycle.attempts = 5;
+        assert_eq!(
+            judge(&policy, &envelope, &lifecycle, &failure("E"), None, NOW, JitterSeed(0)),
+            DEAD_BY_COUNT
+        );
         let own = Envelope { max_attempts: Some(1), ..envelope };
-        life.attempts = 1;
-        assert_eq!(judge(&policy, &own, &life, &failure("E"), None, NOW, Roll(0)), DEAD_BY_COUNT);
+        lifecycle.attempts = 1;
+        assert_eq!(judge(&policy, &own, &lifecycle, &failure("E"), None, NOW, JitterSeed(0)), DEAD_BY_COUNT);
     }
 
     #[test]
     fn include_kills_at_once_and_exclude_beats_it_within_its_budget() {
-        let (mut policy, envelope, mut life) = fixture();
+        let (mut policy, envelope, mut lifecycle) = fixture();
         policy.include = vec!["Bad*".parse().unwrap()];
-        let v = judge(&policy, &envelope, &life, &failure("BadInput"), None, NOW, Roll(0));
+        let v = judge(&policy, &envelope, &lifecycle, &failure("BadInput"), None, NOW, JitterSeed(0));
         assert_eq!(v, Verdict::Dead { reason: Reason::Rule });
         policy.exclude = vec!["*Input".parse().unwrap()];
-        life.attempts = 5_000;
-        life.failing_since = Some(NOW);
-        let v = judge(&policy, &envelope, &life, &failure("BadInput"), None, NOW, Roll(0));
+        lifecycle.attempts = 5_000;
+        lifecycle.failing_since = Some(NOW);
+        let v = judge(&policy, &envelope, &lifecycle, &failure("BadInput"), None, NOW, JitterSeed(0));
         assert!(matches!(v, Verdict::Retry { .. }), "{v:?}");
         let later = NOW.plus(policy.retry_for);
-        let v = judge(&policy, &envelope, &life, &failure("BadInput"), None, later, Roll(0));
+        let v = judge(&policy, &envelope, &lifecycle, &failure("BadInput"), None, later, JitterSeed(0));
         assert_eq!(v, Verdict::Dead { reason: Reason::RetryBudget });
     }
 
     #[test]
     fn permanent_and_override_come_first() {
-        let (mut policy, envelope, life) = fixture();
+        let (mut policy, envelope, lifecycle) = fixture();
         policy.exclude = vec!["*".parse().unwrap()];
         let mut permanent = failure("E");
         permanent.report.permanent = true;
-        let v = judge(&policy, &envelope, &life, &permanent, None, NOW, Roll(0));
+        let v = judge(&policy, &envelope, &lifecycle, &permanent, None, NOW, JitterSeed(0));
         assert_eq!(v, Verdict::Dead { reason: Reason::Permanent });
-        let v = judge(&policy, &envelope, &life, &failure("E"), Some(Override::DeadLetter), NOW, Roll(0));
+        let v = judge(
+            &policy,
+            &envelope,
+            &lifecycle,
+            &failure("E"),
+            Some(Override::DeadLetter),
+            NOW,
+            JitterSeed(0),
+        );
         assert_eq!(v, Verdict::Dead { reason: Reason::Manual });
         let soon = Some(Override::RetryAfter(Span::from_secs(7)));
-        let v = judge(&policy, &envelope, &life, &failure("E"), soon, NOW, Roll(0));
+        let v = judge(&policy, &envelope, &lifecycle, &failure("E"), soon, NOW, JitterSeed(0));
         assert_eq!(v, Verdict::Retry { at: NOW.plus(Span::from_secs(7)) });
-        let over = Life { attempts: 9, ..life };
+        let over = Lifecycle { attempts: 9, ..lifecycle };
         policy.exclude.clear();
-        assert_eq!(judge(&policy, &envelope, &over, &failure("E"), None, NOW, Roll(0)), DEAD_BY_COUNT);
-        let v = judge(&policy, &envelope, &over, &failure("E"), Some(Override::Retry), NOW, Roll(0));
-        assert_eq!(v, Verdict::Retry { at: NOW.plus(policy.backoff.delay(9, None, None, Roll(0))) });
+        assert_eq!(judge(&policy, &envelope, &over, &failure("E"), None, NOW, JitterSeed(0)), DEAD_BY_COUNT);
+        let v = judge(&policy, &envelope, &over, &failure("E"), Some(Override::Retry), NOW, JitterSeed(0));
+        assert_eq!(v, Verdict::Retry { at: NOW.plus(policy.backoff.delay(9, None, None, JitterSeed(0))) });
     }
 
     #[test]
     fn a_retry_that_would_come_too_late_is_not_made() {
-        let (mut policy, mut envelope, life) = fixture();
+        let (mut policy, mut envelope, lifecycle) = fixture();
         envelope.deadline = Some(NOW.plus(Span::from_secs(1)));
-        let v = judge(&policy, &envelope, &life, &failure("E"), None, NOW, Roll(0));
+        let v = judge(&policy, &envelope, &lifecycle, &failure("E"), None, NOW, JitterSeed(0));
         assert_eq!(v, Verdict::Dead { reason: Reason::Deadline });
         envelope.deadline = None;
         envelope.ttl = Some(Span::from_millis(900));
-        let v = judge(&policy, &envelope, &life, &failure("E"), None, NOW, Roll(0));
+        let v = judge(&policy, &envelope, &lifecycle, &failure("E"), None, NOW, JitterSeed(0));
         assert_eq!(v, Verdict::Dead { reason: Reason::Expired });
         policy.on_expire = OnExpire::Drop;
-        let v = judge(&policy, &envelope, &life, &failure("E"), None, NOW, Roll(0));
+        let v = judge(&policy, &envelope, &lifecycle, &failure("E"), None, NOW, JitterSeed(0));
         assert_eq!(v, Verdict::Drop);
-        let redriven = Life { generation: 2, ..life };
-        let v = judge(&policy, &envelope, &redriven, &failure("E"), None, NOW, Roll(0));
-        assert!(matches!(v, Verdict::Retry { .. }), "who redrives it wants it to run: {v:?}");
+        let redriven = Lifecycle { generation: 2, ..lifecycle };
+        let v = judge(&policy, &envelope, &redriven, &failure("E"), None, NOW, JitterSeed(0));
+        assert!(matches!(v, Verdict::Retry { .. }), "a redrive overrules ttl and deadline: {v:?}");
     }
 
     #[test]
-    fn by_category_the_latest_failure_says_how_often_and_how_long() {
-        let (_, envelope, mut life) = fixture();
+    fn by_category_the_latest_failure_sets_the_attempts_and_the_delay() {
+        let (_, envelope, mut lifecycle) = fixture();
         let policy = QueuePolicy::by_category();
-        let of = |category| Analysed { category, ..failure("E") };
+        let of = |category| AnalysedFailure { category, ..failure("E") };
         for (category, executions) in [
             (Category::Transient, 11),
             (Category::Persistent, 6),
@@ -583,64 +621,71 @@ mod tests {
             (Category::Poison, 3),
             (Category::Systematic, 4),
         ] {
-            life.attempts = executions - 1;
-            let v = judge(&policy, &envelope, &life, &of(category), None, NOW, Roll(u64::MAX));
+            lifecycle.attempts = executions - 1;
+            let v = judge(&policy, &envelope, &lifecycle, &of(category), None, NOW, JitterSeed(u64::MAX));
             assert!(matches!(v, Verdict::Retry { .. }), "{category}: {v:?}");
-            life.attempts = executions;
-            let v = judge(&policy, &envelope, &life, &of(category), None, NOW, Roll(0));
+            lifecycle.attempts = executions;
+            let v = judge(&policy, &envelope, &lifecycle, &of(category), None, NOW, JitterSeed(0));
             assert_eq!(v, DEAD_BY_COUNT, "{category}");
         }
-        life.attempts = 3;
+        lifecycle.attempts = 3;
         let capped = QueuePolicy { max_attempts: 3, ..policy };
-        let v = judge(&capped, &envelope, &life, &of(Category::Transient), None, NOW, Roll(0));
-        assert_eq!(v, DEAD_BY_COUNT, "an explicit number is a ceiling");
+        let v = judge(&capped, &envelope, &lifecycle, &of(Category::Transient), None, NOW, JitterSeed(0));
+        assert_eq!(v, DEAD_BY_COUNT, "an explicit max_attempts is a ceiling");
     }
 
     #[test]
     fn a_timeout_is_retried_fast_where_routes_are_handled() {
-        let (_, envelope, mut life) = fixture();
-        life.attempts = 4;
-        let slow = Analysed { route: Route::Timeout, category: Category::Persistent, ..failure("E") };
-        let at =
-            |policy: &QueuePolicy| match judge(policy, &envelope, &life, &slow, None, NOW, Roll(u64::MAX)) {
-                Verdict::Retry { at } => at.since(NOW),
-                other @ (Verdict::Dead { .. } | Verdict::Drop) => panic!("{other:?}"),
-            };
+        let (_, envelope, mut lifecycle) = fixture();
+        lifecycle.attempts = 4;
+        let slow = AnalysedFailure { route: Route::Timeout, category: Category::Persistent, ..failure("E") };
+        let at = |policy: &QueuePolicy| match judge(
+            policy,
+            &envelope,
+            &lifecycle,
+            &slow,
+            None,
+            NOW,
+            JitterSeed(u64::MAX),
+        ) {
+            Verdict::Retry { at } => at.since(NOW),
+            other @ (Verdict::Dead { .. } | Verdict::Drop) => panic!("{other:?}"),
+        };
         assert_eq!(at(&QueuePolicy::by_category()), Span::from_secs(1));
-        assert_eq!(at(&QueuePolicy::default()), Span::from_secs(8), "not unless the queue says so");
+        assert_eq!(at(&QueuePolicy::default()), Span::from_secs(8), "only if the queue's policy asks for it");
         let handling = [(Route::Timeout, Handling::FastRetry)].into();
         assert_eq!(at(&QueuePolicy { handling, ..QueuePolicy::default() }), Span::from_secs(1));
     }
 
     #[test]
     fn poison_comes_before_the_count_and_exclude_excuses_all_but_crashes() {
-        let (policy, envelope, mut life) = fixture();
-        life.attempts = 1;
+        let (policy, envelope, mut lifecycle) = fixture();
+        lifecycle.attempts = 1;
         let failure = failure("E");
-        let verdict = |policy: &QueuePolicy, finding: Finding| {
-            let (terms, roll) = ((&envelope).into(), Roll(0));
-            super::judge(&Case {
+        let verdict = |policy: &QueuePolicy, poison_verdict: PoisonVerdict| {
+            let (limits, jitter_seed) = ((&envelope).into(), JitterSeed(0));
+            super::judge(&FailureCase {
                 policy,
-                terms,
-                life: &life,
+                limits,
+                lifecycle: &lifecycle,
                 failure: &failure,
-                finding: &finding,
-                said: None,
+                poison_verdict: &poison_verdict,
+                policy_override: None,
                 now: NOW,
-                roll,
+                jitter_seed,
             })
         };
-        let bad = |crashed| Finding::Quarantine { why: String::new(), crashed };
+        let quarantine = |crashed| PoisonVerdict::Quarantine { why: String::new(), crashed };
         let poison = Verdict::Dead { reason: Reason::Poison };
-        assert_eq!(verdict(&policy, bad(false)), poison);
+        assert_eq!(verdict(&policy, quarantine(false)), poison);
         let excused = QueuePolicy { exclude: vec!["*".parse().unwrap()], ..policy.clone() };
-        assert!(matches!(verdict(&excused, bad(false)), Verdict::Retry { .. }));
-        assert_eq!(verdict(&excused, bad(true)), poison);
-        let blind = PoisonPolicy { detect: false, ..PoisonPolicy::default() };
-        let blind = QueuePolicy { poison: blind, ..policy.clone() };
-        assert!(matches!(verdict(&blind, bad(true)), Verdict::Retry { .. }));
+        assert!(matches!(verdict(&excused, quarantine(false)), Verdict::Retry { .. }));
+        assert_eq!(verdict(&excused, quarantine(true)), poison);
+        let undetecting = PoisonPolicy { detect: false, ..PoisonPolicy::default() };
+        let undetecting = QueuePolicy { poison: undetecting, ..policy.clone() };
+        assert!(matches!(verdict(&undetecting, quarantine(true)), Verdict::Retry { .. }));
         let wait = Span::from_secs(180);
-        assert_eq!(verdict(&policy, Finding::Throttle(wait)), Verdict::Retry { at: NOW.plus(wait) });
+        assert_eq!(verdict(&policy, PoisonVerdict::Throttle(wait)), Verdict::Retry { at: NOW.plus(wait) });
     }
 
     #[test]
@@ -661,10 +706,10 @@ mod tests {
     }
 
     #[test]
-    fn i38_a_queue_cannot_be_its_own_drawer() {
+    fn i38_a_queue_cannot_be_its_own_dlq() {
         let q: QueueName = "q".parse().unwrap();
         let policy = QueuePolicy { dlq: Some(q.clone()), ..QueuePolicy::default() };
-        assert!(policy.check(&q).unwrap_err().to_string().contains("its own drawer"));
+        assert!(policy.check(&q).unwrap_err().to_string().contains("its own dead letter queue"));
         assert_eq!(QueuePolicy::default().check(&q), Ok(()));
     }
 

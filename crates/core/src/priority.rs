@@ -1,10 +1,11 @@
-//! How urgent a message is: five levels, most urgent first. It orders due work; it never shortens a delay.
+//! The priority of a message: five levels, most urgent first. It orders messages that are ready and never
+//! shortens a delay.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// How urgent due work is. Orders due work; never shortens a delay.
+/// The priority of a message. It orders messages that are ready and never shortens a delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Priority {
@@ -12,18 +13,18 @@ pub enum Priority {
     Critical,
     /// Weight 8.
     High,
-    /// Weight 4; what a message gets when nobody says.
+    /// Weight 4. The default.
     #[default]
     #[serde(alias = "medium")]
     Normal,
     /// Weight 2.
     Low,
-    /// Served when there is room: weight 1.
+    /// Served when there is capacity to spare: weight 1.
     Background,
 }
 
 impl Priority {
-    /// All five, most urgent first; the position is the level.
+    /// All five priorities, most urgent first. The position is the level.
     pub const ALL: [Self; 5] = [Self::Critical, Self::High, Self::Normal, Self::Low, Self::Background];
 
     /// The level: 0 is the most urgent.
@@ -38,7 +39,7 @@ impl Priority {
         }
     }
 
-    /// The priority of a level; levels past the last are the last.
+    /// The priority of a level. Levels beyond the last map to the last.
     #[must_use]
     pub const fn from_level(level: usize) -> Self {
         match level {

@@ -1,24 +1,25 @@
-//! How far the work on a message is, in the words of its handler. Kept with the message through retries, so
-//! that the next attempt can go on where the last one stopped; never looked at by any rule.
+//! The progress that a handler reports. It is stored with the message and survives retries, so that the next
+//! attempt can continue where the last one stopped. No rule depends on it.
 
 use crate::limits;
 use serde::{Deserialize, Serialize};
 
-/// How far the work on a message is.
+/// How far a handler is with its message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     /// Units done.
     pub done: u64,
-    /// Units in all, when that is known.
+    /// Units in all, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total: Option<u64>,
-    /// What is being done.
+    /// What the handler is doing.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
 }
 
 impl Progress {
-    /// A progress report. A note that is too long is cut, and control characters go: it is shown in terminals.
+    /// A progress report. A note that is too long is cut, and control characters are removed, because notes are
+    /// shown in terminals.
     #[must_use]
     pub fn new(done: u64, total: Option<u64>, note: impl Into<String>) -> Self {
         let mut note = note.into();
@@ -27,7 +28,7 @@ impl Progress {
         Self { done, total, note }
     }
 
-    /// The report within its bounds, wherever it came from.
+    /// The report with its note within the limits. Applied to reports from outside.
     #[must_use]
     pub fn bounded(self) -> Self {
         Self::new(self.done, self.total, self.note)

@@ -1,5 +1,5 @@
-//! Pages: a bounded piece of a list and an opaque cursor to the next. Cursors are positions, not offsets, so
-//! a page never repeats or skips an item because others came or went.
+//! Pages: a bounded part of a list and an opaque cursor to the next part. Cursors are positions, not offsets,
+//! so a page never repeats or skips an item because others came or went.
 
 use crate::error::Refusal;
 use crate::filter::Filter;
@@ -7,13 +7,13 @@ use crate::ids::MessageId;
 use crate::limits;
 use serde::{Deserialize, Serialize};
 
-/// An opaque position. Only the store that made it reads it.
+/// An opaque position in a list. Only the store that made it can interpret it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Cursor(String);
 
 impl Cursor {
-    /// The cursor after the item at this position of this list.
+    /// The cursor after the item at this position of the list.
     #[must_use]
     pub fn after(list: &str, position: u64) -> Self {
         Self(format!("{list}.{position:x}"))
@@ -25,16 +25,30 @@ impl Cursor {
         Self(format!("{list}.{id}"))
     }
 
-    /// The id, if the cursor is of this list.
+    /// The cursor after the item with this key, for lists in the order of keys.
+    #[must_use]
+    pub fn after_key(list: &str, key: &str) -> Self {
+        Self(format!("{list}.{key}"))
+    }
+
+    /// The key in the cursor.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] for text that is not a cursor of this list.
+    /// Returns [`Refusal::Invalid`] if this is not a cursor of the list.
+    pub fn key(&self, list: &str) -> Result<&str, Refusal> {
+        self.0.strip_prefix(list).and_then(|rest| rest.strip_prefix('.')).ok_or_else(not_a_cursor)
+    }
+
+    /// The id in the cursor.
+    ///
+    /// # Errors
+    /// Returns [`Refusal::Invalid`] if this is not a cursor of the list.
     pub fn id(&self, list: &str) -> Result<MessageId, Refusal> {
         let text = self.0.strip_prefix(list).and_then(|rest| rest.strip_prefix('.'));
         text.and_then(|id| id.parse().ok()).ok_or_else(not_a_cursor)
     }
 
-    /// Takes text from outside; it is checked when it is used.
+    /// Wraps text from outside. It is checked when it is used.
     #[must_use]
     pub fn from_text(text: impl Into<String>) -> Self {
         Self(text.into())
@@ -46,10 +60,10 @@ impl Cursor {
         &self.0
     }
 
-    /// The position, if the cursor is of this list.
+    /// The position in the cursor.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] for text that is not a cursor of this list.
+    /// Returns [`Refusal::Invalid`] if this is not a cursor of the list.
     pub fn position(&self, list: &str) -> Result<u64, Refusal> {
         let text = self.0.strip_prefix(list).and_then(|rest| rest.strip_prefix('.'));
         text.and_then(|hex| u64::from_str_radix(hex, 16).ok()).ok_or_else(not_a_cursor)
@@ -60,65 +74,73 @@ fn not_a_cursor() -> Refusal {
     Refusal::invalid("cursor", "not a cursor of this list; use the `next` of a page as it is")
 }
 
-/// Which page is wanted.
+/// A request for one page.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PageRequest {
-    /// Items at most; the default when not said.
+    /// The maximum number of items. Defaults to [`limits::PAGE_ITEMS_DEFAULT`].
     #[serde(default)]
     pub limit: Option<usize>,
-    /// Where to go on.
+    /// Where to continue. `None` requests the first page.
     #[serde(default)]
     pub cursor: Option<Cursor>,
 }
 
 impl PageRequest {
-    /// The first page with this many items.
+    /// The first page with at most this many items.
     #[must_use]
     pub fn first(limit: usize) -> Self {
         Self { limit: Some(limit), cursor: None }
     }
 
-    /// How many items the page has at most.
+    /// The maximum number of items on the page, within bounds.
     #[must_use]
     pub fn limit(&self) -> usize {
         self.limit.unwrap_or(limits::PAGE_ITEMS_DEFAULT).clamp(1, limits::PAGE_ITEMS_MAX)
     }
 
-    /// The position to go on after, if this is not the first page.
+    /// The position to continue after. `None` for the first page.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] for a cursor of another list.
+    /// Returns [`Refusal::Invalid`] for a cursor of another list.
     pub fn position(&self, list: &str) -> Result<Option<u64>, Refusal> {
         self.cursor.as_ref().map(|c| c.position(list)).transpose()
     }
 }
 
 impl PageRequest {
-    /// The id to go on after, if this is not the first page of a list in the order of ids.
+    /// The id to continue after, for lists in the order of ids. `None` for the first page.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] for a cursor of another list.
+    /// Returns [`Refusal::Invalid`] for a cursor of another list.
     pub fn id(&self, list: &str) -> Result<Option<MessageId>, Refusal> {
         self.cursor.as_ref().map(|c| c.id(list)).transpose()
     }
+
+    /// The key to continue after, for lists in the order of keys. `None` for the first page.
+    ///
+    /// # Errors
+    /// Returns [`Refusal::Invalid`] for a cursor of another list.
+    pub fn key(&self, list: &str) -> Result<Option<&str>, Refusal> {
+        self.cursor.as_ref().map(|c| c.key(list)).transpose()
+    }
 }
 
-/// A bounded piece of a list.
+/// A bounded part of a list.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Page<T> {
     /// The items.
     pub items: Vec<T>,
-    /// Where the rest begins; nothing when this was the end. A page may have fewer items than asked for and
-    /// still a next one, when a filter looked at as much as one page may.
+    /// Where the rest starts. `None` at the end of the list. A page may have fewer items than requested and
+    /// still a next one, if a filter examined as many candidates as one page may.
     pub next: Option<Cursor>,
-    /// Records that belong into this part of the list and are damaged: what is wrong with each. They are set aside,
-    /// never shown as if they were whole; whether a filter would have matched them cannot be known.
+    /// Damaged records in this part of the list, with a description of each. They are never shown as if they
+    /// were intact, and nobody can know whether a filter would have matched them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub damaged: Vec<String>,
 }
 
 impl<T> Page<T> {
-    /// The end of a list.
+    /// The last page of a list.
     #[must_use]
     pub fn last(items: Vec<T>) -> Self {
         Self { items, next: None, damaged: Vec::new() }
@@ -128,7 +150,7 @@ impl<T> Page<T> {
 /// Which items of a list, and which page of them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Query {
-    /// The filter; everything when not said.
+    /// The filter. The default matches everything.
     #[serde(default)]
     pub filter: Filter,
     /// The page.

@@ -1,100 +1,112 @@
-//! Everything that follows from a failed delivery before anything is written: the message's indicators, what its
-//! and its group's history make of the failure, and the verdict. A store calls this inside its commit, for a
-//! worker's report and for a lost lease alike, and applies what it says. Pure.
+//! What follows from a failed delivery, before a store writes anything: the updated indicators of the message,
+//! the failure as its history and that of its group classify it, and the verdict. A store calls [`review()`]
+//! inside its commit, for reported failures and expired leases alike, and applies the result. Pure.
 
-use crate::backoff::Roll;
+use crate::backoff::JitterSeed;
 use crate::classify::{Class, History, with_history};
-use crate::failure::{Analysed, Category, Reason, Route};
-use crate::lifecycle::Life;
-use crate::message::Slip;
-use crate::poison::{Finding, Indicators, OTHERS_WITHIN, Standing, assess};
-use crate::policy::{Case, Override, QueuePolicy, Verdict, judge};
+use crate::failure::{AnalysedFailure, Category, Reason, Route};
+use crate::lifecycle::Lifecycle;
+use crate::message::MessageMeta;
+use crate::poison::{GroupHistory, Indicators, OTHERS_WITHIN, PoisonVerdict, assess};
+use crate::policy::{FailureCase, Override, QueuePolicy, Verdict, judge};
 use crate::time::{Span, Time};
 
-/// "At once": other messages of a group that failed within this time tell of a systematic cause.
-const AT_ONCE: Span = Span::from_secs(600);
+/// Other messages of the group that failed within this time suggest a systematic cause.
+const SYSTEMATIC_WINDOW: Span = Span::from_secs(600);
 
-/// A failed delivery as a store sees it.
+/// A failed delivery as the store sees it.
 #[derive(Clone, Copy, Debug)]
-pub struct Failed<'a> {
-    /// The message.
-    pub slip: &'a Slip,
-    /// Its life during the delivery.
-    pub life: &'a Life,
-    /// The rules of its queue.
+pub struct FailedDelivery<'a> {
+    /// The metadata of the message.
+    pub meta: &'a MessageMeta,
+    /// The lifecycle of the message during the delivery.
+    pub lifecycle: &'a Lifecycle,
+    /// The policy of the message's queue.
     pub policy: &'a QueuePolicy,
-    /// What is known of the failure's group, this failure not included.
-    pub standing: &'a Standing,
-    /// Whether the message's failure before this one was of the same group.
-    pub same: bool,
-    /// A custom policy's word.
-    pub said: Option<Override>,
-    /// The store's clock.
+    /// The history of the failure's group, without this failure.
+    pub group_history: &'a GroupHistory,
+    /// Whether the previous failure of the message belongs to the same group.
+    pub same_group: bool,
+    /// The decision of a custom dead letter policy, if it made one.
+    pub policy_override: Option<Override>,
+    /// The current time of the store.
     pub now: Time,
 }
 
-/// What follows.
+/// The result of a [`review()`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Review {
-    /// The failure, with what its history says about it.
-    pub failure: Analysed,
-    /// What the message carries on.
+    /// The failure, classified in the light of its history.
+    pub failure: AnalysedFailure,
+    /// The indicators that the message carries from now on.
     pub indicators: Indicators,
-    /// What becomes of it.
+    /// What happens to the message.
     pub verdict: Verdict,
 }
 
-/// Looks at a failed delivery in the light of all that is known.
+/// Classifies a failed delivery by the history of its message and its group, and judges it.
 #[must_use]
-pub fn review(failed: &Failed<'_>, failure: Analysed) -> Review {
-    let Failed { slip, life, policy, standing, same, said, now } = *failed;
-    let worker = life.lease().map(|lease| lease.worker.as_str());
-    let mut indicators = life.indicators.after(&failure, same, worker, now);
+pub fn review(failed: &FailedDelivery<'_>, failure: AnalysedFailure) -> Review {
+    let FailedDelivery { meta, lifecycle, policy, group_history, same_group, policy_override, now } = *failed;
+    let worker = lifecycle.lease().map(|lease| lease.worker.as_str());
+    let mut indicators = lifecycle.indicators.after(&failure, same_group, worker, now);
     if !policy.poison.detect {
-        // Nobody looks for poison here, so nobody is suspect either.
+        // Without poison detection no message is suspect, so none runs alone.
         indicators.crashes = 0;
     }
-    let others = standing.others(slip.id, OTHERS_WITHIN, now);
-    let finding = if policy.poison.detect { assess(&indicators, others) } else { Finding::Continue };
+    let others = group_history.others(meta.id, OTHERS_WITHIN, now);
+    let poison_verdict =
+        if policy.poison.detect { assess(&indicators, others) } else { PoisonVerdict::Continue };
     let mut class = with_history(&failure.class(), &history(failed, &indicators));
-    if finding == Finding::Systematic && class.category != Category::Systematic {
+    if poison_verdict == PoisonVerdict::Systematic && class.category != Category::Systematic {
         class = Class { reasons: class.reasons, ..Class::new(Category::Systematic, class.route, 0.9) };
     }
-    // Only a verdict makes a failure poison: what it was called before that, it stays.
-    let judged = if class.category == Category::Poison { failure } else { failure.seen_as(class) };
-    let roll = Roll::of(slip.id, life.deliveries);
-    let case = Case { policy, terms: slip.terms, life, failure: &judged, finding: &finding, said, now, roll };
+    // Only the verdict can make a failure poison. Until then it keeps its earlier class.
+    let judged = if class.category == Category::Poison { failure } else { failure.reclassified(class) };
+    let jitter_seed = JitterSeed::of(meta.id, lifecycle.deliveries);
+    let case = FailureCase {
+        policy,
+        limits: meta.limits,
+        lifecycle,
+        failure: &judged,
+        poison_verdict: &poison_verdict,
+        policy_override,
+        now,
+        jitter_seed,
+    };
     let verdict = judge(&case);
-    let failure = match (verdict, finding) {
-        (Verdict::Dead { reason: Reason::Poison }, Finding::Quarantine { why, .. }) => condemned(judged, why),
+    let failure = match (verdict, poison_verdict) {
+        (Verdict::Dead { reason: Reason::Poison }, PoisonVerdict::Quarantine { why, .. }) => {
+            as_poison(judged, why)
+        }
         (_, _) => judged,
     };
     Review { failure, indicators, verdict }
 }
 
-/// The failure that showed a message to be poison.
-fn condemned(failure: Analysed, why: String) -> Analysed {
+/// The failure that proved its message to be poison.
+fn as_poison(failure: AnalysedFailure, why: String) -> AnalysedFailure {
     let mut class = Class::new(Category::Poison, Route::Poison, 0.95);
     class.reasons = failure.reasons.clone();
     class.reasons.truncate(4);
     class.reasons.push(why);
-    failure.seen_as(class)
+    failure.reclassified(class)
 }
 
-/// The numbers that a class is judged by.
-fn history(failed: &Failed<'_>, seen: &Indicators) -> History {
-    let Failed { slip, life, policy, standing, now, .. } = *failed;
-    let own = if policy.poison.detect { seen.same } else { seen.same.min(4) };
+/// The numbers on which [`with_history`] bases the class.
+fn history(failed: &FailedDelivery<'_>, indicators: &Indicators) -> History {
+    let FailedDelivery { meta, lifecycle, policy, group_history, now, .. } = *failed;
+    let own = if policy.poison.detect { indicators.same } else { indicators.same.min(4) };
     History {
         same_in_a_row: own,
-        attempts: life.attempts,
-        distinct_leaves: seen.distinct_leaves(),
-        distinct_workers: seen.distinct_workers(),
-        crashes: seen.crashes,
-        group_messages: standing.others(slip.id, AT_ONCE, now),
-        group_workers: standing.workers(AT_ONCE, now),
-        window: AT_ONCE,
-        spread: standing.spread(AT_ONCE, now),
-        lessons: standing.lessons,
+        attempts: lifecycle.attempts,
+        distinct_leaves: indicators.distinct_leaves(),
+        distinct_workers: indicators.distinct_workers(),
+        crashes: indicators.crashes,
+        group_messages: group_history.others(meta.id, SYSTEMATIC_WINDOW, now),
+        group_workers: group_history.workers(SYSTEMATIC_WINDOW, now),
+        window: SYSTEMATIC_WINDOW,
+        spread: group_history.spread(SYSTEMATIC_WINDOW, now),
+        outcome_stats: group_history.outcome_stats,
     }
 }

@@ -1,8 +1,8 @@
-//! Changes to what a dead letter says: edit, patch, restore, erase. Each change is a new revision with author, time
-//! and reason; what it replaces is kept whole, so that every earlier content can be had back. Decides what becomes
-//! of file and content; keeping the revisions is the store's.
+//! Changes to the content of a dead letter: edit, patch, restore and erase. Each change makes a new revision
+//! with author, time and reason, and the replaced content is kept in full, so that every earlier content can be
+//! restored. This module computes the new record and content; the store keeps the revisions.
 
-use crate::dead_letter::{Act, ActRequest, File, Status};
+use crate::dead_letter::{Act, ActRequest, LetterRecord, Status};
 use crate::error::Refusal;
 use crate::ids::MessageId;
 use crate::limits;
@@ -14,10 +14,10 @@ use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// What can be changed of a message: its exact bytes and what goes with them to the handler.
+/// The part of a message that can be changed: its exact bytes and the headers for the handler.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Content {
-    /// The bytes and what they claim to be.
+    /// The payload.
     #[serde(flatten)]
     pub payload: Payload,
     /// Metadata for handlers.
@@ -26,13 +26,13 @@ pub struct Content {
 }
 
 impl Content {
-    /// The content of a message as it is now.
+    /// The current content of a message.
     #[must_use]
     pub fn of(envelope: &Envelope) -> Self {
         Self { payload: envelope.payload.clone(), headers: envelope.headers.clone() }
     }
 
-    /// 16 digits that tell this content from others: the beginning of the SHA-256 of all of it.
+    /// A digest of 16 hex digits that distinguishes this content from others: the beginning of its SHA-256.
     #[must_use]
     pub fn digest(&self) -> String {
         let mut hash = Sha256::new();
@@ -47,10 +47,10 @@ impl Content {
         text
     }
 
-    /// Refuses what no message could carry, naming the field.
+    /// Checks the content against the limits of a message.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`].
+    /// Returns [`Refusal::Invalid`], which names the field.
     pub fn check(&self) -> Result<(), Refusal> {
         self.payload.check("payload")?;
         check_headers(&self.headers)
@@ -65,63 +65,64 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// New content for one letter; what is not said stays.
+/// New content for one letter. `None` keeps what is there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Edit {
-    /// Other bytes.
+    /// The new payload.
     #[serde(default)]
     pub payload: Option<Payload>,
-    /// Other headers, all of them.
+    /// The new headers, which replace all others.
     #[serde(default)]
     pub headers: Option<BTreeMap<String, String>>,
 }
 
-/// That a letter's content was changed, on its file.
+/// The record of one change to a letter's content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EditMark {
-    /// The number of the revision that came of it; the original is 0.
+pub struct EditRecord {
+    /// The number of the new revision; the original is 0.
     pub n: u32,
-    /// When.
+    /// When the content was changed.
     pub at: Time,
-    /// By whom.
+    /// Who changed it.
     pub by: String,
-    /// Why, in their words.
+    /// The reason, in the actor's own words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The digest of the content it replaced.
+    /// The digest of the replaced content.
     pub before: String,
-    /// The digest of the content since.
+    /// The digest of the new content.
     pub after: String,
-    /// Payload bytes of the content it replaced, which is kept.
+    /// Payload bytes of the replaced content, which is kept.
     pub bytes: u64,
 }
 
 /// One content of a letter, past or present.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revision {
-    /// Which; 0 is the original.
+    /// The number of the revision; 0 is the original.
     pub n: u32,
-    /// Since when: the enqueue for the original, the edit for the others.
+    /// Since when the letter has this content: the time of the enqueue for the original, of the edit for the
+    /// others.
     pub at: Time,
-    /// By whom; empty when nobody said who enqueued it.
+    /// The author. Empty if the enqueue named no sender.
     #[serde(default)]
     pub by: String,
-    /// Why.
+    /// The reason of the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// What it said.
+    /// The content.
     #[serde(flatten)]
     pub content: Content,
 }
 
 impl Revision {
-    /// Every content of a letter, oldest first and the present one last. `earlier` are those that were replaced,
-    /// by number; nothing is made up for one that is missing.
+    /// Every revision of a letter, oldest first, ending with the current one. `earlier` holds the replaced
+    /// contents by number; a missing one is left out.
     #[must_use]
-    pub fn list(file: &File, envelope: &Envelope, earlier: Vec<(u32, Content)>) -> Vec<Self> {
-        let revision = |n: u32, content: Content| match file.edits.iter().find(|mark| mark.n == n) {
-            Some(mark) => {
-                let EditMark { at, by, reason, .. } = mark.clone();
+    pub fn list(record: &LetterRecord, envelope: &Envelope, earlier: Vec<(u32, Content)>) -> Vec<Self> {
+        let revision = |n: u32, content: Content| match record.edits.iter().find(|edit| edit.n == n) {
+            Some(edit) => {
+                let EditRecord { at, by, reason, .. } = edit.clone();
                 Self { n, at, by, reason, content }
             }
             None => {
@@ -129,28 +130,28 @@ impl Revision {
                 Self { n, at: envelope.enqueued_at, by, reason: None, content }
             }
         };
-        if file.erased.is_some() {
+        if record.erased.is_some() {
             return Vec::new();
         }
         let mut all: Vec<Self> = earlier.into_iter().map(|(n, content)| revision(n, content)).collect();
-        all.push(revision(file.revision(), Content::of(envelope)));
+        all.push(revision(record.revision(), Content::of(envelope)));
         all
     }
 }
 
-/// What is left of a content that was erased.
+/// What is left of erased content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Erased {
-    /// When.
+    /// When the content was erased.
     pub at: Time,
-    /// By whom.
+    /// Who erased it.
     pub by: String,
-    /// Why.
+    /// The reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Payload bytes there were.
+    /// The number of payload bytes that were erased.
     pub bytes: u64,
-    /// The SHA-256 of those bytes, to prove later what was erased; nothing when they were damaged already.
+    /// The SHA-256 of those bytes, as proof of what was erased. `None` if the bytes were damaged already.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
 }
@@ -158,25 +159,25 @@ pub struct Erased {
 /// A letter after its content changed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Edited {
-    /// The file with its new mark.
-    pub file: File,
+    /// The record with the new edit.
+    pub record: LetterRecord,
     /// The message with its new content.
     pub envelope: Envelope,
 }
 
 impl Act {
-    /// Whether it changes what a letter says, not where it stands.
+    /// Whether this act changes the content of a letter rather than its status or record.
     #[must_use]
-    pub const fn is_content(&self) -> bool {
+    pub const fn changes_content(&self) -> bool {
         matches!(self, Self::Edit(_) | Self::Patch(_) | Self::Restore { .. } | Self::Erase)
     }
 }
 
-/// Whether the content of a letter with this status may be changed that way.
+/// Checks that the content of a letter with this status may be changed by this act.
 ///
 /// # Errors
-/// [`Refusal::WrongStatus`] with a hint at what would work.
-pub fn may_change(id: MessageId, status: Status, act: &Act) -> Result<(), Refusal> {
+/// Returns [`Refusal::WrongStatus`] with a hint at what to do instead.
+pub fn check_content_change(id: MessageId, status: Status, act: &Act) -> Result<(), Refusal> {
     let refuse =
         |hint: &str| Err(Refusal::WrongStatus { id, status, act: act.name().into(), hint: hint.into() });
     match status {
@@ -184,29 +185,30 @@ pub fn may_change(id: MessageId, status: Status, act: &Act) -> Result<(), Refusa
         Status::Retrying => refuse("it was sent back to work; wait until the message is done or dies again"),
         Status::Resolved | Status::Abandoned | Status::Purged if matches!(act, Act::Erase) => Ok(()),
         Status::Resolved | Status::Abandoned => refuse("reopen it first"),
-        Status::Purged => refuse("take it back with unpurge and reopen it first"),
+        Status::Purged => refuse("undo the purge with unpurge and reopen it first"),
     }
 }
 
-impl File {
-    /// The number of the content it has now.
+impl LetterRecord {
+    /// The number of the current revision.
     #[must_use]
     pub fn revision(&self) -> u32 {
-        self.edits.last().map_or(0, |mark| mark.n)
+        self.edits.last().map_or(0, |edit| edit.n)
     }
 
-    /// Whether a body with this hash is the one the message was enqueued with; nothing when its body still is that.
+    /// Whether this hash is that of the body that was enqueued. `None` if the body was never changed, so that
+    /// the current one can be compared.
     #[must_use]
-    pub fn was_sent_as(&self, hash: &[u8; 32]) -> Option<bool> {
+    pub fn is_original_body(&self, hash: &[u8; 32]) -> Option<bool> {
         self.body_hash.as_ref().map(|original| *original == hex(hash))
     }
 
-    /// The letter after an edit, a patch or a restore. `earlier` is the revision that a restore names, if it is
-    /// there.
+    /// The letter after an edit, a patch or a restore. `earlier` is the content of the revision that a restore
+    /// names, if it exists.
     ///
     /// # Errors
-    /// A refusal when the letter moved on, its status does not allow it, the patch does not fit, nothing would
-    /// change, or the result is over a limit.
+    /// Returns a refusal if the letter has another version or its status does not allow the change, if the
+    /// patch does not fit, if nothing would change, or if the result exceeds a limit.
     pub fn edit(
         &self,
         request: &ActRequest,
@@ -215,8 +217,8 @@ impl File {
         now: Time,
     ) -> Result<Edited, Refusal> {
         let id = envelope.id;
-        self.may_act(id, request, now)?;
-        may_change(id, self.status, &request.act)?;
+        self.check_act(id, request, now)?;
+        check_content_change(id, self.status, &request.act)?;
         if self.erased.is_some() {
             return Err(Refusal::Erased { id, act: request.act.name().into() });
         }
@@ -226,7 +228,7 @@ impl File {
         if after == before {
             return Err(Refusal::NoChange { id });
         }
-        let mark = EditMark {
+        let edit = EditRecord {
             n: self.revision() + 1,
             at: now,
             by: request.actor.name.clone(),
@@ -235,7 +237,7 @@ impl File {
             after: after.digest(),
             bytes: envelope.size(),
         };
-        let kept: u64 = self.edits.iter().map(|mark| mark.bytes).sum::<u64>() + mark.bytes;
+        let kept: u64 = self.edits.iter().map(|edit| edit.bytes).sum::<u64>() + edit.bytes;
         if self.edits.len() >= limits::EDITS_MAX || kept > limits::REVISION_BYTES_MAX {
             let why = format!(
                 "was changed {} times and {kept} bytes of it would be kept; at most {} times and {} bytes. \
@@ -246,20 +248,20 @@ impl File {
             );
             return Err(Refusal::invalid("content", why));
         }
-        let mut file = self.clone();
-        file.body_hash = file.body_hash.or_else(|| Some(hex(&envelope.body_hash())));
-        file.edits.push(mark);
-        file.version += 1;
-        file.record_act(self, request, now);
+        let mut record = self.clone();
+        record.body_hash = record.body_hash.or_else(|| Some(hex(&envelope.body_hash())));
+        record.edits.push(edit);
+        record.version += 1;
+        record.record_act(self, request, now);
         let envelope = Envelope { payload: after.payload, headers: after.headers, ..envelope.clone() };
-        Ok(Edited { file, envelope })
+        Ok(Edited { record, envelope })
     }
 
-    /// The file after its content was erased; nothing when it was erased before. `envelope` is missing when its
-    /// bytes are damaged: they go all the same.
+    /// The record after the content was erased. `None` if it was erased before. `envelope` is `None` if the
+    /// content is damaged; it is erased all the same.
     ///
     /// # Errors
-    /// A refusal when the letter moved on or is being retried.
+    /// Returns a refusal if the letter has another version or is being retried.
     pub fn erase(
         &self,
         request: &ActRequest,
@@ -267,36 +269,36 @@ impl File {
         envelope: Option<&Envelope>,
         now: Time,
     ) -> Result<Option<Self>, Refusal> {
-        self.may_act(request.id, request, now)?;
-        may_change(request.id, self.status, &request.act)?;
+        self.check_act(request.id, request, now)?;
+        check_content_change(request.id, self.status, &request.act)?;
         if self.erased.is_some() {
             return Ok(None);
         }
-        let mut file = self.clone();
-        file.body_hash = file.body_hash.or_else(|| envelope.map(|e| hex(&e.body_hash())));
-        file.erased = Some(Erased {
+        let mut record = self.clone();
+        record.body_hash = record.body_hash.or_else(|| envelope.map(|e| hex(&e.body_hash())));
+        record.erased = Some(Erased {
             at: now,
             by: request.actor.name.clone(),
             reason: request.actor.reason.clone(),
             bytes,
             sha256: envelope.map(|e| hex(&Sha256::digest(&e.payload.bytes))),
         });
-        file.available_at = Time::NEVER;
-        file.version += 1;
-        file.record_act(self, request, now);
-        Ok(Some(file))
+        record.available_at = Time::NEVER;
+        record.version += 1;
+        record.record_act(self, request, now);
+        Ok(Some(record))
     }
 }
 
 impl Envelope {
-    /// The message without what may be about somebody: payload, headers and context.
+    /// The message without the parts that may contain personal data: payload, headers and context.
     #[must_use]
-    pub fn emptied(self) -> Self {
+    pub fn without_content(self) -> Self {
         Self { payload: Payload::default(), headers: BTreeMap::new(), context: None, ..self }
     }
 }
 
-/// What the letter is to say.
+/// The content of the letter after the act.
 fn next_content(
     id: MessageId,
     request: &ActRequest,
@@ -306,7 +308,8 @@ fn next_content(
     match &request.act {
         Act::Edit(edit) => {
             if request.expected_version.is_none() {
-                let why = "an edit says which version it was made from, so that nobody's work is overwritten";
+                let why =
+                    "an edit must name the version it is based on, so that no other edit is overwritten";
                 return Err(Refusal::invalid("expected_version", why));
             }
             Ok(Content {
@@ -349,39 +352,43 @@ fn next_content(
     }
 }
 
-/// Refuses the earlier contents of an imported letter unless they are exactly those its file tells of.
+/// Checks that the earlier contents of an imported letter are exactly those that its record lists.
 ///
 /// # Errors
-/// [`Refusal::Invalid`] naming what is wrong.
-pub fn check_lineage(file: &File, current: &Content, revisions: &[Revision]) -> Result<(), Refusal> {
+/// Returns [`Refusal::Invalid`], which names the mismatch.
+pub fn check_lineage(
+    record: &LetterRecord,
+    current: &Content,
+    revisions: &[Revision],
+) -> Result<(), Refusal> {
     let refuse = |why: String| Err(Refusal::invalid("revisions", why));
-    if file.erased.is_some() {
+    if record.erased.is_some() {
         return match revisions {
             [] => Ok(()),
-            [..] => refuse("the letter was erased, so it has none".into()),
+            [..] => refuse("the letter was erased, so it can have none".into()),
         };
     }
-    if file.edits.len() > limits::EDITS_MAX {
+    if record.edits.len() > limits::EDITS_MAX {
         return refuse(format!("more than {}", limits::EDITS_MAX));
     }
-    if revisions.len() != file.edits.len() {
+    if revisions.len() != record.edits.len() {
         let why = format!(
-            "the letter was edited {} times and {} of its earlier contents are here; export it with --full",
-            file.edits.len(),
+            "the letter was edited {} times, but {} of its earlier contents are here; export it with --full",
+            record.edits.len(),
             revisions.len()
         );
         return refuse(why);
     }
     let contents = revisions.iter().map(|r| &r.content).chain([current]).skip(1);
-    for (at, ((mark, revision), after)) in (0..).zip(file.edits.iter().zip(revisions).zip(contents)) {
+    for (at, ((edit, revision), after)) in (0..).zip(record.edits.iter().zip(revisions).zip(contents)) {
         revision.content.check()?;
         let fits = revision.n == at
-            && mark.n == at + 1
-            && mark.before == revision.content.digest()
-            && mark.bytes == revision.content.payload.bytes.len() as u64
-            && mark.after == after.digest();
+            && edit.n == at + 1
+            && edit.before == revision.content.digest()
+            && edit.bytes == revision.content.payload.bytes.len() as u64
+            && edit.after == after.digest();
         if !fits {
-            return refuse(format!("number {} is not what the letter's file says it was", revision.n));
+            return refuse(format!("number {} does not match the record of the letter", revision.n));
         }
     }
     Ok(())
@@ -391,7 +398,7 @@ pub fn check_lineage(file: &File, current: &Content, revisions: &[Revision]) -> 
 mod tests {
     use super::*;
     use crate::dead_letter::{Actor, Captured, DeadLetter};
-    use crate::failure::{Reason, Report};
+    use crate::failure::{FailureReport, Reason};
     use crate::masking::Rules;
     use crate::message::NewMessage;
     use crate::patch::Patch;
@@ -411,7 +418,7 @@ mod tests {
             attempts: 1,
             failed: 0,
             failures: Vec::new(),
-            last: Report::default().analyse(),
+            last: FailureReport::default().analyse(),
             dead_at: Time::ZERO,
             reason: Reason::MaxAttempts,
             note: None,
@@ -421,29 +428,29 @@ mod tests {
 
     fn request(letter: &DeadLetter, act: Act) -> ActRequest {
         let actor = Actor { reason: Some("why".into()), ..Actor::new("ada", "test") };
-        ActRequest { id: letter.id(), act, actor, expected_version: Some(letter.file.version) }
+        ActRequest { id: letter.id(), act, actor, expected_version: Some(letter.record.version) }
     }
 
-    /// The letter after an edit, with its past.
+    /// The letter after an edit, with its earlier revisions.
     fn edited(mut letter: DeadLetter, bytes: &str) -> DeadLetter {
         let act = Act::Edit(Box::new(Edit { payload: Some(payload(bytes)), headers: None }));
         let request = request(&letter, act);
-        let Edited { file, envelope } =
-            letter.file.edit(&request, &letter.message.envelope, None, NOW).unwrap();
+        let Edited { record, envelope } =
+            letter.record.edit(&request, &letter.message.envelope, None, NOW).unwrap();
         let earlier = letter.revisions.iter().map(|r| (r.n, r.content.clone()));
-        let earlier = earlier.chain([(letter.file.revision(), Content::of(&letter.message.envelope))]);
-        let mut revisions = Revision::list(&file, &envelope, earlier.collect());
+        let earlier = earlier.chain([(letter.record.revision(), Content::of(&letter.message.envelope))]);
+        let mut revisions = Revision::list(&record, &envelope, earlier.collect());
         revisions.pop();
         letter.message.envelope = envelope;
-        DeadLetter { file, revisions, ..letter }
+        DeadLetter { record, revisions, ..letter }
     }
 
     #[test]
     fn the_bytes_that_are_kept_are_bounded() {
         let mut letter = edited(letter(), "{\"n\":2}");
-        letter.file.edits[0].bytes = limits::REVISION_BYTES_MAX;
+        letter.record.edits[0].bytes = limits::REVISION_BYTES_MAX;
         let act = Act::Patch(Box::new(Patch::parse(r#"[{"op":"remove","path":"/n"}]"#).unwrap()));
-        let refused = letter.file.edit(&request(&letter, act), &letter.message.envelope, None, NOW);
+        let refused = letter.record.edit(&request(&letter, act), &letter.message.envelope, None, NOW);
         assert!(matches!(refused, Err(Refusal::Invalid { field, .. }) if field == "content"));
     }
 
@@ -451,7 +458,7 @@ mod tests {
     fn a_lineage_fits_or_is_refused() {
         let whole = edited(edited(letter(), "{\"n\":2}"), "{\"n\":3}");
         let check = |letter: &DeadLetter| {
-            check_lineage(&letter.file, &Content::of(&letter.message.envelope), &letter.revisions)
+            check_lineage(&letter.record, &Content::of(&letter.message.envelope), &letter.revisions)
         };
         assert_eq!(check(&whole), Ok(()));
         assert_eq!(check(&letter()), Ok(()));
@@ -466,26 +473,26 @@ mod tests {
         broken(&|l| l.revisions[0].content.payload.bytes.push(b' '));
         broken(&|l| l.revisions[0].content.headers.extend([("h".to_owned(), "v".to_owned())]));
         broken(&|l| l.message.envelope.payload.bytes.push(b' '));
-        broken(&|l| l.file.edits[0].bytes += 1);
-        broken(&|l| drop(l.file.edits.pop()));
-        let erased = whole.file.erase(&request(&whole, Act::Erase), 7, Some(&whole.message.envelope), NOW);
-        let mut gone = DeadLetter { file: erased.unwrap().unwrap(), ..whole };
-        assert!(check(&gone).is_err(), "an erased letter says nothing of what it was");
+        broken(&|l| l.record.edits[0].bytes += 1);
+        broken(&|l| drop(l.record.edits.pop()));
+        let erased = whole.record.erase(&request(&whole, Act::Erase), 7, Some(&whole.message.envelope), NOW);
+        let mut gone = DeadLetter { record: erased.unwrap().unwrap(), ..whole };
+        assert!(check(&gone).is_err(), "an erased letter must not bring its earlier contents");
         gone.revisions.clear();
         assert_eq!(check(&gone), Ok(()));
     }
 
     #[test]
-    fn who_is_shown_a_masked_letter_is_not_shown_its_past() {
+    fn a_masked_letter_does_not_show_its_earlier_contents() {
         let mut letter = edited(letter(), "{\"n\":2}");
-        letter.file.edits[0].reason = Some("for ada@example.com".into());
+        letter.record.edits[0].reason = Some("for ada@example.com".into());
         let shown = Rules::default().letter(&letter);
         assert_eq!(shown.revisions, []);
-        assert!(!shown.file.edits[0].reason.as_ref().unwrap().contains("ada@"));
+        assert!(!shown.record.edits[0].reason.as_ref().unwrap().contains("ada@"));
     }
 
     #[test]
-    fn digests_tell_contents_apart() {
+    fn digests_distinguish_contents() {
         let content = |bytes: &str, content_type: &str, header: &str| Content {
             payload: Payload { bytes: bytes.into(), content_type: content_type.into() },
             headers: [("h".to_owned(), header.to_owned())].into(),
@@ -498,13 +505,14 @@ mod tests {
     }
 
     #[test]
-    fn an_act_for_content_is_none_for_the_file() {
+    fn content_changes_and_record_changes_are_separate_calls() {
         let letter = letter();
         for act in [Act::Erase, Act::Restore { n: 0 }] {
-            let refused = letter.file.act(letter.id(), &request(&letter, act), &QueuePolicy::default(), NOW);
+            let refused =
+                letter.record.act(letter.id(), &request(&letter, act), &QueuePolicy::default(), NOW);
             assert!(matches!(refused, Err(Refusal::Invalid { field, .. }) if field == "act"));
         }
         let resolve = request(&letter, Act::Resolve);
-        assert!(letter.file.edit(&resolve, &letter.message.envelope, None, NOW).is_err());
+        assert!(letter.record.edit(&resolve, &letter.message.envelope, None, NOW).is_err());
     }
 }

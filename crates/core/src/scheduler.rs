@@ -1,10 +1,11 @@
-//! Which priority is served next. Pure: the caller shows the head of each level and tells the time.
+//! Which priority is served next. Pure: the caller passes in the head of each level and the time.
 //!
-//! The rule is weighted fair queueing with weights 16/8/4/2/1. Each level carries a pass number; the lowest
-//! pass is served and moves on by 16/weight; a level that was empty re-enters at the current pass. Hence,
-//! with all levels non-empty, each gets exactly its weight in any 31 picks, and between two background picks
-//! there are at most 30 others, whatever comes and goes. Aged heads (waiting > 10 s) get one pick after every
-//! eight ordinary ones, oldest first, which leaves the k-th background message served within 35k picks.
+//! The rule is weighted fair queueing with weights 16/8/4/2/1. Each level has a pass number; the level with the
+//! lowest pass is served and its pass advances by 16/weight; a level that was empty re-enters at the current
+//! pass. Hence, with all levels non-empty, each gets exactly its weight in any 31 picks, and at most 30 other
+//! picks lie between two background picks, whatever comes and goes. Aged heads (waiting > 10 s) get one pick
+//! after every eight ordinary ones, oldest first, so that the k-th background message is still served within
+//! 35k picks.
 
 use crate::message::Priority;
 use crate::time::{Span, Time};
@@ -12,42 +13,42 @@ use serde::{Deserialize, Serialize};
 
 /// Picks per level in a full round of 31.
 pub const WEIGHTS: [u64; 5] = [16, 8, 4, 2, 1];
-/// A head that has waited longer is aged.
+/// A head that has waited longer than this is aged.
 pub const AGED_AFTER: Span = Span::from_secs(10);
 /// Ordinary picks between two aged ones.
 pub const ORDINARY_BETWEEN_AGED: u32 = 8;
-/// A deadline this close is urgent.
+/// A deadline that is this close is urgent.
 pub const URGENT_WITHIN: Span = Span::from_secs(5);
-/// Emergency ends when the load was below its lower thresholds for this long.
+/// An emergency ends when the load has been below the lower thresholds for this long.
 pub const EMERGENCY_RELIEF: Span = Span::from_secs(10);
 
-/// How far a level's pass moves when it is served: 16 / weight.
+/// How far a level's pass advances when the level is served: 16 / weight.
 const STEPS: [u64; 5] = [1, 2, 4, 8, 16];
-/// Critical and high, as a set of levels.
+/// The levels critical and high, as a bit set.
 const TOP_TWO: u32 = 0b11;
-/// A level fits into this many bits.
+/// The number of bits that hold a level.
 const LEVEL_BITS: u32 = 3;
 const LEVEL_MASK: u64 = (1 << LEVEL_BITS) - 1;
 
 /// The first message of a level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Since when it could have been served.
+    /// Since when the message could have been served.
     pub ready_at: Time,
-    /// Its place in the order of enqueues.
+    /// The position in the order of enqueues.
     pub seq: u64,
 }
 
-/// What there is to choose from.
+/// The messages to choose from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Heads {
     /// The first ready message of each level.
     pub levels: [Option<Head>; 5],
-    /// The level and deadline of the ready message with the earliest deadline, if that is urgent.
+    /// The level and deadline of the ready message with the earliest deadline, if it has one.
     pub urgent: Option<(Priority, Time)>,
 }
 
-/// How busy the caller's machine is, each from 0 to 1.
+/// The load of the caller's machine, each value from 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Load {
     /// Share of memory in use.
@@ -60,13 +61,13 @@ pub struct Load {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PickReason {
-    /// It was the most urgent level with work.
+    /// It was the most urgent level with messages.
     PriorityOrder,
     /// A deadline is near.
     DeadlineApproaching,
     /// Its head had waited too long.
     StarvationPrevention,
-    /// Its share was due although a more urgent level had work.
+    /// Its share was due although a more urgent level had messages.
     LoadBalancing,
     /// Only critical and high are served.
     EmergencyMode,
@@ -75,20 +76,20 @@ pub enum PickReason {
 /// The record of one pick.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
-    /// The level.
+    /// The level that was picked.
     pub level: Priority,
-    /// Why.
+    /// Why it was picked.
     pub reason: PickReason,
-    /// The most urgent level that had work and was passed over.
+    /// The most urgent level with messages that was passed over.
     pub preempted: Option<Priority>,
-    /// How close the longest-waiting passed-over head is to being aged: 0 is fresh, 1 is aged.
+    /// How close the longest-waiting head that was passed over is to being aged: 0 is fresh, 1 is aged.
     pub starvation_risk: f32,
-    /// Picks until the least urgent waiting level is served at the latest.
+    /// The maximum number of picks until the least urgent waiting level is served.
     pub estimated_wait_picks: u32,
 }
 
-/// Says from the load whether there is an emergency. Apart from the [`Scheduler`] so that whoever reports the
-/// load need not wait for whoever picks.
+/// Decides from the load whether there is an emergency. Separate from [`Scheduler`], so that the thread that
+/// reports the load does not wait for the thread that picks.
 #[derive(Clone, Debug, Default)]
 pub struct LoadWatch {
     emergency: bool,
@@ -102,8 +103,8 @@ impl LoadWatch {
         self.emergency
     }
 
-    /// Takes note of the load; enters emergency at once, leaves it after lasting relief. A load that is not a
-    /// number is neither: it changes nothing but does not count as relief.
+    /// Records the load. Enters the emergency at once and leaves it after lasting relief. A load that is not a
+    /// number neither starts an emergency nor counts as relief.
     pub fn observe(&mut self, load: Load, now: Time) {
         if load.memory > 0.9 || load.cpu > 0.95 {
             self.emergency = true;
@@ -119,7 +120,7 @@ impl LoadWatch {
     }
 }
 
-/// Chooses levels. One per set of queues that are served together.
+/// Picks levels. There is one scheduler per set of queues that are served together.
 #[derive(Clone, Debug, Default)]
 pub struct Scheduler {
     passes: [u64; 5],
@@ -129,7 +130,7 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// A scheduler that has served nothing.
+    /// A scheduler that has not served anything yet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -141,17 +142,17 @@ impl Scheduler {
         self.watch.in_emergency()
     }
 
-    /// Takes note of the load; enters emergency at once, leaves it after lasting relief.
+    /// Records the load. Enters the emergency at once and leaves it after lasting relief.
     pub fn observe(&mut self, load: Load, now: Time) {
         self.watch.observe(load, now);
     }
 
-    /// Picks the level to serve next, or nothing when there is nothing to serve.
+    /// Picks the level to serve next. Returns `None` if there is nothing to serve.
     pub fn pick(&mut self, heads: &Heads, now: Time) -> Option<Decision> {
         self.pick_when(heads, now, self.watch.in_emergency())
     }
 
-    /// Picks as [`Self::pick`] does, for a caller that watches the load itself.
+    /// Like [`Self::pick`], for a caller that watches the load itself.
     pub fn pick_when(&mut self, heads: &Heads, now: Time, emergency: bool) -> Option<Decision> {
         let mut waiting =
             heads.levels.iter().rev().fold(0, |bits, head| bits << 1 | u32::from(head.is_some()));
@@ -176,13 +177,14 @@ impl Scheduler {
             level,
             reason,
             preempted: (top < level).then_some(top),
-            // When nobody waits longer than since now, the ones passed over do not either.
+            // If no head has waited at all, the ones passed over have not either.
             starvation_risk: if since < now { risk(heads, waiting & !bit(level), now) } else { 0.0 },
             estimated_wait_picks: if waiting.is_power_of_two() { 0 } else { 35 },
         })
     }
 
-    /// A level that goes before all shares: for a near deadline, or for an aged head when one is due.
+    /// A level that takes precedence over all shares: because of a near deadline, or because an aged pick is
+    /// due.
     fn choose(
         &mut self,
         heads: &Heads,
@@ -206,10 +208,11 @@ impl Scheduler {
         Some((level, PickReason::StarvationPrevention))
     }
 
-    /// Serves the waiting level with the lowest pass, the most urgent of several. There must be one.
+    /// Serves the waiting level with the lowest pass, and the most urgent of several such levels. At least one
+    /// level must be waiting.
     fn serve_by_share(&mut self, waiting: u32) -> Priority {
-        // No branches in here: which level is next is what no processor can guess. A pass and its level are
-        // one number, and a level without work is the highest number there is.
+        // No branches in this loop: no processor can predict which level is next. A pass and its level are
+        // packed into one number, and a level without messages becomes the highest number.
         let mut lowest = u64::MAX;
         for (pass, level) in self.passes.iter().zip(0_u32..) {
             let absent = u64::from(waiting >> level & 1).wrapping_sub(1);
@@ -226,12 +229,12 @@ impl Scheduler {
     }
 }
 
-/// The place of a level in a set of levels.
+/// The bit of a level in a bit set.
 const fn bit(level: Priority) -> u32 {
     1 << level.level()
 }
 
-/// When the longest-waiting head of some levels began to wait.
+/// When the longest-waiting head of these levels became ready.
 fn oldest(heads: &Heads, levels: u32) -> Time {
     let mut oldest = Time::NEVER;
     for (head, p) in heads.levels.iter().zip(Priority::ALL) {
@@ -241,7 +244,7 @@ fn oldest(heads: &Heads, levels: u32) -> Time {
     oldest
 }
 
-/// How close the longest-waiting head of some levels is to being aged.
+/// How close the longest-waiting head of these levels is to being aged.
 fn risk(heads: &Heads, levels: u32, now: Time) -> f32 {
     let longest = now.since(oldest(heads, levels));
     let full = AGED_AFTER.as_millis();
@@ -305,8 +308,8 @@ mod tests {
     }
 
     proptest! {
-        /// I29: the k-th background message is served within 35k picks, whatever the other levels do: come,
-        /// go, and be older than the background messages (which take no aged pick here, the worst case).
+        /// I29: the k-th background message is served within 35k picks, whatever the other levels do: come, go,
+        /// and be older than the background messages, which get no aged pick here. That is the worst case.
         #[test]
         fn i29_background_work_has_a_bounded_wait(
             flicker in proptest::collection::vec(0_u8..16, 1..200),
@@ -340,8 +343,8 @@ mod tests {
             }
         }
 
-        /// The same with an hour of backlog on every level, background included, and heads of any age above
-        /// that: the oldest get the aged picks, and that is not always background.
+        /// The same with an hour of backlog on every level, background included, and heads of any age beyond
+        /// that: the oldest heads get the aged picks, and background is not always the oldest.
         #[test]
         fn i29_an_hour_of_backlog_everywhere_does_not_lengthen_the_wait(
             ages in proptest::collection::vec(proptest::array::uniform5(0_u64..7_200), 1..200),
@@ -361,7 +364,7 @@ mod tests {
                 served[s.pick(&heads(warm_up + pick), NOW).unwrap().level.level()] += 1;
                 prop_assert!(served[4] >= pick / 35, "{served:?} in {pick} picks");
             }
-            // An outage does not turn the order round: critical keeps its share of the eight in nine.
+            // A backlog does not invert the order: critical keeps its share of eight picks in nine.
             prop_assert!(served[0] * 9 * 31 >= (35 * 40 - 31) * 8 * 16, "{served:?}");
         }
     }

@@ -1,8 +1,8 @@
-//! What a worker says about its delivery, and where the message is afterwards. Part of the store's contract
-//! ([`crate::store`]); nothing is decided here.
+//! How a worker settles its delivery, and the state of the message afterwards. Part of the contract in
+//! [`crate::store`]; nothing is decided here.
 
 use crate::error::Refusal;
-use crate::failure::{Analysed, Reason};
+use crate::failure::{AnalysedFailure, Reason};
 use crate::ids::{LeaseToken, MessageId, QueueName};
 use crate::lifecycle::State;
 use crate::message::Payload;
@@ -12,60 +12,61 @@ use crate::store::{check_lease, check_snooze};
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 
-/// What a worker says about its delivery.
+/// How a worker settles its delivery.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "settle")]
 pub enum Settle {
-    /// Done; nobody is told.
+    /// The message is done.
     Ack,
-    /// Done, and this is the answer for whoever the message names in `reply_to`; it is enqueued there in the
-    /// same commit. The same as an ack when nobody asked.
+    /// The message is done, and this is the reply. It is enqueued to the message's `reply_to` in the same
+    /// commit. If the message has no `reply_to`, this equals an ack.
     Reply {
-        /// The answer.
+        /// The payload of the reply.
         #[serde(flatten)]
         payload: Payload,
     },
-    /// Failed.
+    /// The attempt failed.
     Fail {
-        /// What went wrong.
-        failure: Box<Analysed>,
-        /// A custom policy's word.
-        #[serde(default)]
-        said: Option<Override>,
+        /// The failure, already analysed.
+        failure: Box<AnalysedFailure>,
+        /// The decision of a custom dead letter policy, if it made one.
+        #[serde(default, rename = "said")]
+        policy_override: Option<Override>,
     },
-    /// Back to the queue at once; the attempt does not count.
+    /// The message goes back to the queue at once. The attempt does not count.
     Release,
-    /// Back to the queue for later; the attempt does not count.
+    /// The message goes back to the queue and becomes ready later. The attempt does not count.
     Snooze {
-        /// For how long.
+        /// How long the message waits.
         #[serde(rename = "for_ms")]
         span: Span,
     },
-    /// Longer, please.
+    /// The worker needs a longer lease.
     Extend {
-        /// From now; the queue's policy when not said.
+        /// How long the lease lasts from now. Defaults to the queue's policy.
         #[serde(default, rename = "by_ms")]
         by: Option<Span>,
     },
-    /// Still at it, and this far: the lease is extended by the queue's, and the report is kept with the message.
+    /// The worker is still busy and reports its progress. The lease is extended by the queue's lease time, and
+    /// the report is kept with the message.
     Progress {
-        /// How far.
+        /// The progress so far.
         progress: Progress,
     },
 }
 
-/// One settlement.
+/// The settlement of one delivery.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settlement {
-    /// The right to settle.
+    /// The token of the lease.
     pub token: LeaseToken,
-    /// What is said.
+    /// How the delivery ends or goes on.
     #[serde(flatten)]
     pub what: Settle,
 }
 
 impl Settlement {
-    /// How many bytes of payload it brings.
+    /// The number of payload bytes that this settlement carries.
     #[must_use]
     pub fn payload_bytes(&self) -> usize {
         match &self.what {
@@ -79,10 +80,10 @@ impl Settlement {
         }
     }
 
-    /// Refuses absurd spans and answers that no message could carry.
+    /// Checks the spans and the size of a reply.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`].
+    /// Returns [`Refusal::Invalid`] if a value is out of bounds.
     pub fn check(&self) -> Result<(), Refusal> {
         match &self.what {
             Settle::Extend { by } => check_lease(*by),
@@ -93,26 +94,26 @@ impl Settlement {
     }
 }
 
-/// Where a message is after its settlement.
+/// The state of a message after its settlement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settled {
     /// The message.
     pub id: MessageId,
-    /// Where it is now.
+    /// The state of the message.
     pub state: State,
-    /// When it may be leased again, when it waits.
+    /// When the message becomes ready, if it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_at: Option<Time>,
-    /// Until when the lease lasts, when it was extended.
+    /// When the lease ends, if it was extended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_expires_at: Option<Time>,
-    /// Why it died, when it did.
+    /// Why the message died, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
-    /// The dead letter queue its letter lies in, when it died.
+    /// The dead letter queue of the letter, if the message died.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dlq: Option<QueueName>,
-    /// The reply that went out with it, when one did.
+    /// The id of the reply, if one was sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reply: Option<MessageId>,
 }

@@ -1,6 +1,6 @@
-//! Short ids: the last digits of an id, which is what a person reads off a list and types. The first digits of a
-//! UUIDv7 are its time and the same for all that came together; the last ones are random. A short id is a question,
-//! never an identity: it is looked up once, at the edge, and what is stored and said from then on is whole.
+//! Short ids: the last digits of an id, which a person reads off a list and types. The first digits of a UUIDv7
+//! are its time and the same for ids made together; the last ones are random. A short id is never an identity:
+//! it is resolved once, where it enters the program, and only whole ids are stored and shown from then on.
 
 use crate::failure::named;
 use crate::ids::{GroupId, IdError, MessageId, serde_as_text};
@@ -15,7 +15,7 @@ named! {
     IdKind, "kind of id", {
         /// A live message.
         Message = "message",
-        /// A dead letter, purged ones included.
+        /// A dead letter, including purged ones.
         Letter = "letter",
         /// An operation.
         Operation = "operation",
@@ -24,39 +24,39 @@ named! {
     }
 }
 
-/// The last digits of an id, at least [`limits::ID_TAIL_DIGITS_MIN`] of them.
+/// The last digits of an id: at least [`limits::ID_TAIL_DIGITS_MIN`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct IdTail {
+pub struct IdSuffix {
     value: u128,
     digits: u32,
 }
 
-impl IdTail {
-    /// Whether the id of a message, a letter or an operation ends in it.
+impl IdSuffix {
+    /// Whether the id of a message, a letter or an operation ends in these digits.
     #[must_use]
-    pub fn ends(self, id: MessageId) -> bool {
-        self.ends_number(u128::from_be_bytes(id.to_bytes()))
+    pub fn matches(self, id: MessageId) -> bool {
+        self.matches_number(u128::from_be_bytes(id.to_bytes()))
     }
 
-    /// Whether the id of a group ends in it.
+    /// Whether the id of a group ends in these digits.
     #[must_use]
-    pub fn ends_group(self, id: GroupId) -> bool {
-        self.digits <= 16 && self.ends_number(u128::from(id.get()))
+    pub fn matches_group(self, id: GroupId) -> bool {
+        self.digits <= 16 && self.matches_number(u128::from(id.get()))
     }
 
-    const fn ends_number(self, number: u128) -> bool {
+    const fn matches_number(self, number: u128) -> bool {
         let mask = (1_u128 << (4 * self.digits)) - 1;
         number & mask == self.value
     }
 }
 
-impl fmt::Display for IdTail {
+impl fmt::Display for IdSuffix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:0width$x}", self.value, width = self.digits as usize)
     }
 }
 
-impl FromStr for IdTail {
+impl FromStr for IdSuffix {
     type Err = IdError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -71,15 +71,15 @@ impl FromStr for IdTail {
         }
     }
 }
-serde_as_text!(IdTail);
+serde_as_text!(IdSuffix);
 
-/// Which ids are looked for.
+/// A search for ids by their last digits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct TailQuery {
-    /// What they belong to.
+pub struct IdSuffixQuery {
+    /// What the ids belong to.
     pub of: IdKind,
-    /// What they end in.
-    pub tail: IdTail,
+    /// The digits that the ids end in.
+    pub tail: IdSuffix,
     /// The page.
     #[serde(default)]
     pub page: PageRequest,
@@ -91,7 +91,7 @@ mod tests {
     use crate::filter::Filter;
 
     #[test]
-    fn a_tail_is_the_last_digits_of_an_id() {
+    fn a_suffix_is_the_last_digits_of_an_id() {
         let id: MessageId = "01981c3e-7d5a-7cc0-8b1f-3a52c0ffee00".parse().unwrap();
         for (text, ends) in [
             ("ee00", true),
@@ -102,17 +102,17 @@ mod tests {
             ("c0ffee01", false),
             ("01981c3e", false),
         ] {
-            let tail: IdTail = text.parse().unwrap();
-            assert_eq!(tail.ends(id), ends, "{text}");
-            assert_eq!(tail.to_string().parse::<IdTail>(), Ok(tail));
+            let suffix: IdSuffix = text.parse().unwrap();
+            assert_eq!(suffix.matches(id), ends, "{text}");
+            assert_eq!(suffix.to_string().parse::<IdSuffix>(), Ok(suffix));
         }
         let group: GroupId = "5f3a9c21b7d4e680".parse().unwrap();
-        assert!("b7d4e680".parse::<IdTail>().unwrap().ends_group(group));
-        assert!(!"005f3a9c21b7d4e680".parse::<IdTail>().unwrap().ends_group(group));
+        assert!("b7d4e680".parse::<IdSuffix>().unwrap().matches_group(group));
+        assert!(!"005f3a9c21b7d4e680".parse::<IdSuffix>().unwrap().matches_group(group));
     }
 
     #[test]
-    fn a_filter_says_which_short_id_it_met_and_takes_the_whole_one() {
+    fn a_filter_reports_the_short_id_and_accepts_the_whole_one() {
         let whole = "01981c3e-7d5a-7cc0-8b1f-3a52c0ffee00";
         for (text, of, id, result) in [
             ("id:c0ffee00", IdKind::Letter, whole, format!("id:{whole}")),
@@ -135,10 +135,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_short_or_no_number_is_no_tail() {
+    fn text_that_is_too_short_or_not_a_number_is_no_suffix() {
         for text in ["", "e00", "-", "e-0-0", "xyzw", "+fee", "日本語日", &"0".repeat(32)] {
-            assert!(text.parse::<IdTail>().unwrap_err().to_string().contains("short id"), "{text}");
+            assert!(text.parse::<IdSuffix>().unwrap_err().to_string().contains("short id"), "{text}");
         }
-        assert_eq!("0000".parse::<IdTail>().unwrap().to_string(), "0000");
+        assert_eq!("0000".parse::<IdSuffix>().unwrap().to_string(), "0000");
     }
 }

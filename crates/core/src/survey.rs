@@ -1,5 +1,5 @@
-//! What a set of dead letters is made of: how many, of which groups, queues, statuses and ages. Counted letter by
-//! letter from facts that stand on its row, so that a store can count a million without reading one payload.
+//! The composition of a set of dead letters: how many there are, by group, queue, status and age. It is counted
+//! from facts on each letter's row, so that a store can count a million letters without reading a payload.
 
 use crate::dead_letter::Status;
 use crate::failure::Reason;
@@ -8,7 +8,7 @@ use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Up to these ages letters are counted apart; the last stretch is open.
+/// The upper bounds of the age brackets. The last bracket is open.
 pub const AGES: [Span; 5] = [
     Span::from_secs(3_600),
     Span::from_hours(24),
@@ -17,33 +17,33 @@ pub const AGES: [Span; 5] = [
     Span::from_days(90),
 ];
 
-/// What is counted of one letter.
+/// The facts about one letter that are counted.
 #[derive(Clone, Copy, Debug)]
-pub struct Facts<'a> {
-    /// Its group.
+pub struct LetterFacts<'a> {
+    /// The group.
     pub group: GroupId,
-    /// Its queue.
+    /// The queue.
     pub queue: &'a QueueName,
-    /// Where it stands.
+    /// The status.
     pub status: Status,
-    /// Why it died.
+    /// Why the message died.
     pub reason: Reason,
-    /// When.
+    /// When the message died.
     pub dead_at: Time,
-    /// How often it was sent back.
+    /// How often the letter was redriven.
     pub redrives: u32,
-    /// Bytes of its payload.
+    /// Payload bytes.
     pub bytes: u64,
-    /// It has an idempotency key.
+    /// Whether the message has an idempotency key.
     pub keyed: bool,
-    /// It has an ordering key.
+    /// Whether the message has an ordering key.
     pub ordered: bool,
 }
 
-/// What a set of letters is made of. Counts of a breakdown always add up to `count`.
+/// The composition of a set of letters. The counts of each breakdown add up to `count`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Survey {
-    /// How many letters.
+    /// The number of letters.
     pub count: u64,
     /// By group.
     #[serde(default)]
@@ -54,39 +54,39 @@ pub struct Survey {
     /// By status.
     #[serde(default)]
     pub by_status: BTreeMap<Status, u64>,
-    /// By the reason they died of.
+    /// By the reason of their death.
     #[serde(default)]
     pub by_reason: BTreeMap<Reason, u64>,
-    /// By age, youngest first: at most so old, each stretch beginning where the one before ends.
+    /// By age, youngest first. Each bracket starts where the one before ends.
     #[serde(default)]
     pub by_age: Vec<AgeCount>,
-    /// By how often they were sent back.
+    /// By the number of redrives.
     #[serde(default)]
     pub by_redrives: BTreeMap<u32, u64>,
-    /// Bytes of their payloads.
+    /// Payload bytes of all letters.
     #[serde(default)]
     pub bytes: u64,
-    /// Those with an idempotency key.
+    /// Letters with an idempotency key.
     #[serde(default)]
     pub keyed: u64,
-    /// Those with an ordering key.
+    /// Letters with an ordering key.
     #[serde(default)]
     pub ordered: u64,
 }
 
-/// How many letters are of an age.
+/// The number of letters in an age bracket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgeCount {
-    /// At most so old; nothing for the rest.
+    /// The upper bound of the bracket. `None` for the last one.
     #[serde(default, rename = "up_to_ms")]
     pub up_to: Option<Span>,
-    /// How many.
+    /// The number of letters.
     pub count: u64,
 }
 
 impl Survey {
-    /// Counts one more letter, as old as it is at this instant.
-    pub fn add(&mut self, letter: &Facts<'_>, now: Time) {
+    /// Counts one letter, with its age at `now`.
+    pub fn add(&mut self, letter: &LetterFacts<'_>, now: Time) {
         self.count += 1;
         *self.by_group.entry(letter.group).or_default() += 1;
         match self.by_queue.get_mut(letter.queue) {
@@ -99,12 +99,12 @@ impl Survey {
         *self.by_reason.entry(letter.reason).or_default() += 1;
         *self.by_redrives.entry(letter.redrives).or_default() += 1;
         if self.by_age.is_empty() {
-            let stretches = AGES.iter().map(|age| Some(*age)).chain([None]);
-            self.by_age = stretches.map(|up_to| AgeCount { up_to, count: 0 }).collect();
+            let bounds = AGES.iter().map(|age| Some(*age)).chain([None]);
+            self.by_age = bounds.map(|up_to| AgeCount { up_to, count: 0 }).collect();
         }
         let age = now.since(letter.dead_at);
-        if let Some(stretch) = self.by_age.iter_mut().find(|s| s.up_to.is_none_or(|up_to| age <= up_to)) {
-            stretch.count += 1;
+        if let Some(bracket) = self.by_age.iter_mut().find(|b| b.up_to.is_none_or(|up_to| age <= up_to)) {
+            bracket.count += 1;
         }
         self.bytes = self.bytes.saturating_add(letter.bytes);
         self.keyed += u64::from(letter.keyed);
@@ -122,7 +122,7 @@ mod tests {
         let mut survey = Survey::default();
         for (n, age_ms) in (0..).zip([0, 3_600_000, 3_600_001, 86_400_001, 40 * 86_400_000, 99 * 86_400_000])
         {
-            let facts = Facts {
+            let facts = LetterFacts {
                 group: GroupId::new(n % 2),
                 queue: &queue,
                 status: Status::Pending,
@@ -135,7 +135,7 @@ mod tests {
             };
             survey.add(&facts, now);
         }
-        let ages: Vec<u64> = survey.by_age.iter().map(|stretch| stretch.count).collect();
+        let ages: Vec<u64> = survey.by_age.iter().map(|bracket| bracket.count).collect();
         assert_eq!((survey.count, survey.bytes, survey.keyed, survey.ordered), (6, 60, 2, 1));
         assert_eq!(ages, [2, 1, 1, 0, 1, 1]);
         assert_eq!(survey.by_group.values().copied().collect::<Vec<_>>(), [3, 3]);

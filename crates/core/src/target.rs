@@ -1,16 +1,16 @@
-//! Where a queue's messages go when no handler of the user's own takes them: an HTTP request or a command per
-//! message. Only describes and checks; the executors in the library act on it.
+//! Where the messages of a queue go if the user's own handlers do not process them: an HTTP request or a
+//! command per message. This module describes and checks targets; the executors in the library act on them.
 
-use crate::address::{Guard, Network};
+use crate::address::{AddressGuard, Network};
 use crate::error::Refusal;
 use crate::limits;
-use crate::message::sane;
-use crate::template::{Name, Template};
+use crate::message::check_span;
+use crate::template::{Placeholder, Template};
 use crate::time::Span;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What delivers the messages of a queue.
+/// The target that the messages of a queue are delivered to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Target {
@@ -21,10 +21,10 @@ pub enum Target {
 }
 
 impl Target {
-    /// Refuses what cannot be meant, naming the setting.
+    /// Checks every setting against its bounds.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] for the first setting that is out of bounds.
+    /// Returns [`Refusal::Invalid`] for the first setting that is out of bounds.
     pub fn check(&self) -> Result<(), Refusal> {
         match self {
             Self::Http(http) => http.check(),
@@ -33,25 +33,25 @@ impl Target {
     }
 }
 
-/// How a request is made.
+/// The method of an HTTP request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Method {
-    /// Without a body.
+    /// GET, without a body.
     Get,
-    /// The usual.
+    /// POST, the default.
     #[default]
     Post,
-    /// Puts the whole in place.
+    /// PUT.
     Put,
-    /// Changes a part.
+    /// PATCH.
     Patch,
-    /// Without a body, unless the target has one.
+    /// DELETE, without a body unless the target has one.
     Delete,
 }
 
 impl Method {
-    /// As it stands in a request.
+    /// The name in a request.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -64,46 +64,46 @@ impl Method {
     }
 }
 
-/// An HTTP request per message. 2xx is done; 408, 425, 429 and 5xx are failures with the time their
-/// `Retry-After` names; every other status is a failure too, permanent only when [`Self::dead_letter_on`]
+/// An HTTP request per message. A 2xx status acknowledges the message. 408, 425, 429 and 5xx are failures that
+/// honour a `Retry-After`. Every other status is a failure too, and permanent only if [`Self::dead_letter_on`]
 /// lists it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HttpTarget {
-    /// Where to: `http` or `https`, without a user name.
+    /// The URL: `http` or `https`, without a user name.
     pub url: String,
-    /// How.
+    /// The method.
     pub method: Method,
-    /// With these headers. Their values are templates, and may name variables of the worker's environment, so
-    /// that secrets need not lie in the store.
+    /// The request headers. Their values are templates and may name environment variables of the worker, so
+    /// that secrets need not be stored.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
-    /// The body as a template; the payload's bytes as they are when not said.
+    /// The body as a template. Defaults to the bytes of the payload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
-    /// The content type of that body; `application/json` when not said. Without a template the payload has
-    /// its own.
+    /// The content type of that body. Defaults to `application/json`. Without a body template, the payload's
+    /// own content type applies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content_type: Option<String>,
-    /// Statuses that make the message a dead letter at once.
+    /// Status codes that make the message a dead letter at once.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub dead_letter_on: Vec<u16>,
-    /// How many redirects are followed; each address is checked like the first.
+    /// The maximum number of redirects. Each address is checked like the first.
     pub redirects: u8,
-    /// Also this machine and private networks.
+    /// Whether this machine and private networks are allowed.
     pub allow_private: bool,
-    /// Also these addresses, whatever they are.
+    /// Networks that are allowed, of whatever kind.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allow: Vec<Network>,
-    /// The whole exchange takes at most this long.
+    /// The time limit of the whole exchange.
     #[serde(rename = "timeout_ms", alias = "timeout")]
     pub timeout: Span,
-    /// Connecting takes at most this long.
+    /// The time limit for connecting.
     #[serde(rename = "connect_timeout_ms", alias = "connect_timeout")]
     pub connect_timeout: Span,
-    /// So many bytes of the answer are read.
+    /// The maximum number of bytes of the response that are read.
     pub max_response_bytes: u64,
-    /// Certificates to trust beside those of the system, as a file in PEM on the worker's machine.
+    /// A PEM file on the worker's machine with certificates to trust beside those of the system.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca_file: Option<String>,
 }
@@ -128,48 +128,48 @@ impl Default for HttpTarget {
     }
 }
 
-fn bounded(field: &str, text: &str, max: usize) -> Result<(), Refusal> {
+fn check_length(field: &str, text: &str, max: usize) -> Result<(), Refusal> {
     if text.len() > max {
         return Err(Refusal::invalid(field, format!("{} bytes; at most {max} are allowed", text.len())));
     }
     Ok(())
 }
 
-fn no_nul<'a>(field: &str, mut texts: impl Iterator<Item = &'a String>) -> Result<(), Refusal> {
+fn check_no_nul<'a>(field: &str, mut texts: impl Iterator<Item = &'a String>) -> Result<(), Refusal> {
     if texts.any(|text| text.contains('\0')) {
         return Err(Refusal::invalid(field, "contains a NUL, which no command can be given"));
     }
     Ok(())
 }
 
-/// The characters a header name may have.
+/// Whether the text consists of characters that a header name may have.
 fn is_token(text: &str) -> bool {
     let fits = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
     !text.is_empty() && text.bytes().all(fits)
 }
 
 impl HttpTarget {
-    /// A target with everything else left to the defaults.
+    /// A target that leaves everything else to the defaults.
     #[must_use]
     pub fn new(url: impl Into<String>) -> Self {
         Self { url: url.into(), ..Self::default() }
     }
 
-    /// What may be reached.
+    /// The addresses that may be reached.
     #[must_use]
-    pub fn guard(&self) -> Guard {
-        Guard { allow_private: self.allow_private, allow: self.allow.clone() }
+    pub fn guard(&self) -> AddressGuard {
+        AddressGuard { allow_private: self.allow_private, allow: self.allow.clone() }
     }
 
-    /// The parts of the address that can be judged without reading it like a browser, which the executor does.
+    /// Checks the parts of the URL that can be judged without parsing it in full, which the executor does.
     fn check_url(&self) -> Result<(), Refusal> {
         let refused = |why: &str| Err(Refusal::invalid("target.url", why.to_owned()));
-        bounded("target.url", &self.url, limits::TARGET_URL_BYTES_MAX)?;
+        check_length("target.url", &self.url, limits::TARGET_URL_BYTES_MAX)?;
         let Some((scheme, rest)) = self.url.split_once("://") else {
             return refused("write it out, such as https://example.com/hook");
         };
         if !["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known)) {
-            return refused("only http and https are spoken");
+            return refused("only http and https are supported");
         }
         let authority = rest.split(['/', '?', '#', '\\']).next().unwrap_or_default();
         if authority.is_empty() {
@@ -197,13 +197,13 @@ impl HttpTarget {
             if !is_token(name) {
                 return Err(Refusal::invalid("target.headers", format!("{name:?} is not a header name")));
             }
-            let ours =
+            let derived =
                 ["host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer"];
-            if ours.iter().any(|own| name.eq_ignore_ascii_case(own)) {
+            if derived.iter().any(|own| name.eq_ignore_ascii_case(own)) {
                 let why = format!("{name} follows from the request itself; leave it out");
                 return Err(Refusal::invalid("target.headers", why));
             }
-            bounded("target.headers", value, limits::HEADER_BYTES_MAX)?;
+            check_length("target.headers", value, limits::HEADER_BYTES_MAX)?;
             if value.chars().any(|c| c.is_control() && c != '\t') {
                 return Err(Refusal::invalid(
                     "target.headers",
@@ -214,15 +214,15 @@ impl HttpTarget {
                 .map_err(|why| Refusal::invalid("target.headers", format!("{name}: {why}")))?;
         }
         if let Some(body) = &self.body {
-            bounded("target.body", body, limits::TARGET_BODY_BYTES_MAX)?;
+            check_length("target.body", body, limits::TARGET_BODY_BYTES_MAX)?;
             let template = Template::parse(body).map_err(|why| Refusal::invalid("target.body", why))?;
-            if template.names().any(|name| matches!(name, Name::Env(_))) {
-                let why = "variables of the environment may stand in headers only";
+            if template.placeholders().any(|name| matches!(name, Placeholder::Env(_))) {
+                let why = "environment variables are allowed in headers only";
                 return Err(Refusal::invalid("target.body", why));
             }
         }
         let content_type = self.content_type.as_deref().unwrap_or_default();
-        bounded("target.content_type", content_type, limits::LABEL_BYTES_MAX)?;
+        check_length("target.content_type", content_type, limits::LABEL_BYTES_MAX)?;
         if content_type.chars().any(char::is_control) {
             return Err(Refusal::invalid("target.content_type", "contains a control character"));
         }
@@ -239,59 +239,59 @@ impl HttpTarget {
             return Err(Refusal::invalid("target.allow", format!("more than {} entries", limits::RULES_MAX)));
         }
         if self.max_response_bytes > limits::PAYLOAD_BYTES_MAX as u64 {
-            let why = format!("at most {}: an answer may become a message", limits::PAYLOAD_BYTES_MAX);
+            let why = format!("at most {}: a response may become a message", limits::PAYLOAD_BYTES_MAX);
             return Err(Refusal::invalid("target.max_response_bytes", why));
         }
-        sane("target.timeout", self.timeout, Span::from_millis(1), limits::LEASE_MAX)?;
-        sane("target.connect_timeout", self.connect_timeout, Span::from_millis(1), limits::LEASE_MAX)
+        check_span("target.timeout", self.timeout, Span::from_millis(1), limits::LEASE_MAX)?;
+        check_span("target.connect_timeout", self.connect_timeout, Span::from_millis(1), limits::LEASE_MAX)
     }
 }
 
-/// How a command gets the payload.
+/// How a command receives the payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PayloadBy {
     /// On standard input.
     #[default]
     Stdin,
-    /// As a file, named by `REDRIVE_PAYLOAD_FILE` and by `{payload_file}` in the arguments.
+    /// As a file, whose path is in `REDRIVE_PAYLOAD_FILE` and replaces `{payload_file}` in the arguments.
     File,
 }
 
-/// A command per message. Exit code 0 is done, 75 asks for another attempt later, 65 makes the message a dead
-/// letter at once, every other one is a failure.
+/// A command per message. Exit code 0 acknowledges the message, 75 asks for another attempt later, 65 makes the
+/// message a dead letter at once, and every other code is a failure.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CommandTarget {
-    /// The program and its arguments; no shell looks at them.
+    /// The program and its arguments, which no shell interprets.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub argv: Vec<String>,
-    /// A line for the shell instead.
+    /// A shell command line, instead of `argv`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shell: Option<String>,
-    /// How it gets the payload.
+    /// How the command receives the payload.
     pub payload: PayloadBy,
-    /// Variables of its environment, beside those of the worker and those that tell it about the message.
+    /// Environment variables for the command, beside those of the worker and those that describe the message.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// Variables of the worker that it does not get.
+    /// Environment variables of the worker that the command does not get.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unset: Vec<String>,
-    /// Where it runs; where the worker runs when not said.
+    /// The working directory. Defaults to that of the worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub directory: Option<String>,
-    /// It takes at most this long; as long as it likes when not said.
+    /// The time limit. `None` sets no limit.
     #[serde(rename = "timeout_ms", alias = "timeout", skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Span>,
 }
 
 impl CommandTarget {
-    /// A program and its arguments.
+    /// A target that runs a program with these arguments.
     pub fn argv(argv: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self { argv: argv.into_iter().map(Into::into).collect(), ..Self::default() }
     }
 
-    /// A line for the shell.
+    /// A target that runs a shell command line.
     #[must_use]
     pub fn shell(line: impl Into<String>) -> Self {
         Self { shell: Some(line.into()), ..Self::default() }
@@ -300,8 +300,7 @@ impl CommandTarget {
     fn check(&self) -> Result<(), Refusal> {
         let empty = self.shell.as_deref().or(self.argv.first().map(String::as_str)).is_none_or(str::is_empty);
         if empty || self.shell.is_some() != self.argv.is_empty() {
-            let why =
-                "name a program with its arguments (argv) or a line for the shell (shell), one of the two";
+            let why = "name either a program with its arguments (argv) or a shell command line (shell)";
             return Err(Refusal::invalid("target", why));
         }
         let bytes = self.argv.iter().chain(&self.shell).map(String::len).sum::<usize>();
@@ -321,16 +320,19 @@ impl CommandTarget {
         if self.env.keys().chain(&self.unset).any(|name| name.is_empty() || name.contains('=')) {
             return Err(Refusal::invalid("target.env", "a variable needs a name without an equals sign"));
         }
-        no_nul("target.argv", self.argv.iter().chain(&self.shell))?;
-        no_nul("target.env", self.env.iter().flat_map(|(name, value)| [name, value]).chain(&self.unset))?;
-        no_nul("target.directory", self.directory.iter())?;
-        bounded(
+        check_no_nul("target.argv", self.argv.iter().chain(&self.shell))?;
+        check_no_nul(
+            "target.env",
+            self.env.iter().flat_map(|(name, value)| [name, value]).chain(&self.unset),
+        )?;
+        check_no_nul("target.directory", self.directory.iter())?;
+        check_length(
             "target.directory",
             self.directory.as_deref().unwrap_or_default(),
             limits::TARGET_URL_BYTES_MAX,
         )?;
         self.timeout.map_or(Ok(()), |timeout| {
-            sane("target.timeout", timeout, Span::from_millis(1), limits::LEASE_MAX)
+            check_span("target.timeout", timeout, Span::from_millis(1), limits::LEASE_MAX)
         })
     }
 }
@@ -378,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_a_program_or_a_line_for_the_shell() {
+    fn a_command_is_either_a_program_or_a_shell_command_line() {
         let check = |target: CommandTarget| Target::Command(target).check();
         check(CommandTarget::argv(["./handler", "--fast"])).unwrap();
         check(CommandTarget::shell("grep -q ok")).unwrap();

@@ -1,37 +1,37 @@
-//! Text with places for what a message says: `{"order": ${payload.order.id}}`. Only fills in; what the values
-//! are is the caller's to say. A value can never end the string, field or header it stands in.
+//! Text with placeholders for values of a message: `{"order": ${payload.order.id}}`. This module only fills in;
+//! the caller supplies the values. A value can never end the string, field or header that contains it.
 
 use serde_json::Value;
 use std::fmt::Write as _;
 
-/// What may stand in a place.
+/// A placeholder in a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Name {
-    /// The message's id.
+pub enum Placeholder {
+    /// The id of the message.
     Id,
-    /// Its queue.
+    /// The queue of the message.
     Queue,
-    /// Its kind.
+    /// The kind of the message.
     Kind,
-    /// Its idempotency key.
+    /// The idempotency key of the message.
     Key,
-    /// Which execution this is.
+    /// The number of the execution.
     Attempt,
-    /// Its payload, or what lies at this path in it.
+    /// The payload, or the value at this path in it.
     Payload(Vec<String>),
-    /// Its context, or what lies at this path in it.
+    /// The context, or the value at this path in it.
     Context(Vec<String>),
-    /// One of its headers.
+    /// A header of the message.
     Header(String),
-    /// A variable of the worker's environment.
+    /// An environment variable of the worker.
     Env(String),
 }
 
-/// What is known by name, for error texts.
+/// The known placeholders, for error texts.
 const KNOWN: &str =
     "id, queue, kind, key, attempt, payload, payload.PATH, context, context.PATH, header.NAME, env.NAME";
 
-impl Name {
+impl Placeholder {
     fn parse(text: &str) -> Result<Self, String> {
         let (first, rest) = match text.split_once('.') {
             Some((first, rest)) => (first, Some(rest)),
@@ -57,31 +57,31 @@ impl Name {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
     Text(String),
-    Value(Name),
+    Value(Placeholder),
 }
 
-/// What the text is, and so how a value is written into it.
+/// The format of the text, which decides how a value is written into it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
-    /// JSON: a value inside quotes becomes part of the string, one outside stands as JSON.
+pub enum TextFormat {
+    /// JSON: a value inside quotes becomes part of the string, a value outside is written as JSON.
     Json,
     /// `a=b&c=d`: values are percent-encoded.
     Urlencoded,
-    /// Anything else: values stand as they are.
+    /// Anything else: values are written as they are.
     Plain,
 }
 
-/// Text with places.
+/// Text with placeholders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     parts: Vec<Part>,
 }
 
 impl Template {
-    /// Reads a template. `$${` stands for a plain `${`.
+    /// Parses a template. `$${` stands for a literal `${`.
     ///
     /// # Errors
-    /// What is not closed or not known.
+    /// Returns a message about the placeholder that is not closed or not known.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut parts = Vec::new();
         let mut plain = String::new();
@@ -96,7 +96,7 @@ impl Template {
             plain.push_str(before);
             let (name, after) = after.split_once('}').ok_or("a ${ is not closed by }")?;
             parts.push(Part::Text(std::mem::take(&mut plain)));
-            parts.push(Part::Value(Name::parse(name)?));
+            parts.push(Part::Value(Placeholder::parse(name)?));
             rest = after;
         }
         plain.push_str(rest);
@@ -104,16 +104,16 @@ impl Template {
         Ok(Self { parts })
     }
 
-    /// What it asks for.
-    pub fn names(&self) -> impl Iterator<Item = &Name> {
+    /// The placeholders in this template.
+    pub fn placeholders(&self) -> impl Iterator<Item = &Placeholder> {
         self.parts.iter().filter_map(|part| match part {
             Part::Value(name) => Some(name),
             Part::Text(_) => None,
         })
     }
 
-    /// The text with every place filled. What is not there is `null` as JSON, and nothing elsewhere.
-    pub fn render(&self, form: Form, mut value: impl FnMut(&Name) -> Option<Value>) -> String {
+    /// The text with every placeholder filled in. A missing value is `null` in JSON and empty elsewhere.
+    pub fn render(&self, form: TextFormat, mut value: impl FnMut(&Placeholder) -> Option<Value>) -> String {
         let mut text = String::new();
         let mut quotes = Quotes::default();
         for part in &self.parts {
@@ -129,15 +129,15 @@ impl Template {
     }
 }
 
-fn fill(text: &mut String, form: Form, quoted: bool, value: Option<Value>) {
+fn fill(text: &mut String, form: TextFormat, quoted: bool, value: Option<Value>) {
     match form {
-        Form::Json if !quoted => text.push_str(&value.unwrap_or(Value::Null).to_string()),
-        Form::Json => {
+        TextFormat::Json if !quoted => text.push_str(&value.unwrap_or(Value::Null).to_string()),
+        TextFormat::Json => {
             let written = Value::String(plain(value)).to_string();
             let inside = written.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
             text.push_str(inside.unwrap_or_default());
         }
-        Form::Urlencoded => {
+        TextFormat::Urlencoded => {
             for byte in plain(value).bytes() {
                 if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
                     text.push(char::from(byte));
@@ -147,7 +147,7 @@ fn fill(text: &mut String, form: Form, quoted: bool, value: Option<Value>) {
                 }
             }
         }
-        Form::Plain => text.push_str(&plain(value)),
+        TextFormat::Plain => text.push_str(&plain(value)),
     }
 }
 
@@ -161,7 +161,7 @@ fn plain(value: Option<Value>) -> String {
     }
 }
 
-/// Whether the end of what was read lies inside a string of JSON.
+/// Tracks whether the text so far ends inside a JSON string.
 #[derive(Default)]
 struct Quotes {
     open: bool,
@@ -181,7 +181,7 @@ impl Quotes {
     }
 }
 
-/// What lies at a path: names for objects, numbers for lists.
+/// The value at a path: names select in objects, numbers in lists.
 #[must_use]
 pub fn at_path<'a>(value: &'a Value, path: &[String]) -> Option<&'a Value> {
     path.iter().try_fold(value, |value, step| match value {
@@ -196,14 +196,19 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn rendered(template: &str, form: Form) -> String {
+    fn rendered(template: &str, form: TextFormat) -> String {
         let payload =
             json!({"n": 7, "s": "a\"b\\c\n", "list": [{"x": true}], "big": 12345678901234567890_u64});
         Template::parse(template).unwrap().render(form, |name| match name {
-            Name::Payload(path) => at_path(&payload, path).cloned(),
-            Name::Id => Some(json!("0198")),
-            Name::Header(name) => (name == "x-team").then(|| json!("a&b c")),
-            Name::Queue | Name::Kind | Name::Key | Name::Attempt | Name::Context(_) | Name::Env(_) => None,
+            Placeholder::Payload(path) => at_path(&payload, path).cloned(),
+            Placeholder::Id => Some(json!("0198")),
+            Placeholder::Header(name) => (name == "x-team").then(|| json!("a&b c")),
+            Placeholder::Queue
+            | Placeholder::Kind
+            | Placeholder::Key
+            | Placeholder::Attempt
+            | Placeholder::Context(_)
+            | Placeholder::Env(_) => None,
         })
     }
 
@@ -211,25 +216,28 @@ mod tests {
     fn values_stand_as_json_or_become_part_of_a_string() {
         let text = rendered(
             r#"{"n":${payload.n},"s":${payload.s},"in":"<${payload.s}> \"${payload.n}\"","x":${payload.list.0.x},"no":${payload.no},"none":"${payload.no}","big":${payload.big}}"#,
-            Form::Json,
+            TextFormat::Json,
         );
         let expected = json!({"n": 7, "s": "a\"b\\c\n", "in": "<a\"b\\c\n> \"7\"", "x": true, "no": null,
             "none": "", "big": 12345678901234567890_u64});
         assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), expected);
-        assert_eq!(rendered(r#""${payload.list}""#, Form::Json), r#""[{\"x\":true}]""#);
+        assert_eq!(rendered(r#""${payload.list}""#, TextFormat::Json), r#""[{\"x\":true}]""#);
     }
 
     #[test]
     fn forms_are_percent_encoded_and_text_is_plain() {
-        assert_eq!(rendered("team=${header.x-team}&id=${id}", Form::Urlencoded), "team=a%26b%20c&id=0198");
         assert_eq!(
-            rendered("${id}: ${payload.s}|$${id}|${header.none}|", Form::Plain),
+            rendered("team=${header.x-team}&id=${id}", TextFormat::Urlencoded),
+            "team=a%26b%20c&id=0198"
+        );
+        assert_eq!(
+            rendered("${id}: ${payload.s}|$${id}|${header.none}|", TextFormat::Plain),
             "0198: a\"b\\c\n|${id}||"
         );
     }
 
     #[test]
-    fn what_is_not_known_is_an_error() {
+    fn unknown_placeholders_are_errors() {
         for (wrong, says) in [
             ("${", "not closed"),
             ("${id", "not closed"),
@@ -243,6 +251,6 @@ mod tests {
         ] {
             assert!(Template::parse(wrong).unwrap_err().contains(says), "{wrong}");
         }
-        assert_eq!(Template::parse("$ {id} $$ }").unwrap().names().count(), 0);
+        assert_eq!(Template::parse("$ {id} $$ }").unwrap().placeholders().count(), 0);
     }
 }

@@ -1,5 +1,5 @@
-//! Instants and spans as the store counts them: whole milliseconds. There is no clock here; whoever needs to
-//! know the time is told (`Clock` is the seam), so every decision can be replayed.
+//! Instants and spans as the store counts them, in whole milliseconds. This module reads no clock: code that
+//! needs the time gets it as an argument or through [`Clock`], so that every decision can be replayed.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
@@ -13,12 +13,12 @@ pub struct Time(i64);
 const LAST_MS: i64 = 253_402_207_200_999;
 
 impl Time {
-    /// The beginning of time as the store sees it; nothing is earlier.
+    /// The earliest instant.
     pub const ZERO: Self = Self(0);
-    /// The end of time: what never becomes due.
+    /// The latest instant: the time of what never becomes due.
     pub const NEVER: Self = Self(LAST_MS);
 
-    /// The instant that many milliseconds after the epoch, clamped to what can be written down.
+    /// The instant this many milliseconds after the epoch, clamped to the range that can be written down.
     #[must_use]
     pub const fn from_millis(ms: i64) -> Self {
         Self(if ms < 0 {
@@ -36,19 +36,19 @@ impl Time {
         self.0
     }
 
-    /// This instant plus a span; stops at [`Time::NEVER`] instead of overflowing.
+    /// This instant plus a span. Stops at [`Time::NEVER`] instead of overflowing.
     #[must_use]
     pub const fn plus(self, span: Span) -> Self {
         Self::from_millis(self.0.saturating_add_unsigned(span.0))
     }
 
-    /// This instant less a span; stops at [`Time::ZERO`].
+    /// This instant minus a span. Stops at [`Time::ZERO`].
     #[must_use]
     pub const fn minus(self, span: Span) -> Self {
         Self::from_millis(self.0.saturating_sub_unsigned(span.0))
     }
 
-    /// How long it is from `earlier` to here; nothing when `earlier` is later.
+    /// The span from `earlier` to this instant. Zero if `earlier` is later.
     #[must_use]
     pub fn since(self, earlier: Self) -> Span {
         Span(u64::try_from(self.0 - earlier.0).unwrap_or(0))
@@ -64,7 +64,7 @@ impl fmt::Display for Time {
     }
 }
 
-/// Why a time or a duration could not be read.
+/// Why a time or a duration could not be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not {wanted}")]
 pub struct TimeError {
@@ -100,12 +100,12 @@ impl<'de> Deserialize<'de> for Time {
     }
 }
 
-/// A length of time in whole milliseconds: `5s`, `2h`, `1h30m` on the way in, an integer on the way out.
+/// A duration in whole milliseconds. Parsed from text such as `5s`, `2h` or `1h30m`, serialized as an integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Span(u64);
 
 impl Span {
-    /// No time at all.
+    /// The empty span.
     pub const ZERO: Self = Self(0);
 
     /// A span of milliseconds.
@@ -138,20 +138,20 @@ impl Span {
         self.0
     }
 
-    /// The same span for the standard library.
+    /// The span as a `Duration` of the standard library.
     #[must_use]
     pub const fn to_std(self) -> std::time::Duration {
         std::time::Duration::from_millis(self.0)
     }
 
-    /// `n` times this span, stopping at the largest one.
+    /// `n` times this span, saturating at the largest span.
     #[must_use]
     pub const fn times(self, n: u64) -> Self {
         Self(self.0.saturating_mul(n))
     }
 }
 
-/// The units of a written duration, largest first, in milliseconds.
+/// The units of a duration in text, largest first, in milliseconds.
 const UNITS: [(&str, u64); 6] =
     [("w", 604_800_000), ("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
@@ -161,7 +161,7 @@ impl fmt::Display for Span {
             return f.write_str("0s");
         }
         let mut rest = self.0;
-        // Weeks are understood and not written: people say 30 days, not 4 weeks and 2 days.
+        // Weeks are parsed but not printed: people say 30 days, not 4 weeks and 2 days.
         for (name, unit) in UNITS.into_iter().skip_while(|(name, _)| *name == "w") {
             if rest >= unit {
                 write!(f, "{}{name}", rest / unit)?;
@@ -223,9 +223,10 @@ impl<'de> Deserialize<'de> for Span {
     }
 }
 
-/// Who tells the time. Stores get one at start; tests hand in a clock they move themselves.
+/// A source of the current time. A store gets one when it opens; tests use a clock that they advance
+/// themselves.
 pub trait Clock: Send + Sync {
-    /// The present instant. Never earlier than a previous answer.
+    /// The current instant. Never earlier than a previous result.
     fn now(&self) -> Time;
 }
 
@@ -250,7 +251,7 @@ mod tests {
         assert_eq!(Time::ZERO.minus(Span::from_days(1)), Time::ZERO);
         assert_eq!(Time::ZERO.since(Time::NEVER), Span::ZERO);
         assert_eq!(Time::NEVER.to_string(), "9999-12-30T22:00:00.999Z");
-        assert_eq!("9999-12-30T22:00:00.999Z".parse(), Ok(Time::NEVER), "what is written can be read");
+        assert_eq!("9999-12-30T22:00:00.999Z".parse(), Ok(Time::NEVER), "the last instant can be parsed");
         assert!("1969-12-31T23:59:59Z".parse::<Time>().is_err());
         assert!("yesterday".parse::<Time>().is_err());
     }

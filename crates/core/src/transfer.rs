@@ -1,40 +1,41 @@
-//! What crosses from one store to another: a letter as it is exported, what an import must refuse, and the place an
-//! imported letter takes. Pure; how it is written to a file is the business of whoever exports.
+//! Letters that move from one store to another: their exported form, what an import refuses, and the death
+//! number of an imported letter. Pure; the exporter decides about files and formats.
 
-use crate::dead_letter::{DeadLetter, File};
+use crate::dead_letter::{DeadLetter, LetterRecord};
 use crate::error::Refusal;
 use crate::limits;
 use crate::message::{Envelope, Message};
 use crate::revision::{Content, check_lineage};
 
-/// The letter without what is only this store's: its place in the order of enqueues, and who works on it. What is
-/// left is the same again after an import into an empty store.
+/// The exported form of a letter, without what belongs to this store only: the position in the order of
+/// enqueues and the lease of a consumer. An import into an empty store restores exactly this form.
 #[must_use]
 pub fn exported(letter: DeadLetter) -> DeadLetter {
-    let DeadLetter { message, file, .. } = letter;
+    let DeadLetter { message, record, .. } = letter;
     DeadLetter {
         message: Message { envelope: Envelope { seq: 0, ..message.envelope }, ..message },
-        file: File { consumer: None, consumer_until: None, ..file },
+        record: LetterRecord { consumer: None, consumer_until: None, ..record },
         ..letter
     }
 }
 
-/// Refuses what only looks like a letter.
+/// Checks that a letter can be imported.
 ///
 /// # Errors
-/// [`Refusal::Invalid`] for a masked one: its secrets are not in it; and for one without the lineage it tells of.
+/// Returns [`Refusal::Invalid`] if the letter is masked, so that its secrets are missing, or if its revisions
+/// do not match its record.
 pub fn check_import(letter: &DeadLetter) -> Result<(), Refusal> {
     if letter.message.masked {
         let why = "this letter is masked: the secrets are not in it, so it cannot be worked on again; \
                    export it with --full";
         return Err(Refusal::invalid("masked", why));
     }
-    letter.file.check_history()?;
-    check_lineage(&letter.file, &Content::of(&letter.message.envelope), &letter.revisions)
+    letter.record.check_history()?;
+    check_lineage(&letter.record, &Content::of(&letter.message.envelope), &letter.revisions)
 }
 
-/// The number of the death of an imported letter: its own where that keeps the order, else the next one. `last` is
-/// the number of the latest death here.
+/// The death number of an imported letter: its own if that keeps the order of deaths, otherwise the next one.
+/// `last` is the highest death number in this store.
 #[must_use]
 pub const fn death_of_import(own: u64, last: u64) -> u64 {
     if own > last && own <= limits::DEATH_IMPORT_MAX { own } else { last + 1 }

@@ -1,36 +1,37 @@
-//! What ready work waits for when it cannot be leased. It only counts; what holds work back is decided by breakers,
-//! ordering keys, pauses and the poison rules.
+//! Why waiting messages cannot be leased. This module only counts; breakers, ordering keys, pauses and the
+//! poison rules decide.
 
 use serde::{Deserialize, Serialize};
 
-/// How many waiting messages of a queue cannot be leased now, by what they wait for. One that waits for several things
-/// is counted under each.
+/// How many waiting messages of a queue cannot be leased now, by cause. A message with several causes counts
+/// under each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitingFor {
-    /// Somebody has to resume the queue.
+    /// The queue is paused.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub pause: u64,
-    /// A breaker of the queue is open, or lets only probes through; due or not.
+    /// A breaker of the queue is open or only lets probes through. Includes messages that are not due yet.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub breaker: u64,
-    /// Another message of the same ordering key comes first, or a dead letter holds the key; due or not.
+    /// Another message of the same ordering key comes first, or a dead letter holds the key. Includes messages
+    /// that are not due yet.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub ordering_key: u64,
-    /// A worker died with it: it is given only to a worker with nothing else in its hands.
+    /// A worker crashed on the message, so only an idle worker gets it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub idle_worker: u64,
-    /// It is close to being taken for poison and its retry was put off for that; it is scheduled, not ready.
+    /// The message looks like poison and its retry was delayed for that reason. It is scheduled, not ready.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub throttle: u64,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde demands this signature")]
 const fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
 impl WaitingFor {
-    /// What is waited for and by how many, where any are.
+    /// The causes that apply to at least one message, with their counts.
     pub fn parts(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let Self { pause, breaker, ordering_key, idle_worker, throttle } = *self;
         let all = [
@@ -49,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_waited_for_is_told() {
+    fn only_causes_that_apply_are_listed() {
         let waits = WaitingFor { breaker: 3, throttle: 1, ..WaitingFor::default() };
         assert_eq!(waits.parts().collect::<Vec<_>>(), [("breaker", 3), ("throttle", 1)]);
         assert_eq!(serde_json::to_string(&waits).unwrap(), r#"{"breaker":3,"throttle":1}"#);

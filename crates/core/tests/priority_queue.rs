@@ -1,6 +1,6 @@
-//! The priority queue from outside: its rule against the pure scheduler, every distinct answer, the counters,
-//! and many threads. What is asserted here holds for the types that ship; schedules that threads rarely take
-//! are looked for in `shuttle.rs`.
+//! The priority queue from outside: its rule against the pure scheduler, every distinct answer, the counters, and many
+//! threads. What is asserted here holds for the types that ship; schedules that threads rarely take are explored in
+//! `shuttle.rs`.
 
 #![allow(
     clippy::indexing_slicing,
@@ -33,7 +33,7 @@ fn picked<T: std::fmt::Debug>(queue: &PriorityQueue<T>) -> Picked<T> {
     match queue.dequeue() {
         Dequeued::Item(picked) => picked,
         other @ (Dequeued::Expired(_) | Dequeued::Empty | Dequeued::Held | Dequeued::LostRace) => {
-            panic!("an item expected, got {other:?}")
+            panic!("expected an item, got {other:?}")
         }
     }
 }
@@ -62,7 +62,7 @@ fn each_level_is_first_in_first_out_with_and_without_deadlines() {
     let far = NOW.plus(Span::from_hours(1));
     for n in 0..12 {
         let put = if n % 3 == 0 {
-            // Deadlines against the order of arrival: they do not matter until they are near.
+            // The deadlines contradict the order of arrival, but do not matter until they are near.
             q.enqueue_by(n, Priority::Low, far.minus(Span::from_secs(n)))
         } else {
             q.enqueue(n, Priority::Low)
@@ -101,7 +101,7 @@ fn urgent_messages_come_by_deadline_then_priority_then_arrival() {
 }
 
 #[test]
-fn an_expired_message_is_handed_back_as_such_and_is_no_pick() {
+fn an_expired_message_is_returned_as_expired_and_does_not_count_as_a_pick() {
     let q = queue(16);
     let deadline = NOW.plus(Span::from_secs(1));
     q.enqueue("plain", Priority::Critical).unwrap();
@@ -112,7 +112,7 @@ fn an_expired_message_is_handed_back_as_such_and_is_no_pick() {
     let stats = q.stats(Priority::Background);
     assert_eq!((stats.enqueued, stats.dequeued, stats.expired, stats.depth), (1, 0, 1, 0));
     assert_eq!(picked(&q).item, "plain");
-    // Late already when it comes in: the same.
+    // A message that is late when it is enqueued is treated the same.
     q.enqueue_by("too late", Priority::Low, NOW).unwrap();
     assert!(matches!(q.dequeue(), Dequeued::Expired(Overdue { item: "too late", .. })));
 }
@@ -125,7 +125,7 @@ fn emergency_serves_the_top_two_refuses_background_and_ends_after_lasting_relief
     }
     q.enqueue_by(Priority::Low, Priority::Low, NOW.plus(Span::from_secs(1))).unwrap();
     q.enqueue_by(Priority::High, Priority::High, NOW.plus(Span::from_secs(2))).unwrap();
-    assert!(!q.observe(Load { memory: 0.9, cpu: 0.95 }), "the thresholds themselves are no emergency");
+    assert!(!q.observe(Load { memory: 0.9, cpu: 0.95 }), "reaching the thresholds is not an emergency");
     assert!(q.observe(Load { memory: 0.1, cpu: 0.951 }));
     assert_eq!(
         q.enqueue(Priority::Background, Priority::Background).map_err(Rejected::into_item),
@@ -153,7 +153,7 @@ fn emergency_serves_the_top_two_refuses_background_and_ends_after_lasting_relief
     assert!(q.observe(calm));
     q.tick(NOW.plus(Span::from_millis(9_999)));
     assert!(q.observe(calm));
-    assert!(q.observe(Load { memory: 0.8, cpu: 0.1 }), "not below the lower threshold: relief starts anew");
+    assert!(q.observe(Load { memory: 0.8, cpu: 0.1 }), "not below the lower threshold: relief starts again");
     q.tick(NOW.plus(Span::from_millis(10_000)));
     assert!(q.observe(calm));
     q.tick(NOW.plus(Span::from_millis(20_000)));
@@ -176,11 +176,11 @@ fn a_load_that_is_not_a_number_changes_nothing() {
 }
 
 #[test]
-fn back_pressure_starts_at_80_percent_and_full_gives_the_message_back() {
+fn back_pressure_starts_at_80_percent_and_a_full_queue_returns_the_message() {
     let q = queue(10);
     for n in 1..=10 {
         let expected = Accepted { back_pressure: n >= 8 };
-        // A deadline makes no difference to the places.
+        // A deadline makes no difference to the capacity.
         let put = if n % 2 == 0 {
             q.enqueue(n, Priority::High)
         } else {
@@ -197,7 +197,7 @@ fn back_pressure_starts_at_80_percent_and_full_gives_the_message_back() {
     assert_eq!(
         q.enqueue(14, Priority::High),
         Err(Rejected::Full(14)),
-        "the head at the desk has a place too"
+        "the head at the dispenser takes a slot too"
     );
     let stats = q.stats(Priority::High);
     assert_eq!((stats.enqueued, stats.dequeued, stats.overflowed, stats.depth), (11, 1, 3, 10));
@@ -259,8 +259,8 @@ fn messages_left_inside_are_dropped_with_the_queue() {
 }
 
 proptest! {
-    /// I29 with an hour of backlog on every level, and others arriving as they like: the k-th background
-    /// message is out within 35k picks.
+    /// I29 with an hour of backlog on every level and arbitrary arrivals: the k-th background message comes out within
+    /// 35k picks.
     #[test]
     fn i29_background_work_has_a_bounded_wait_with_an_hour_of_backlog(
         backlog in proptest::array::uniform4(0_u64..600),
@@ -277,7 +277,7 @@ proptest! {
         let background = 60;
         let hour = NOW.plus(Span::from_hours(1));
         if !aged {
-            // The worst case: all others are older, so no aged pick is background's.
+            // The worst case: all others are older, so no aged pick goes to background.
             q.tick(hour);
         }
         for n in 0..background {

@@ -1,10 +1,10 @@
-//! The priority queue under shuttle: its sources, compiled over a `sync` module whose every step is a point
-//! where the schedule may turn. Shuttle runs thousands of schedules and prints the one that fails, to be
-//! replayed. It knows no weak memory: orderings are argued where they stand.
+//! The priority queue under shuttle: its sources, compiled with a `sync` module in which every step is a point where
+//! the schedule may switch threads. Shuttle runs thousands of schedules and prints the one that fails, for replay. It
+//! does not model weak memory: orderings are justified in comments in the sources.
 //!
-//! The rings are crossbeam's and are not looked into; a locked queue stands for them, and it refuses to be
-//! pushed when full, because a message whose place is reserved must always fit. The sources are included by
-//! path, so nothing in a normal build knows of shuttle.
+//! The lock-free rings are crossbeam's and are not explored. A queue with a lock stands in for them; it panics when it
+//! is pushed while full, because a message with a reserved slot must always fit. The sources are included by path, so a
+//! normal build knows nothing of shuttle.
 
 #![allow(
     clippy::panic,
@@ -18,12 +18,12 @@ use redrive_core::{limits, priority, scheduler, time};
     dead_code,
     unreachable_pub,
     missing_docs,
-    reason = "a part of the library seen from a test: not all of it is used, and it is documented there"
+    reason = "part of the library seen from a test: not all of it is used, and it is documented there"
 )]
 #[path = "../src/priority_queue/mod.rs"]
 mod priority_queue;
 
-/// What `crates/core/src/sync.rs` is for the library.
+/// Stands in for `crates/core/src/sync.rs` of the library.
 mod sync {
     pub(crate) use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     pub(crate) use shuttle::sync::{Mutex, MutexGuard, TryLockError};
@@ -68,7 +68,7 @@ mod sync {
         #[allow(clippy::unnecessary_wraps, reason = "the ring it stands for can refuse")]
         pub(crate) fn push(&self, item: T) -> Result<(), T> {
             let mut inside = self.inside.0.lock().unwrap();
-            assert!(inside.len() < self.capacity, "a place was reserved that the ring does not have");
+            assert!(inside.len() < self.capacity, "a slot was reserved that the ring does not have");
             inside.push_back(item);
             Ok(())
         }
@@ -91,11 +91,11 @@ use shuttle::{Config, Runner, thread};
 use std::sync::Arc;
 use time::{Span, Time};
 
-/// Schedules drawn at random.
+/// The number of random schedules.
 const RANDOM: usize = 5_000;
-/// Schedules with a few forced turns each.
+/// The number of schedules with a few forced switches each.
 const FORCED: usize = 2_000;
-/// Forced turns of a PCT schedule: most known races need two or three.
+/// The number of forced switches in a PCT schedule: most known races need two or three.
 const DEPTH: usize = 3;
 const PRODUCERS: u64 = 2;
 const EACH: u64 = 3;
@@ -110,7 +110,7 @@ fn explore(body: fn()) {
     Runner::new(PctScheduler::new(DEPTH, FORCED), config).run(body);
 }
 
-/// How a message goes in.
+/// How a message is enqueued.
 type Put = fn(&PriorityQueue<u64>, u64) -> Result<(), Rejected<u64>>;
 
 fn start() -> Arc<PriorityQueue<u64>> {
@@ -136,7 +136,7 @@ fn producers(queue: &Arc<PriorityQueue<u64>>, put: Put) -> Vec<thread::JoinHandl
     (0..PRODUCERS).map(produce).collect()
 }
 
-/// Takes messages until it has so many; gives them and how many of them were expired.
+/// Dequeues `wanted` messages. Returns them, and how many of them were expired.
 fn consumer(queue: &Arc<PriorityQueue<u64>>, wanted: u64) -> thread::JoinHandle<(Vec<u64>, u64)> {
     let queue = Arc::clone(queue);
     thread::spawn(move || {
@@ -155,8 +155,8 @@ fn consumer(queue: &Arc<PriorityQueue<u64>>, wanted: u64) -> thread::JoinHandle<
     })
 }
 
-/// Two producers and two consumers move six messages through places for two; every one comes out once, and
-/// the counters know.
+/// Two producers and two consumers move six messages through a queue with two slots. Every message comes out once, and
+/// the counters agree.
 fn all_come_out_once(put: Put) {
     let queue = start();
     let consumers = [consumer(&queue, EACH), consumer(&queue, PRODUCERS * EACH - EACH)];
@@ -224,18 +224,18 @@ fn an_emergency_that_comes_and_goes_loses_nothing() {
     explore(|| {
         let queue = start();
         let loaded = Arc::clone(&queue);
-        let weather = thread::spawn(move || {
+        let observer = thread::spawn(move || {
             loaded.observe(Load { memory: 1.0, cpu: 0.0 });
             loaded.observe(Load::default());
             loaded.tick(NOW.plus(Span::from_secs(10)));
             loaded.observe(Load::default());
         });
-        let door = Arc::clone(&queue);
+        let enqueuing = Arc::clone(&queue);
         let producer = thread::spawn(move || {
             let mut refused = 0;
             for n in 0..EACH {
                 loop {
-                    match door.enqueue(n, Priority::Background) {
+                    match enqueuing.enqueue(n, Priority::Background) {
                         Ok(_) => break,
                         Err(Rejected::Emergency(_)) => refused += 1,
                         Err(Rejected::Full(_)) => {}
@@ -246,7 +246,7 @@ fn an_emergency_that_comes_and_goes_loses_nothing() {
             refused
         });
         let consumer = consumer(&queue, EACH);
-        weather.join().unwrap();
+        observer.join().unwrap();
         let refused: u64 = producer.join().unwrap();
         assert_eq!(consumer.join().unwrap().0, (0..EACH).collect::<Vec<_>>());
         assert!(!queue.in_emergency());
@@ -254,7 +254,7 @@ fn an_emergency_that_comes_and_goes_loses_nothing() {
     });
 }
 
-/// A deadline that is not near changes nothing about the order, and it takes another way to the desk.
+/// A distant deadline does not change the order, although such messages take another way to the dispenser.
 #[test]
 fn a_producers_messages_stay_in_order_with_or_without_a_deadline() {
     explore(|| {

@@ -1,13 +1,13 @@
-//! The dead-letter consumer: a loop that leases the letters of a drawer, asks a handler what is to become of
-//! each, and does that. Its own failures never make a letter worse: they are noted on it and it rests for an
-//! hour. It decides nothing itself and never removes a letter.
+//! The dead letter consumer: a loop that leases the letters of a dead letter queue, asks a handler what to do with
+//! each, and does that. If the handler fails, the failure is noted on the letter, and no consumer leases the letter
+//! for an hour. The consumer decides nothing itself and never removes a letter.
 
 use crate::handler::HandlerError;
-use crate::pace::{Pace, ask, is_final};
 use crate::runnable::{Heartbeat, Runnable};
+use crate::waiting::{GrowingDelay, is_fatal, with_timeout};
 use async_trait::async_trait;
 use redrive_core::dead_letter::{Act, Actor, CONSUMER_LEASE, DeadLetter, LetterDelivery};
-use redrive_core::error::{Error, Refusal};
+use redrive_core::error::{CallError, Refusal};
 use redrive_core::ids::{LeaseToken, QueueName};
 use redrive_core::limits;
 use redrive_core::metrics::{Timer, process};
@@ -20,45 +20,45 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// What is to become of a dead letter.
+/// What to do with a dead letter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Disposition {
-    /// Closed as dealt with; the note says how.
+    /// Closes the letter as resolved.
     Resolve {
-        /// For the letter and the audit trail.
+        /// How it was resolved, for the letter and the audit trail.
         note: String,
     },
-    /// Back to work at once, as a new generation of the same message: its reply-to, id and history stay.
+    /// Sends the message back to its queue at once, as a new generation that keeps its id, reply-to and history.
     Replay,
-    /// The same, not before this long from now.
+    /// Sends the message back as [`Self::Replay`] does, due after this time.
     ReplayAfter(Span),
-    /// Closed as given up. It is kept until retention.
+    /// Closes the letter as abandoned. It is kept until its retention is over.
     Discard {
-        /// For the letter and the audit trail.
+        /// Why, for the letter and the audit trail.
         reason: String,
     },
-    /// A person must look; no consumer is given it any more.
+    /// Marks the letter for review by a person. No consumer leases it any more.
     Review {
-        /// For the letter and the audit trail.
+        /// Why, for the letter and the audit trail.
         reason: String,
     },
-    /// Set aside for so long; then it goes where its queue says.
+    /// Sets the letter aside for a time. After that, the policy of its queue decides.
     Quarantine {
-        /// For how long.
+        /// How long.
         span: Span,
-        /// For the letter and the audit trail.
+        /// Why, for the letter and the audit trail.
         reason: String,
     },
-    /// Stays as it is, for others. No consumer is given it for [`DeadLetterConsumer`]'s `leave_for`.
+    /// Leaves the letter unchanged. No consumer leases it for [`DeadLetterConsumerBuilder::leave_for`].
     Leave,
 }
 
-/// What a letter handler may return: a [`Disposition`], or a `Result` with one.
+/// A return type of a letter handler: a [`Disposition`], or a `Result` with one.
 pub trait IntoDisposition {
-    /// The disposition, or what went wrong.
+    /// Converts the returned value into a disposition.
     ///
     /// # Errors
-    /// Whatever the handler says; noted on the letter.
+    /// Returns the error of the handler, which is noted on the letter.
     fn into_disposition(self) -> Result<Disposition, HandlerError>;
 }
 
@@ -74,13 +74,13 @@ impl<E: Into<HandlerError>> IntoDisposition for Result<Disposition, E> {
     }
 }
 
-/// User code run per dead letter. Async functions of [`DeadLetter`] are letter handlers.
+/// User code that handles one dead letter at a time. Async functions of [`DeadLetter`] are letter handlers.
 #[async_trait]
 pub trait LetterHandler: Send + Sync {
-    /// Says what is to become of one letter.
+    /// Decides what to do with one letter.
     ///
     /// # Errors
-    /// Noted on the letter, which then rests for an hour.
+    /// The error is noted on the letter, and no consumer leases the letter for an hour.
     async fn handle(&self, letter: DeadLetter) -> Result<Disposition, HandlerError>;
 }
 
@@ -96,7 +96,7 @@ where
     }
 }
 
-/// A loop over the dead letters of a drawer.
+/// A loop over the letters of a dead letter queue.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -108,7 +108,7 @@ where
 ///     .dlq("payments-dlq")
 ///     .concurrency(4)
 ///     .handler(async |letter: DeadLetter| match letter.error.error_type.as_str() {
-///         "Timeout" if letter.file.redrives < 3 => Disposition::Replay,
+///         "Timeout" if letter.record.redrives < 3 => Disposition::Replay,
 ///         "Duplicate" => Disposition::Resolve { note: "paid already".into() },
 ///         _ => Disposition::Review { reason: "unknown".into() },
 ///     })
@@ -121,11 +121,11 @@ where
 /// ```
 #[derive(Clone)]
 pub struct DeadLetterConsumer {
-    desk: Arc<Desk>,
+    config: Arc<ConsumerConfig>,
 }
 
-/// What every letter in hand needs to know.
-struct Desk {
+/// The configuration of a consumer, shared by the tasks that handle letters.
+struct ConsumerConfig {
     store: Arc<dyn Store>,
     dlq: QueueName,
     handler: Arc<dyn LetterHandler>,
@@ -138,16 +138,16 @@ struct Desk {
     idle: Duration,
     until_empty: bool,
     at_most: Option<usize>,
-    hurry: CancellationToken,
+    stop_now: CancellationToken,
 }
 
 impl std::fmt::Debug for DeadLetterConsumer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("DeadLetterConsumer").field("dlq", &self.desk.dlq).finish_non_exhaustive()
+        f.debug_struct("DeadLetterConsumer").field("dlq", &self.config.dlq).finish_non_exhaustive()
     }
 }
 
-/// A [`DeadLetterConsumer`] in the making.
+/// Builds a [`DeadLetterConsumer`].
 pub struct DeadLetterConsumerBuilder {
     store: Arc<dyn Store>,
     dlq: Option<Result<QueueName, Refusal>>,
@@ -170,7 +170,8 @@ impl std::fmt::Debug for DeadLetterConsumerBuilder {
 }
 
 impl DeadLetterConsumer {
-    /// A consumer on this store, with a lease of 300 s, one letter at a time, ten minutes for each.
+    /// Starts building a consumer. By default it handles one letter at a time, with a lease of 300 s and a time limit
+    /// of ten minutes for each.
     #[must_use]
     pub fn builder(store: Arc<dyn Store>) -> DeadLetterConsumerBuilder {
         DeadLetterConsumerBuilder {
@@ -189,44 +190,44 @@ impl DeadLetterConsumer {
         }
     }
 
-    /// Ends the handlers that run and gives their letters back, without waiting for the grace time. For after the
-    /// consumer was told to stop.
+    /// Aborts the running handlers and releases their letters, without waiting for the grace time. Call it after the
+    /// consumer was stopped.
     pub fn stop_now(&self) {
-        self.desk.hurry.cancel();
+        self.config.stop_now.cancel();
     }
 }
 
 impl DeadLetterConsumerBuilder {
-    /// The drawer.
+    /// The dead letter queue whose letters the consumer handles.
     #[must_use]
-    pub fn dlq(mut self, drawer: impl AsRef<str>) -> Self {
-        let drawer = drawer.as_ref().parse::<QueueName>();
-        self.dlq = Some(drawer.map_err(|why| Refusal::invalid("dlq", why.to_string())));
+    pub fn dlq(mut self, dlq: impl AsRef<str>) -> Self {
+        let dlq = dlq.as_ref().parse::<QueueName>();
+        self.dlq = Some(dlq.map_err(|why| Refusal::invalid("dlq", why.to_string())));
         self
     }
 
-    /// What says what is to become of each letter.
+    /// The handler that decides what to do with each letter.
     #[must_use]
     pub fn handler(mut self, handler: impl LetterHandler + 'static) -> Self {
         self.handler = Some(Arc::new(handler));
         self
     }
 
-    /// Who it is, in notes and in the audit trail.
+    /// The name of the consumer in leases, notes and the audit trail.
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// Letters in hand at once.
+    /// The maximum number of letters that are handled at once.
     #[must_use]
     pub fn concurrency(mut self, letters: usize) -> Self {
         self.concurrency = letters;
         self
     }
 
-    /// How long a lease lasts without a sign of life; it is extended every third of that.
+    /// How long a lease lasts. The consumer extends it after a third of this time.
     #[must_use]
     pub fn lease(mut self, span: Span) -> Self {
         self.lease = span;
@@ -240,49 +241,49 @@ impl DeadLetterConsumerBuilder {
         self
     }
 
-    /// How long no consumer is given a letter that was left.
+    /// How long no consumer leases a letter after [`Disposition::Leave`].
     #[must_use]
     pub fn leave_for(mut self, span: Span) -> Self {
         self.leave_for = span;
         self
     }
 
-    /// How long handlers have to end when the consumer is told to stop; then their letters are given back.
+    /// How long handlers have to finish when the consumer is stopped. Then their letters are released.
     #[must_use]
     pub fn grace(mut self, span: Span) -> Self {
         self.grace = span;
         self
     }
 
-    /// How long it waits at most before it looks again into an empty drawer.
+    /// The longest time between two attempts to lease from an empty dead letter queue.
     #[must_use]
     pub fn idle(mut self, span: Span) -> Self {
         self.idle = span;
         self
     }
 
-    /// Ends when there is no letter to lease and none in hand, instead of waiting for more.
+    /// Stops the consumer when there is no letter to lease and no handler runs.
     #[must_use]
     pub fn until_empty(mut self) -> Self {
         self.until_empty = true;
         self
     }
 
-    /// Ends after this many letters.
+    /// Stops the consumer after this number of letters.
     #[must_use]
     pub fn at_most(mut self, letters: usize) -> Self {
         self.at_most = Some(letters);
         self
     }
 
-    /// The consumer.
+    /// Builds the consumer.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] naming what is missing or cannot be meant.
+    /// Returns [`Refusal::Invalid`] with the field that is missing or invalid.
     pub fn build(self) -> Result<DeadLetterConsumer, Refusal> {
-        let dlq = self.dlq.ok_or_else(|| Refusal::invalid("dlq", "name the drawer to look after"))??;
+        let dlq = self.dlq.ok_or_else(|| Refusal::invalid("dlq", "missing; name a dead letter queue"))??;
         let handler = self.handler;
-        let handler = handler.ok_or_else(|| Refusal::invalid("handler", "say what to do with letters"))?;
+        let handler = handler.ok_or_else(|| Refusal::invalid("handler", "a consumer needs a handler"))?;
         let request = LetterLeaseRequest {
             dlq: dlq.clone(),
             max: self.concurrency,
@@ -291,7 +292,7 @@ impl DeadLetterConsumerBuilder {
         };
         request.check()?;
         redrive_core::store::check_snooze(self.leave_for)?;
-        let desk = Desk {
+        let config = ConsumerConfig {
             store: self.store,
             dlq,
             handler,
@@ -301,155 +302,155 @@ impl DeadLetterConsumerBuilder {
             timeout: self.timeout,
             leave_for: self.leave_for,
             grace: self.grace.to_std(),
-            idle: self.idle.to_std().max(SHORTEST),
+            idle: self.idle.to_std().max(SHORTEST_IDLE),
             until_empty: self.until_empty,
             at_most: self.at_most,
-            hurry: CancellationToken::new(),
+            stop_now: CancellationToken::new(),
         };
-        Ok(DeadLetterConsumer { desk: Arc::new(desk) })
+        Ok(DeadLetterConsumer { config: Arc::new(config) })
     }
 }
 
-/// The first wait before an empty drawer is looked into again.
-const SHORTEST: Duration = Duration::from_millis(50);
-/// A loop that waits for its handlers beats this often.
+/// The first wait after a dead letter queue was found empty.
+const SHORTEST_IDLE: Duration = Duration::from_millis(50);
+/// How often the consumer beats its heartbeat while it waits for handlers.
 const BEAT: Duration = Duration::from_secs(10);
-/// How long what was decided is tried to be written when the store does not answer.
-const SETTLE_TRIES: u32 = 5;
+/// How often the consumer tries to settle a letter when the store does not answer.
+const SETTLE_ATTEMPTS: u32 = 5;
 
 #[async_trait]
 impl Runnable for DeadLetterConsumer {
     fn name(&self) -> String {
-        format!("{} ({})", self.desk.actor.name, self.desk.dlq)
+        format!("{} ({})", self.config.actor.name, self.config.dlq)
     }
 
-    async fn run(&self, stop: CancellationToken, heartbeat: Heartbeat) -> Result<(), Error> {
-        let mut hands = JoinSet::new();
-        let hurry = self.desk.hurry.child_token();
-        let mut left = self.desk.at_most.unwrap_or(usize::MAX);
-        let mut idle = Pace::new(SHORTEST, self.desk.idle);
-        let mut down = Pace::new(Duration::from_millis(200), Duration::from_secs(30));
-        let mut ended = Ok(());
+    async fn run(&self, stop: CancellationToken, heartbeat: Heartbeat) -> Result<(), CallError> {
+        let mut handlers = JoinSet::new();
+        let stop_now = self.config.stop_now.child_token();
+        let mut remaining = self.config.at_most.unwrap_or(usize::MAX);
+        let mut idle = GrowingDelay::new(SHORTEST_IDLE, self.config.idle);
+        let mut retry = GrowingDelay::new(Duration::from_millis(200), Duration::from_secs(30));
+        let mut result = Ok(());
         while !stop.is_cancelled() {
             heartbeat.beat();
-            let wait = match self.take(&mut hands, &hurry, left).await {
-                Ok(0) if hands.is_empty() && (self.desk.until_empty || left == 0) => break,
-                Ok(0) if hands.len() >= self.desk.concurrency.min(left.max(1)) => BEAT,
+            let wait = match self.lease_letters(&mut handlers, &stop_now, remaining).await {
+                Ok(0) if handlers.is_empty() && (self.config.until_empty || remaining == 0) => break,
+                Ok(0) if handlers.len() >= self.config.concurrency.min(remaining.max(1)) => BEAT,
                 Ok(0) => idle.wait(),
-                Ok(taken) => {
-                    left = left.saturating_sub(taken);
+                Ok(leased) => {
+                    remaining = remaining.saturating_sub(leased);
                     idle.reset();
-                    down.reset();
+                    retry.reset();
                     continue;
                 }
-                Err(error) if is_final(&error) => {
-                    ended = Err(error);
+                Err(error) if is_fatal(&error) => {
+                    result = Err(error);
                     break;
                 }
                 Err(error) => {
-                    tracing::warn!(dlq = %self.desk.dlq, %error, "dead letters could not be leased; trying again");
-                    down.wait()
+                    tracing::warn!(dlq = %self.config.dlq, %error, "dead letters could not be leased; trying again");
+                    retry.wait()
                 }
             };
             tokio::select! {
                 () = stop.cancelled() => {}
-                Some(_) = hands.join_next() => {}
+                Some(_) = handlers.join_next() => {}
                 () = tokio::time::sleep(wait) => {}
             }
         }
-        self.drain(hands, &hurry, &heartbeat).await;
-        ended
+        self.drain(handlers, &stop_now, &heartbeat).await;
+        result
     }
 }
 
 impl DeadLetterConsumer {
-    /// Leases letters for the free places, within what is left of the limit. Returns how many it leased.
-    async fn take(
+    /// Leases letters for the free slots, at most `remaining`, and starts their handlers. Returns how many it leased.
+    async fn lease_letters(
         &self,
-        hands: &mut JoinSet<()>,
-        hurry: &CancellationToken,
-        left: usize,
-    ) -> Result<usize, Error> {
-        while hands.try_join_next().is_some() {}
-        let free = self.desk.concurrency.saturating_sub(hands.len()).min(left);
+        handlers: &mut JoinSet<()>,
+        stop_now: &CancellationToken,
+        remaining: usize,
+    ) -> Result<usize, CallError> {
+        while handlers.try_join_next().is_some() {}
+        let free = self.config.concurrency.saturating_sub(handlers.len()).min(remaining);
         if free == 0 {
             return Ok(0);
         }
         let request = LetterLeaseRequest {
-            dlq: self.desk.dlq.clone(),
+            dlq: self.config.dlq.clone(),
             max: free,
-            lease_for: Some(self.desk.lease),
-            worker: self.desk.actor.name.clone(),
+            lease_for: Some(self.config.lease),
+            worker: self.config.actor.name.clone(),
         };
-        let letters = ask(self.desk.store.lease_letters(request)).await?;
-        let taken = letters.len();
+        let letters = with_timeout(self.config.store.lease_letters(request)).await?;
+        let leased = letters.len();
         for letter in letters {
-            let (desk, hurry) = (Arc::clone(&self.desk), hurry.clone());
-            hands.spawn(async move { desk.handle(letter, hurry).await });
+            let (config, stop_now) = (Arc::clone(&self.config), stop_now.clone());
+            handlers.spawn(async move { config.handle(letter, stop_now).await });
         }
-        Ok(taken)
+        Ok(leased)
     }
 
-    /// Lets the handlers end within the grace time, then has the rest given back.
-    async fn drain(&self, mut hands: JoinSet<()>, hurry: &CancellationToken, heartbeat: &Heartbeat) {
-        let end = tokio::time::sleep(self.desk.grace);
+    /// Waits for running handlers. When the grace time is over, the others are aborted and their letters released.
+    async fn drain(&self, mut handlers: JoinSet<()>, stop_now: &CancellationToken, heartbeat: &Heartbeat) {
+        let end = tokio::time::sleep(self.config.grace);
         tokio::pin!(end);
-        while !hands.is_empty() {
+        while !handlers.is_empty() {
             heartbeat.beat();
             tokio::select! {
-                () = &mut end, if !hurry.is_cancelled() => hurry.cancel(),
-                _ = hands.join_next() => {}
+                () = &mut end, if !stop_now.is_cancelled() => stop_now.cancel(),
+                _ = handlers.join_next() => {}
                 () = tokio::time::sleep(BEAT) => {}
             }
         }
     }
 }
 
-impl Desk {
-    /// One letter from the lease to the settlement.
-    async fn handle(self: Arc<Self>, delivery: LetterDelivery, hurry: CancellationToken) {
+impl ConsumerConfig {
+    /// Handles one leased letter and settles it.
+    async fn handle(self: Arc<Self>, delivery: LetterDelivery, stop_now: CancellationToken) {
         let token = delivery.token;
-        let (handler, began) = (Arc::clone(&self.handler), Instant::now());
+        let (handler, started) = (Arc::clone(&self.handler), Instant::now());
         let mut task = tokio::spawn(async move { handler.handle(delivery.letter).await });
-        let what = match self.watch(token, &mut task, &hurry).await {
+        let what = match self.watch(token, &mut task, &stop_now).await {
             Some(what) => what,
             None => {
                 task.abort();
                 return;
             }
         };
-        process().took(Timer::LetterHandler, began.elapsed());
+        process().record(Timer::LetterHandler, started.elapsed());
         self.settle(token, what).await;
     }
 
-    /// Waits for the handler and keeps the lease meanwhile; nothing when the lease is lost.
+    /// Waits for the handler and extends the lease meanwhile. Returns `None` if the lease is lost.
     async fn watch(
         &self,
         token: LeaseToken,
         task: &mut JoinHandle<Result<Disposition, HandlerError>>,
-        hurry: &CancellationToken,
+        stop_now: &CancellationToken,
     ) -> Option<LetterSettle> {
-        let late = tokio::time::sleep(self.timeout.to_std());
-        tokio::pin!(late);
-        let mut beats = tokio::time::interval(self.lease.to_std() / 3);
-        beats.tick().await;
+        let timeout = tokio::time::sleep(self.timeout.to_std());
+        tokio::pin!(timeout);
+        let mut extensions = tokio::time::interval(self.lease.to_std() / 3);
+        extensions.tick().await;
         loop {
             tokio::select! {
                 done = &mut *task => return Some(match done {
                     Ok(Ok(disposition)) => self.settlement(disposition).await,
                     Ok(Err(error)) => failed(&error.to_string()),
-                    Err(died) if died.is_panic() => failed("the handler panicked"),
+                    Err(error) if error.is_panic() => failed("the handler panicked"),
                     Err(_) => LetterSettle::Release,
                 }),
-                () = &mut late => {
+                () = &mut timeout => {
                     task.abort();
                     return Some(failed(&format!("the handler took longer than {}", self.timeout)));
                 }
-                () = hurry.cancelled() => {
+                () = stop_now.cancelled() => {
                     task.abort();
                     return Some(LetterSettle::Release);
                 }
-                _ = beats.tick() => {
+                _ = extensions.tick() => {
                     if !self.extend(token).await {
                         return None;
                     }
@@ -458,17 +459,17 @@ impl Desk {
         }
     }
 
-    /// Asks for more time; says whether the letter is still ours.
+    /// Extends the lease. Returns `false` if the lease is lost.
     async fn extend(&self, token: LeaseToken) -> bool {
         let what = LetterSettle::Extend { by: Some(self.lease) };
-        let said = ask(self.store.settle_letters(vec![LetterSettlement { token, what }])).await;
-        match said.map(|mut each| each.pop()) {
+        let settled = with_timeout(self.store.settle_letters(vec![LetterSettlement { token, what }])).await;
+        match settled.map(|mut results| results.pop()) {
             Ok(Some(Ok(_)) | None) => true,
             Ok(Some(Err(refusal))) => {
                 tracing::warn!(message = %token.id, %refusal, "the lease on a dead letter is lost");
                 false
             }
-            // Nobody knows: the lease may still be ours, and the next beat asks again.
+            // The lease may still be valid; the next extension will tell.
             Err(error) => {
                 tracing::warn!(message = %token.id, %error, "the lease on a dead letter could not be extended");
                 true
@@ -492,24 +493,24 @@ impl Desk {
                 Err(error) => return failed(&error.to_string()),
             },
         };
-        let reason = reason.map(|text| fitting(&text));
+        let reason = reason.map(|text| truncated_note(&text));
         LetterSettle::Do { act, actor: Actor { reason, ..self.actor.clone() } }
     }
 
-    async fn now(&self) -> Result<Time, Error> {
-        Ok(ask(self.store.info()).await?.now)
+    async fn now(&self) -> Result<Time, CallError> {
+        Ok(with_timeout(self.store.info()).await?.now)
     }
 
-    /// Writes what was decided. A letter that cannot be settled comes back when its lease is over.
+    /// Settles a letter. If that fails, the letter can be leased again when its lease expires.
     async fn settle(&self, token: LeaseToken, what: LetterSettle) {
         let id = token.id;
         if let LetterSettle::Fail { note } = &what {
-            tracing::warn!(message = %id, dlq = %self.dlq, note, "the handler of a dead letter failed; it rests for an hour");
+            tracing::warn!(message = %id, dlq = %self.dlq, note, "the handler of a dead letter failed");
         }
-        let mut pace = Pace::new(Duration::from_millis(200), Duration::from_secs(5));
-        for _ in 0..SETTLE_TRIES {
+        let mut delay = GrowingDelay::new(Duration::from_millis(200), Duration::from_secs(5));
+        for _ in 0..SETTLE_ATTEMPTS {
             let batch = vec![LetterSettlement { token, what: what.clone() }];
-            match ask(self.store.settle_letters(batch)).await.map(|mut each| each.pop()) {
+            match with_timeout(self.store.settle_letters(batch)).await.map(|mut results| results.pop()) {
                 Ok(Some(Ok(state))) => {
                     let status = state.status.map(tracing::field::display);
                     tracing::info!(%id, dlq = %self.dlq, status, "a consumer settled a dead letter");
@@ -517,32 +518,34 @@ impl Desk {
                 }
                 Ok(None) => return,
                 Ok(Some(Err(refusal @ (Refusal::StaleToken { .. } | Refusal::LeaseExpired { .. })))) => {
-                    tracing::warn!(message = %id, %refusal, "somebody else has the dead letter now");
+                    tracing::warn!(message = %id, %refusal, "the lease on a dead letter is lost; it was not settled");
                     return;
                 }
                 Ok(Some(Err(refusal))) => return self.refused(token, &refusal).await,
                 Err(error) => tracing::warn!(message = %id, %error, "a dead letter could not be settled yet"),
             }
-            tokio::time::sleep(pace.wait()).await;
+            tokio::time::sleep(delay.wait()).await;
         }
     }
 
-    /// What the handler wants cannot be done: that is its failure.
+    /// The store refused what the handler decided: notes that as a failure of the handler.
     async fn refused(&self, token: LeaseToken, refusal: &Refusal) {
-        tracing::warn!(message = %token.id, %refusal, "what a handler wants with a dead letter cannot be done");
+        tracing::warn!(message = %token.id, %refusal, "the store refused the disposition of a dead letter");
         let what = failed(&refusal.to_string());
-        if let Err(error) = ask(self.store.settle_letters(vec![LetterSettlement { token, what }])).await {
+        if let Err(error) =
+            with_timeout(self.store.settle_letters(vec![LetterSettlement { token, what }])).await
+        {
             tracing::warn!(message = %token.id, %error, "a dead letter could not be settled");
         }
     }
 }
 
 fn failed(note: &str) -> LetterSettle {
-    LetterSettle::Fail { note: fitting(note) }
+    LetterSettle::Fail { note: truncated_note(note) }
 }
 
-/// Notes have a bound; what is longer is cut.
-fn fitting(text: &str) -> String {
+/// Cuts a note at the maximum length.
+fn truncated_note(text: &str) -> String {
     let mut end = text.len().min(limits::NOTE_BYTES_MAX);
     while !text.is_char_boundary(end) {
         end -= 1;

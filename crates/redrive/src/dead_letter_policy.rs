@@ -1,10 +1,10 @@
-//! When a failing message becomes a dead letter, as the code that works on it sees it. The declarative part is
-//! the policy of the queue, and the store holds the authority over that: here it is only proposed, and what
-//! differs is reported. Only a custom `should_dead_letter` speaks about a single failure. Nothing here retries.
+//! A worker's view of when a failing message becomes a dead letter. The declarative rules belong to the policy of the
+//! queue, which the store owns: a worker only proposes them and reports differences. A custom `should_dead_letter`
+//! decides about single failures. Nothing here retries.
 
 use redrive_core::dead_letter::Actor;
-use redrive_core::error::{Error, Refusal};
-use redrive_core::failure::{Analysed, Route};
+use redrive_core::error::{CallError, Refusal};
+use redrive_core::failure::{AnalysedFailure, Route};
 use redrive_core::ids::QueueName;
 use redrive_core::message::Delivery;
 use redrive_core::policy::{ErrorMatch, Override, QueuePolicy};
@@ -15,9 +15,9 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-type Custom = dyn Fn(&Delivery, &Analysed) -> Option<Override> + Send + Sync;
+type OverrideFn = dyn Fn(&Delivery, &AnalysedFailure) -> Option<Override> + Send + Sync;
 
-/// The dead-letter policy of a worker: what its queue should do about failures, and what it says itself.
+/// The dead letter policy of a worker: the rules it proposes for its queues, and its own decision about each failure.
 ///
 /// ```
 /// use redrive::DeadLetterPolicy;
@@ -31,7 +31,7 @@ type Custom = dyn Fn(&Delivery, &Analysed) -> Option<Override> + Send + Sync;
 ///     .dlq("payments-dlq")
 ///     .route(Route::Corruption, "broken-payments")
 ///     .should_dead_letter(|delivery, failure| {
-///         // Some(true) buries it, Some(false) tries again, None leaves it to the rules of the queue.
+///         // Some(true): dead letter; Some(false): try again; None: the rules of the queue decide.
 ///         (failure.report.error.code.as_deref() == Some("insufficient_funds")).then_some(delivery.attempt >= 2)
 ///     });
 /// assert!(policy.check().is_ok());
@@ -44,9 +44,9 @@ pub struct DeadLetterPolicy {
     retry_for: Option<Span>,
     dlq: Option<QueueName>,
     routes: BTreeMap<Route, QueueName>,
-    custom: Option<Arc<Custom>>,
+    custom: Option<Arc<OverrideFn>>,
     apply: bool,
-    wrong: Option<Refusal>,
+    invalid: Option<Refusal>,
 }
 
 impl fmt::Debug for DeadLetterPolicy {
@@ -64,11 +64,11 @@ impl fmt::Debug for DeadLetterPolicy {
     }
 }
 
-/// What a custom `should_dead_letter` may answer: yes or no, an [`Override`], or an option of either, where
-/// nothing leaves the failure to the rules of the queue. `false` tries again when the backoff says, whatever
-/// the count says; the queue's `retry_for` still ends it.
+/// A return type of a custom `should_dead_letter`: a `bool`, an [`Override`], or an `Option` of either, where `None`
+/// leaves the failure to the rules of the queue. `false` tries again after the backoff, however many attempts there
+/// were; the queue's `retry_for` still ends it.
 pub trait IntoOverride {
-    /// The word that goes with the failure; nothing when there is none.
+    /// Converts the returned value. `None` leaves the failure to the rules of the queue.
     fn into_override(self) -> Option<Override>;
 }
 
@@ -90,34 +90,34 @@ impl<T: IntoOverride> IntoOverride for Option<T> {
     }
 }
 
-/// One setting of a queue that is not as proposed.
+/// One setting of a queue that differs from the proposal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// The name of the setting, as in `redrive.toml`.
     pub setting: String,
-    /// What the policy proposes.
+    /// The value that the policy proposes.
     pub proposed: String,
-    /// What the store had.
+    /// The value in the store.
     pub stored: String,
 }
 
-/// What became of a proposal.
+/// The result of a proposal: how the policy of a queue differs from it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Drift {
     /// The queue.
     pub queue: QueueName,
-    /// The queue was unknown, or nobody had given it rules, and it is now as proposed.
+    /// The queue did not exist or had the default policy, and now has the proposed one.
     pub made: bool,
-    /// The differences were written to the store: the policy was told to [`DeadLetterPolicy::apply`].
+    /// The differences were written to the store because of [`DeadLetterPolicy::apply`].
     pub written: bool,
-    /// What was not as proposed.
+    /// The settings that differed from the proposal.
     pub differences: Vec<Difference>,
-    /// The rules in effect from now on.
+    /// The policy in effect from now on.
     pub policy: QueuePolicy,
 }
 
 impl Drift {
-    /// Whether the store's rules are others than the proposed ones.
+    /// Whether the policy in the store still differs from the proposed one.
     #[must_use]
     pub fn is_drift(&self) -> bool {
         !self.written && !self.differences.is_empty()
@@ -125,20 +125,20 @@ impl Drift {
 }
 
 impl DeadLetterPolicy {
-    /// A policy that proposes nothing and says nothing.
+    /// Creates a policy that proposes nothing and decides nothing.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Executions allowed, the first included.
+    /// The maximum number of attempts, including the first.
     #[must_use]
     pub fn max_attempts(mut self, executions: u32) -> Self {
         self.max_attempts = Some(executions);
         self
     }
 
-    /// Failures that are dead-lettered at once: an error type, a glob such as `Http*`, or `category:poison`.
+    /// Adds failures that are dead-lettered at once: an error type, a glob such as `Http*`, or `category:poison`.
     #[must_use]
     pub fn include(mut self, rule: impl AsRef<str>) -> Self {
         if let Some(rule) = self.parsed("include", rule.as_ref()) {
@@ -147,7 +147,8 @@ impl DeadLetterPolicy {
         self
     }
 
-    /// Failures that are never dead-lettered by count, only when [`Self::retry_for`] is over. Beats include.
+    /// Adds failures that are never dead-lettered because of `max_attempts`, only when [`Self::retry_for`] is over.
+    /// Takes precedence over [`Self::include`].
     #[must_use]
     pub fn exclude(mut self, rule: impl AsRef<str>) -> Self {
         if let Some(rule) = self.parsed("exclude", rule.as_ref()) {
@@ -156,42 +157,42 @@ impl DeadLetterPolicy {
         self
     }
 
-    /// The time budget of excluded failures, from the first one on.
+    /// How long excluded failures are retried, counted from the first one.
     #[must_use]
     pub fn retry_for(mut self, span: Span) -> Self {
         self.retry_for = Some(span);
         self
     }
 
-    /// The drawer the dead letters lie in; `{queue}-dlq` when not said.
+    /// The dead letter queue for failed messages. Defaults to `{queue}-dlq`.
     #[must_use]
-    pub fn dlq(mut self, drawer: impl AsRef<str>) -> Self {
-        self.dlq = self.parsed("dlq", drawer.as_ref()).or(self.dlq);
+    pub fn dlq(mut self, dlq: impl AsRef<str>) -> Self {
+        self.dlq = self.parsed("dlq", dlq.as_ref()).or(self.dlq);
         self
     }
 
-    /// The drawer for failures of one route.
+    /// The dead letter queue for failures of one route.
     #[must_use]
-    pub fn route(mut self, route: Route, drawer: impl AsRef<str>) -> Self {
-        if let Some(drawer) = self.parsed("routes", drawer.as_ref()) {
-            self.routes.insert(route, drawer);
+    pub fn route(mut self, route: Route, dlq: impl AsRef<str>) -> Self {
+        if let Some(dlq) = self.parsed("routes", dlq.as_ref()) {
+            self.routes.insert(route, dlq);
         }
         self
     }
 
-    /// Code that is asked about every failure before the rules of the queue are. It runs in the worker; one that
-    /// panics has said nothing.
+    /// A function that decides about every failure before the rules of the queue do. It runs in the worker. If it
+    /// panics, the rules of the queue decide.
     #[must_use]
     pub fn should_dead_letter<F, V>(mut self, decide: F) -> Self
     where
-        F: Fn(&Delivery, &Analysed) -> V + Send + Sync + 'static,
+        F: Fn(&Delivery, &AnalysedFailure) -> V + Send + Sync + 'static,
         V: IntoOverride,
     {
         self.custom = Some(Arc::new(move |delivery, failure| decide(delivery, failure).into_override()));
         self
     }
 
-    /// Write the proposal also when the queue exists with other rules.
+    /// Writes the proposal even if the queue exists with other rules.
     #[must_use]
     pub fn apply(mut self) -> Self {
         self.apply = true;
@@ -201,22 +202,22 @@ impl DeadLetterPolicy {
     fn parsed<T: std::str::FromStr<Err: ToString>>(&mut self, field: &str, text: &str) -> Option<T> {
         match text.parse() {
             Ok(value) => Some(value),
-            Err(why) => {
-                self.wrong.get_or_insert_with(|| Refusal::invalid(field, T::Err::to_string(&why)));
+            Err(error) => {
+                self.invalid.get_or_insert_with(|| Refusal::invalid(field, T::Err::to_string(&error)));
                 None
             }
         }
     }
 
-    /// Whether everything that was said can be meant.
+    /// Checks the rules and names.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] for the first rule or name that cannot be read.
+    /// Returns [`Refusal::Invalid`] for the first rule or name that cannot be parsed.
     pub fn check(&self) -> Result<(), Refusal> {
-        self.wrong.clone().map_or(Ok(()), Err)
+        self.invalid.clone().map_or(Ok(()), Err)
     }
 
-    /// These rules where this policy says something, those of `base` elsewhere.
+    /// Returns `base` with the rules that this policy sets.
     #[must_use]
     pub fn over(&self, base: QueuePolicy) -> QueuePolicy {
         let mut routes = base.routes.clone();
@@ -232,24 +233,29 @@ impl DeadLetterPolicy {
         }
     }
 
-    /// Proposes the declarative part to the store. An unknown queue is made so, and one that has only the default
-    /// rules, as a first enqueue makes it, gets these. A queue with other rules is left as it is and the drift is
-    /// reported, unless [`Self::apply`] was said. Harmless to repeat.
+    /// Proposes the declarative rules to the store. A queue that does not exist is created with them, and a queue with
+    /// the default policy, as the first enqueue creates it, gets them. A queue with other rules is left unchanged and
+    /// the drift is reported, unless [`Self::apply`] was called. Harmless to repeat.
     ///
     /// # Errors
-    /// A refusal when a rule cannot be meant; the store's error when it cannot be asked.
-    pub async fn propose(&self, store: &dyn Store, queue: &QueueName, actor: Actor) -> Result<Drift, Error> {
+    /// Returns a refusal if a rule is invalid, or the error of the store.
+    pub async fn propose(
+        &self,
+        store: &dyn Store,
+        queue: &QueueName,
+        actor: Actor,
+    ) -> Result<Drift, CallError> {
         self.check()?;
         let known = match store.queue(queue.clone()).await {
             Ok(known) => Some(known.policy),
-            Err(Error::Refused(Refusal::NoSuchQueue { .. })) => None,
+            Err(CallError::Refused(Refusal::NoSuchQueue { .. })) => None,
             Err(error) => return Err(error),
         };
         let unknown = known.is_none();
         let stored = known.unwrap_or_default();
         let proposed = self.over(stored.clone());
         proposed.check(queue)?;
-        // Producers often come before workers: rules that nobody chose are nobody's to keep.
+        // Producers often come before workers, so a default policy was chosen by nobody and may be replaced.
         let made = unknown || (stored == QueuePolicy::default() && proposed != stored);
         let differences = if made { Vec::new() } else { differences(&proposed, &stored) };
         let written = self.apply && !differences.is_empty();
@@ -263,9 +269,10 @@ impl DeadLetterPolicy {
         Ok(drift)
     }
 
-    /// What the custom part says about a failure; nothing when there is none or it leaves it to the queue.
+    /// Asks the custom `should_dead_letter` about a failure. Returns `None` if there is none or if it leaves the
+    /// failure to the rules of the queue.
     #[must_use]
-    pub fn said(&self, delivery: &Delivery, failure: &Analysed) -> Option<Override> {
+    pub fn decide(&self, delivery: &Delivery, failure: &AnalysedFailure) -> Option<Override> {
         let custom = self.custom.as_ref()?;
         catch_unwind(AssertUnwindSafe(|| custom(delivery, failure))).unwrap_or_else(|_| {
             let id = delivery.message.envelope.id;
@@ -285,7 +292,7 @@ impl Drift {
                     setting,
                     before = stored,
                     now = proposed,
-                    "the rules of a queue were changed"
+                    "the policy of a queue was changed"
                 );
             } else {
                 tracing::warn!(
@@ -293,7 +300,7 @@ impl Drift {
                     setting,
                     proposed,
                     stored,
-                    "a queue has other rules than this policy proposes; the stored ones are in effect"
+                    "a queue has other rules than the worker proposes; the stored ones are in effect"
                 );
             }
         }

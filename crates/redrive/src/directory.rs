@@ -1,5 +1,5 @@
-//! Opening a data directory: directly, or, when another process holds it, through that process. Callers only
-//! ever see `dyn Store` and need not know which it was.
+//! Opens a data directory: directly, or through the process that holds it. Callers only see a `dyn Store` and need not
+//! know which it is.
 
 use redrive_core::error::StoreError;
 use redrive_core::ids::MessageId;
@@ -11,12 +11,12 @@ use std::sync::Arc;
 /// How to open a data directory.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenOptions {
-    /// Make it when it is not there.
+    /// Create the directory if it does not exist.
     pub create: bool,
-    /// Serve other processes on the directory's socket while this one holds it. For everybody who holds it
-    /// longer than a moment.
+    /// Serve other processes on the directory's socket while this process holds it. Set it unless the directory is held
+    /// only for a moment.
     pub serve: bool,
-    /// How long to wait for somebody who holds it for a moment.
+    /// How long to wait for a process that holds the directory without serving it.
     pub patience: Span,
 }
 
@@ -29,27 +29,27 @@ impl Default for OpenOptions {
 /// Opens the directory, or connects to the process that holds it.
 ///
 /// # Errors
-/// A [`StoreError`] that says what is wrong with the directory and what to do.
+/// Returns a [`StoreError`] that says what is wrong with the directory and what to do.
 pub async fn open(directory: &Path, options: OpenOptions) -> Result<Arc<dyn Store>, StoreError> {
     redrive_store::open(directory, options.create, options.serve, options.patience).await
 }
 
-/// Makes a new data directory from a backup; refuses to write over an existing one. Returns the bytes copied.
+/// Creates a new data directory from a backup and returns the number of bytes copied. Never overwrites a directory.
 ///
 /// # Errors
-/// A [`StoreError`] when the backup is damaged or the target exists.
+/// Returns a [`StoreError`] if the backup is damaged or the target exists.
 pub async fn restore(backup: &Path, directory: &Path) -> Result<u64, StoreError> {
     redrive_store::restore(backup, directory).await
 }
 
-/// A store in memory, for tests and throw-away work.
+/// Creates a store in memory, for tests and throw-away work.
 #[cfg(feature = "memory")]
 #[must_use]
 pub fn memory() -> Arc<dyn Store> {
     Arc::new(redrive_store::memory::MemoryStore::new())
 }
 
-/// A fresh message id: a UUIDv7 from the wall clock and the operating system's randomness.
+/// Creates a message id: a UUIDv7 from the wall clock and the operating system's randomness.
 #[must_use]
 pub fn new_id() -> MessageId {
     redrive_store::new_id()

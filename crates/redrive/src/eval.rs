@@ -1,6 +1,6 @@
-//! Evaluation: a handler runs on a given input, its output is scored against what was expected, and the score
-//! goes to the sender as the reply. Nothing else is different from any other work: failures are retried and
-//! dead-lettered by the queue's rules.
+//! Evaluation: a handler runs on a given input, its output is scored against the expected one, and the score is sent to
+//! the sender as the reply. Apart from that it is ordinary work: failures are retried and dead-lettered by the policy
+//! of the queue.
 
 use crate::handler::{Context, Handler, HandlerError, IntoHandler, Outcome};
 use async_trait::async_trait;
@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::sync::Arc;
 
-/// What is sent to an evaluation queue.
+/// The payload of a message in an evaluation queue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EvalRequest {
-    /// The payload the handler is given.
+    /// The payload for the handler.
     pub input: Value,
-    /// What its output is compared with.
+    /// The value that its output is compared with.
     #[serde(default)]
     pub expected: Value,
 }
@@ -24,14 +24,14 @@ pub struct EvalRequest {
 pub struct Score {
     /// 0 is worthless, 1 is perfect.
     pub score: f64,
-    /// Whether that is good enough.
+    /// Whether the output is good enough.
     pub passed: bool,
-    /// Why, for people.
+    /// An explanation for people.
     pub reason: String,
 }
 
 impl Score {
-    /// All or nothing.
+    /// A score of 1 if the output passed, otherwise 0.
     #[must_use]
     pub fn of(passed: bool, reason: impl Into<String>) -> Self {
         Self { score: f64::from(u8::from(passed)), passed, reason: reason.into() }
@@ -41,20 +41,20 @@ impl Score {
 /// The reply: the output and its score.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EvalResult {
-    /// What the handler answered; null when it answered nothing.
+    /// The reply of the handler; null if it sent none.
     pub output: Value,
-    /// How good that is.
+    /// The score of the output.
     #[serde(flatten)]
     pub score: Score,
 }
 
-/// Compares an output with what was expected. Closures of both are evaluators.
+/// Compares an output with the expected value. Closures of both are evaluators.
 #[async_trait]
 pub trait Evaluator: Send + Sync {
     /// Scores one output.
     ///
     /// # Errors
-    /// A failure of the message: the evaluator could not say.
+    /// Returns an error if the evaluator cannot score the output. The message fails then.
     async fn score(&self, output: &Value, expected: &Value) -> Result<Score, HandlerError>;
 }
 
@@ -65,15 +65,15 @@ impl<F: Fn(&Value, &Value) -> Score + Send + Sync> Evaluator for F {
     }
 }
 
-/// The output must be equal to what was expected.
+/// Passes if the output is equal to the expected value.
 #[must_use]
 pub fn exact_match(output: &Value, expected: &Value) -> Score {
     let passed = output == expected;
     Score::of(passed, if passed { "equal" } else { "not equal to what was expected" })
 }
 
-/// Whatever is expected must be in the output: objects may have more fields, lists must match item by item. The
-/// score is the share of expected values that are there.
+/// Passes if the output contains everything expected: objects may have more fields, lists must match item by item. The
+/// score is the share of expected values that the output contains.
 #[must_use]
 pub fn json_subset(output: &Value, expected: &Value) -> Score {
     let (mut found, mut missing) = (0_u32, Vec::new());
@@ -105,7 +105,7 @@ fn compare(output: &Value, expected: &Value, at: &str, found: &mut u32, missing:
     }
 }
 
-/// A handler around another that scores its output and replies with an [`EvalResult`].
+/// A handler that wraps another one, scores its output and replies with an [`EvalResult`].
 ///
 /// ```
 /// use redrive::{EvalHandler, Outcome, json_subset};
@@ -127,8 +127,8 @@ impl std::fmt::Debug for EvalHandler {
 }
 
 impl EvalHandler {
-    /// Scores what this handler answers with this evaluator.
-    pub fn new<How>(handler: impl IntoHandler<How>, evaluator: impl Evaluator + 'static) -> Self {
+    /// Creates a handler that scores the replies of `handler` with `evaluator`.
+    pub fn new<Marker>(handler: impl IntoHandler<Marker>, evaluator: impl Evaluator + 'static) -> Self {
         Self { inner: handler.into_handler(), evaluator: Box::new(evaluator) }
     }
 
@@ -155,7 +155,7 @@ impl Handler for EvalHandler {
             Outcome::Done => self.scored(Value::Null, &request.expected).await,
             Outcome::Reply(payload) => match serde_json::from_slice(&payload.bytes) {
                 Ok(output) => self.scored(output, &request.expected).await,
-                // Not JSON: text is scored as text.
+                // A reply that is not JSON is scored as text.
                 Err(_) => {
                     let text = String::from_utf8_lossy(&payload.bytes).into_owned();
                     self.scored(Value::String(text), &request.expected).await

@@ -1,9 +1,9 @@
-//! User code and what it says: a [`Handler`] is given a [`Context`] and answers with an [`Outcome`]. Plain
-//! async functions are handlers too, with or without a typed payload ([`IntoHandler`]). Nothing here settles
-//! anything: the worker turns the outcome into a settlement, the store's judge decides about retries.
+//! User code that handles messages: a [`Handler`] receives a [`Context`] and returns an [`Outcome`]. Async
+//! functions are handlers too, with or without a typed payload ([`IntoHandler`]). Handlers do not settle
+//! deliveries: the worker turns the outcome into a settlement, and the store decides about retries.
 
 use async_trait::async_trait;
-use redrive_core::failure::{ErrorInfo, Report};
+use redrive_core::failure::{ErrorInfo, FailureReport};
 use redrive_core::limits;
 use redrive_core::message::{Delivery, Envelope, Payload};
 use redrive_core::progress::Progress;
@@ -18,26 +18,27 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-/// What becomes of a delivery, in the words of the handler.
+/// The result of a handler for one delivery.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Outcome {
     /// The work is done.
     #[default]
     Done,
-    /// The work is done, and this goes to the message's `reply_to` in the same commit.
+    /// The work is done. The payload is sent to the message's `reply_to` in the same commit.
     Reply(Payload),
-    /// It failed; the queue's policy decides about another attempt.
+    /// The attempt failed. The queue's policy decides about another attempt.
     Fail(HandlerError),
-    /// It failed, and trying again is useless: a dead letter at once.
+    /// The attempt failed and another one is useless: the message becomes a dead letter at once.
     DeadLetter(HandlerError),
-    /// Not now: back to the queue for this long. The attempt does not count, at most 100 times in a row.
+    /// Puts the message back into its queue for this long. The attempt does not count, at most 100 times in a row.
     Snooze(Span),
-    /// Somebody else may have it, at once. The attempt does not count, at most 100 times in a row.
+    /// Puts the message back into its queue, where any worker may lease it at once. The attempt does not count, at
+    /// most 100 times in a row.
     Release,
 }
 
 impl Outcome {
-    /// Done, with an answer as JSON. An answer that cannot be written as JSON is a failure of the message.
+    /// Done, with a reply as JSON. If `answer` cannot be serialized to JSON, the attempt fails.
     #[must_use]
     pub fn reply<T: Serialize>(answer: &T) -> Self {
         match Payload::json(answer) {
@@ -46,73 +47,73 @@ impl Outcome {
         }
     }
 
-    /// It failed and should be tried again after this long, within the cap of the queue's backoff. The attempt
-    /// counts: whatever asks for one more try for ever ends as a dead letter.
+    /// The attempt failed; the next one should start after `span`, within the cap of the queue's backoff. The
+    /// attempt counts, so a message that always asks for a retry ends as a dead letter.
     #[must_use]
-    pub fn retry_after(span: Span, why: impl Into<String>) -> Self {
-        Self::Fail(HandlerError::new("RetryLater", why).retry_after(span))
+    pub fn retry_after(span: Span, reason: impl Into<String>) -> Self {
+        Self::Fail(HandlerError::new("RetryLater", reason).retry_after(span))
     }
 
-    /// It failed for this reason; the queue's policy decides about another attempt.
+    /// The attempt failed with this error. The queue's policy decides about another attempt.
     #[must_use]
     pub fn fail(error: impl Into<HandlerError>) -> Self {
         Self::Fail(error.into())
     }
 
-    /// A dead letter at once, for this reason.
+    /// The message becomes a dead letter at once, for this reason.
     #[must_use]
     pub fn dead_letter(reason: impl Into<String>) -> Self {
         Self::DeadLetter(HandlerError::new("Rejected", reason))
     }
 }
 
-/// What went wrong, as the handler saw it. Every error type of the standard kind turns into one, so that `?`
-/// works in a handler that returns [`Result`].
+/// The error of a failed attempt. Every `std::error::Error` converts into it, so `?` works in a handler that
+/// returns [`Result`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct HandlerError {
-    report: Box<Report>,
+    report: Box<FailureReport>,
 }
 
-/// What a fallible handler returns.
+/// The return type of a handler that can fail.
 pub type Result<T = (), E = HandlerError> = std::result::Result<T, E>;
 
 impl HandlerError {
-    /// A failure with a type, such as `CardDeclined`, and a message. The type and the wording of the message,
-    /// without its numbers and names, decide which group it belongs to.
+    /// Creates an error with a type, such as `CardDeclined`, and a message. The type and the wording of the
+    /// message, without its numbers and names, decide which group the failure belongs to.
     #[must_use]
     pub fn new(error_type: impl Into<String>, message: impl Into<String>) -> Self {
         let error =
             ErrorInfo { error_type: error_type.into(), message: message.into(), ..ErrorInfo::default() };
-        Self { report: Box::new(Report { error, ..Report::default() }) }
+        Self { report: Box::new(FailureReport { error, ..FailureReport::default() }) }
     }
 
-    /// A failure of which everything is known already.
+    /// Creates an error from a complete failure report.
     #[must_use]
-    pub fn of_report(report: Report) -> Self {
+    pub fn from_report(report: FailureReport) -> Self {
         Self { report: Box::new(report) }
     }
 
-    /// From an error whose type is no longer known, such as `Box<dyn Error>` or `anyhow::Error`.
+    /// Converts an error whose type is no longer known, such as `Box<dyn Error>` or `anyhow::Error`.
     #[must_use]
     pub fn boxed(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         let error = error.into();
         Self::of("Error", error.as_ref())
     }
 
-    /// From a borrowed error of this type.
+    /// Converts a borrowed error and its sources.
     pub(crate) fn of(error_type: &str, error: &dyn StdError) -> Self {
-        let mut all = Self::new(error_type, error.to_string());
-        let mut beneath = error.source();
+        let mut converted = Self::new(error_type, error.to_string());
+        let mut next = error.source();
         let mut causes = Vec::new();
-        while let Some(source) = beneath.filter(|_| causes.len() < limits::CAUSES_MAX) {
+        while let Some(source) = next.filter(|_| causes.len() < limits::CAUSES_MAX) {
             causes.push(source.to_string());
-            beneath = source.source();
+            next = source.source();
         }
-        all.report.error.cause = (!causes.is_empty()).then(|| causes.join(": "));
-        all
+        converted.report.error.cause = (!causes.is_empty()).then(|| causes.join(": "));
+        converted
     }
 
-    /// With a code: an HTTP status, an errno name, an SQLSTATE.
+    /// Adds an error code: an HTTP status, an errno name, an SQLSTATE.
     #[must_use]
     #[expect(clippy::needless_pass_by_value, reason = "`code(502)` reads better than `code(&502)`")]
     pub fn code(mut self, code: impl ToString) -> Self {
@@ -120,53 +121,54 @@ impl HandlerError {
         self
     }
 
-    /// With the step that failed.
+    /// Adds the name of the step that failed.
     #[must_use]
     pub fn step(mut self, step: impl Into<String>) -> Self {
         self.report.step = Some(step.into());
         self
     }
 
-    /// With one more line of what was being done, outermost first.
+    /// Adds one line that says what was being done, outermost first.
     #[must_use]
     pub fn context(mut self, doing: impl Into<String>) -> Self {
         self.report.error.context.push(doing.into());
         self
     }
 
-    /// The other side said when to come back; honoured within the cap of the queue's backoff.
+    /// Sets when to try again, for example because the remote side said so. Honoured within the cap of the queue's
+    /// backoff.
     #[must_use]
     pub fn retry_after(mut self, span: Span) -> Self {
         self.report.retry_after = Some(span);
         self
     }
 
-    /// Trying again is useless: a dead letter at once.
+    /// Marks the failure as permanent: another attempt is useless, and the message becomes a dead letter at once.
     #[must_use]
     pub fn permanent(mut self) -> Self {
         self.report.permanent = true;
         self
     }
 
-    /// Everything a worker can report about a failure.
+    /// The failure report behind this error.
     #[must_use]
-    pub fn report(&self) -> &Report {
+    pub fn report(&self) -> &FailureReport {
         &self.report
     }
 
-    /// The same, to be changed.
-    pub fn report_mut(&mut self) -> &mut Report {
+    /// The failure report behind this error, mutably.
+    pub fn report_mut(&mut self) -> &mut FailureReport {
         &mut self.report
     }
 
-    /// The report itself.
+    /// Converts this error into its failure report.
     #[must_use]
-    pub fn into_report(self) -> Report {
+    pub fn into_report(self) -> FailureReport {
         *self.report
     }
 }
 
-// Not an error type itself: otherwise the conversion from every error type could not be written.
+// `HandlerError` is not an error type itself: with that, this conversion from every error type would not compile.
 impl<E: StdError + Send + Sync + 'static> From<E> for HandlerError {
     fn from(error: E) -> Self {
         Self::of(&short_name_of::<E>(), &error)
@@ -185,8 +187,8 @@ pub(crate) fn short_name_of<T: ?Sized>() -> String {
     short_type_name(std::any::type_name::<T>())
 }
 
-/// `a::b::Error<c::D>` is `b::Error`: the last module says whose `Error` it is, the rest is noise. A module that is
-/// called `error` says nothing: then it is the whole path without it, as in `std::io::Error`.
+/// Shortens `a::b::Error<c::D>` to `b::Error`: the last module says whose `Error` it is. A module named `error` does
+/// not say that; then the result is the whole path without that module, as in `std::io::Error`.
 fn short_type_name(full: &str) -> String {
     let path = full.split('<').next().unwrap_or(full);
     let mut parts: Vec<&str> = path.split("::").collect();
@@ -202,28 +204,28 @@ fn short_type_name(full: &str) -> String {
     if whose.is_empty() { name.to_owned() } else { format!("{whose}::{name}") }
 }
 
-/// What a handler is given: the delivery, and the means to say how far it is and to hear that it should stop.
+/// The argument of a handler: the delivery, a way to report progress, and a signal to stop.
 #[derive(Clone, Debug)]
 pub struct Context {
     delivery: Arc<Delivery>,
     cancelled: CancellationToken,
-    reported: Arc<Reported>,
+    progress_slot: Arc<ProgressSlot>,
 }
 
-/// The last progress report of one delivery that nobody has kept yet.
+/// Holds the last progress report of one delivery until the worker saves it.
 #[derive(Debug, Default)]
-pub(crate) struct Reported {
+pub(crate) struct ProgressSlot {
     last: Mutex<Option<Progress>>,
-    told: Arc<Notify>,
+    reported: Arc<Notify>,
 }
 
-impl Reported {
-    /// One whose reports are announced through `told`.
-    pub(crate) fn telling(told: Arc<Notify>) -> Self {
-        Self { last: Mutex::default(), told }
+impl ProgressSlot {
+    /// Creates a slot that notifies `reported` of each new report.
+    pub(crate) fn notifying(reported: Arc<Notify>) -> Self {
+        Self { last: Mutex::default(), reported }
     }
 
-    /// The last report, once.
+    /// Removes and returns the last report.
     pub(crate) fn take(&self) -> Option<Progress> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -233,15 +235,15 @@ impl Context {
     pub(crate) fn new(
         delivery: Arc<Delivery>,
         cancelled: CancellationToken,
-        reported: Arc<Reported>,
+        progress_slot: Arc<ProgressSlot>,
     ) -> Self {
-        Self { delivery, cancelled, reported }
+        Self { delivery, cancelled, progress_slot }
     }
 
-    /// A context outside a worker: to call a handler by hand, or in a test. Progress goes nowhere.
+    /// Creates a context outside a worker, for calling a handler directly or in a test. Progress is discarded.
     #[must_use]
     pub fn detached(delivery: Delivery, cancelled: CancellationToken) -> Self {
-        Self { delivery: Arc::new(delivery), cancelled, reported: Arc::default() }
+        Self { delivery: Arc::new(delivery), cancelled, progress_slot: Arc::default() }
     }
 
     /// The whole delivery.
@@ -250,7 +252,7 @@ impl Context {
         &self.delivery
     }
 
-    /// The same context with another payload, for handlers around handlers.
+    /// The same context with another payload, for handlers that wrap other handlers.
     #[must_use]
     pub(crate) fn with_payload(&self, payload: Payload) -> Self {
         let mut delivery = Delivery::clone(&self.delivery);
@@ -258,58 +260,59 @@ impl Context {
         Self { delivery: Arc::new(delivery), ..self.clone() }
     }
 
-    /// What never changes about the message: id, queue, kind, headers, tags, payload.
+    /// The immutable part of the message: id, queue, kind, headers, tags, payload.
     #[must_use]
     pub fn message(&self) -> &Envelope {
         &self.delivery.message.envelope
     }
 
-    /// Which execution this is; 1 is the first.
+    /// The number of this attempt. The first is 1.
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.delivery.attempt
     }
 
-    /// The payload as it was sent, bit by bit.
+    /// The payload, byte for byte as it was sent.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.message().payload.bytes
     }
 
-    /// The payload, decoded from JSON. A handler that takes the type as its argument need not call this.
+    /// Decodes the payload from JSON. A handler that takes the payload type as its argument need not call this.
     ///
     /// # Errors
-    /// A [`HandlerError`] that makes the message a dead letter with its bytes intact.
+    /// Returns a [`HandlerError`] that makes the message a dead letter, with its payload unchanged.
     pub fn payload<T: DeserializeOwned>(&self) -> Result<T> {
         serde_json::from_slice(self.bytes()).map_err(|error| undecodable::<T>(&error))
     }
 
-    /// Says how far the work is. Kept with the message, at most one report a second; never waits.
+    /// Reports how far the work is. The report is saved with the message, at most once a second. Never blocks.
     pub fn progress(&self, done: u64, total: Option<u64>, note: impl Into<String>) {
         let report = Progress::new(done, total, note);
-        *self.reported.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
-        self.reported.told.notify_one();
+        *self.progress_slot.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
+        self.progress_slot.reported.notify_one();
     }
 
-    /// How far the last attempt said it was.
+    /// The last progress report of the previous attempt.
     #[must_use]
     pub fn last_progress(&self) -> Option<&Progress> {
         self.delivery.message.progress.as_ref()
     }
 
-    /// Ends when the handler should stop: its time is over, its lease is lost or the worker drains for longer
-    /// than its grace time. A handler that returns [`Outcome::Release`] then has not used up an attempt.
+    /// Completes when the handler should stop: it reached its time limit, its lease is lost, or the worker is
+    /// stopping and most of its grace time is over. A handler that then returns [`Outcome::Release`] does not use
+    /// up an attempt, unless it reached its time limit.
     pub async fn cancelled(&self) {
         self.cancelled.cancelled().await;
     }
 
-    /// Whether it should stop.
+    /// Whether the handler should stop.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.is_cancelled()
     }
 
-    /// The token behind [`Self::cancelled`], to be handed on.
+    /// The token behind [`Self::cancelled`], for passing on to other code.
     #[must_use]
     pub fn cancellation(&self) -> &CancellationToken {
         &self.cancelled
@@ -317,19 +320,15 @@ impl Context {
 }
 
 fn undecodable<T>(error: &serde_json::Error) -> HandlerError {
-    let wanted = short_name_of::<T>();
-    let mut all = HandlerError::new(
-        redrive_core::failure::UNDECODABLE,
-        format!("the payload is not a {wanted}: {error}"),
-    );
-    all.report.permanent = true;
-    all
+    let expected = short_name_of::<T>();
+    let message = format!("the payload is not a {expected}: {error}");
+    HandlerError::new(redrive_core::failure::UNDECODABLE, message).permanent()
 }
 
-/// User code run per message.
+/// User code that handles one message at a time.
 #[async_trait]
 pub trait Handler: Send + Sync {
-    /// Works on one delivery. A panic is a failure of this message only.
+    /// Handles one delivery. A panic fails this delivery and nothing else.
     async fn handle(&self, context: Context) -> Outcome;
 }
 
@@ -340,9 +339,9 @@ impl<H: Handler + ?Sized> Handler for Arc<H> {
     }
 }
 
-/// What a handler may return: [`Outcome`], nothing, or a [`Result`] of either.
+/// A return type of a handler: [`Outcome`], `()`, or a [`Result`] of either.
 pub trait IntoOutcome {
-    /// The outcome.
+    /// Converts the returned value into an outcome.
     fn into_outcome(self) -> Outcome;
 }
 
@@ -367,43 +366,43 @@ impl<O: IntoOutcome, E: Into<HandlerError>> IntoOutcome for std::result::Result<
     }
 }
 
-/// What can be registered as a handler: a [`Handler`], or an async function of `Context`, of a payload type,
-/// or of both. `How` is found by the compiler and need never be written.
-pub trait IntoHandler<How> {
-    /// The handler.
+/// Types that can be registered as a handler: a [`Handler`], or an async function of [`Context`], of a payload type,
+/// or of both. The compiler infers `Marker`; it never has to be written.
+pub trait IntoHandler<Marker> {
+    /// Converts `self` into a handler.
     fn into_handler(self) -> Arc<dyn Handler>;
 }
 
-/// How a [`Handler`] is one.
+/// Marks an [`IntoHandler`] that is a [`Handler`] already.
 #[derive(Debug)]
-pub struct AsItIs;
-/// How a function of [`Context`] is one.
+pub struct FromHandler;
+/// Marks an [`IntoHandler`] that is a function of [`Context`].
 #[derive(Debug)]
-pub struct OfContext;
-/// How a function of a payload is one.
+pub struct FromContext;
+/// Marks an [`IntoHandler`] that is a function of a payload.
 #[derive(Debug)]
-pub struct OfPayload<T>(PhantomData<fn(T)>);
-/// How a function of a payload and [`Context`] is one.
+pub struct FromPayload<T>(PhantomData<fn(T)>);
+/// Marks an [`IntoHandler`] that is a function of a payload and a [`Context`].
 #[derive(Debug)]
-pub struct OfBoth<T>(PhantomData<fn(T)>);
+pub struct FromPayloadAndContext<T>(PhantomData<fn(T)>);
 
-impl<H: Handler + 'static> IntoHandler<AsItIs> for H {
+impl<H: Handler + 'static> IntoHandler<FromHandler> for H {
     fn into_handler(self) -> Arc<dyn Handler> {
         Arc::new(self)
     }
 }
 
-struct Function<F, How> {
+struct Function<F, Marker> {
     function: F,
-    how: PhantomData<fn(How)>,
+    marker: PhantomData<fn(Marker)>,
 }
 
-fn function<F, How>(function: F) -> Function<F, How> {
-    Function { function, how: PhantomData }
+fn function<F, Marker>(function: F) -> Function<F, Marker> {
+    Function { function, marker: PhantomData }
 }
 
 #[async_trait]
-impl<F, Fut, O> Handler for Function<F, OfContext>
+impl<F, Fut, O> Handler for Function<F, FromContext>
 where
     F: Fn(Context) -> Fut + Send + Sync,
     Fut: Future<Output = O> + Send,
@@ -415,7 +414,7 @@ where
 }
 
 #[async_trait]
-impl<T, F, Fut, O> Handler for Function<F, OfPayload<T>>
+impl<T, F, Fut, O> Handler for Function<F, FromPayload<T>>
 where
     T: DeserializeOwned + Send + 'static,
     F: Fn(T) -> Fut + Send + Sync,
@@ -431,7 +430,7 @@ where
 }
 
 #[async_trait]
-impl<T, F, Fut, O> Handler for Function<F, OfBoth<T>>
+impl<T, F, Fut, O> Handler for Function<F, FromPayloadAndContext<T>>
 where
     T: DeserializeOwned + Send + 'static,
     F: Fn(T, Context) -> Fut + Send + Sync,
@@ -446,18 +445,18 @@ where
     }
 }
 
-impl<F, Fut, O> IntoHandler<OfContext> for F
+impl<F, Fut, O> IntoHandler<FromContext> for F
 where
     F: Fn(Context) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = O> + Send + 'static,
     O: IntoOutcome + 'static,
 {
     fn into_handler(self) -> Arc<dyn Handler> {
-        Arc::new(function::<F, OfContext>(self))
+        Arc::new(function::<F, FromContext>(self))
     }
 }
 
-impl<T, F, Fut, O> IntoHandler<OfPayload<T>> for F
+impl<T, F, Fut, O> IntoHandler<FromPayload<T>> for F
 where
     T: DeserializeOwned + Send + 'static,
     F: Fn(T) -> Fut + Send + Sync + 'static,
@@ -465,11 +464,11 @@ where
     O: IntoOutcome + 'static,
 {
     fn into_handler(self) -> Arc<dyn Handler> {
-        Arc::new(function::<F, OfPayload<T>>(self))
+        Arc::new(function::<F, FromPayload<T>>(self))
     }
 }
 
-impl<T, F, Fut, O> IntoHandler<OfBoth<T>> for F
+impl<T, F, Fut, O> IntoHandler<FromPayloadAndContext<T>> for F
 where
     T: DeserializeOwned + Send + 'static,
     F: Fn(T, Context) -> Fut + Send + Sync + 'static,
@@ -477,7 +476,7 @@ where
     O: IntoOutcome + 'static,
 {
     fn into_handler(self) -> Arc<dyn Handler> {
-        Arc::new(function::<F, OfBoth<T>>(self))
+        Arc::new(function::<F, FromPayloadAndContext<T>>(self))
     }
 }
 
@@ -518,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_function_returns_is_an_outcome() {
+    fn return_types_of_handlers_convert_into_outcomes() {
         assert_eq!(().into_outcome(), Outcome::Done);
         let failed: Result = Err(HandlerError::new("A", "b"));
         assert!(matches!(failed.into_outcome(), Outcome::Fail(_)));

@@ -53,12 +53,11 @@ mod eval;
 pub mod executor;
 mod group;
 mod handler;
-pub mod here;
+pub mod host;
 mod letter_handlers;
 pub mod maintenance;
 pub mod metrics;
 mod operate;
-mod pace;
 mod panics;
 mod replay;
 mod replies;
@@ -66,12 +65,13 @@ pub mod resilient;
 mod runnable;
 mod send;
 mod split;
+mod waiting;
 mod worker;
 
 pub use async_trait::async_trait;
 pub use batch::{
-    Batch, BatchError, BatchHandle, BatchProgress, BatchSummary, Begin, DryRun, DryRunItem, FailureGroup,
-    Job, Problem, PrunedTree,
+    Batch, BatchError, BatchHandle, BatchProgress, BatchSummary, DryRun, DryRunItem, FailureGroup, Job,
+    Problem, PrunedTree, StartMode,
 };
 pub use consumer::{
     DeadLetterConsumer, DeadLetterConsumerBuilder, Disposition, IntoDisposition, LetterHandler,
@@ -86,19 +86,19 @@ pub use group::{
     OnStuck,
 };
 pub use handler::{
-    AsItIs, Context, Handler, HandlerError, IntoHandler, IntoOutcome, OfBoth, OfContext, OfPayload, Outcome,
-    Result,
+    Context, FromContext, FromHandler, FromPayload, FromPayloadAndContext, Handler, HandlerError,
+    IntoHandler, IntoOutcome, Outcome, Result,
 };
 pub use letter_handlers::{alert, discard, replay_each};
 pub use operate::{operate, operate_while};
 pub use redrive_core as core;
 pub use redrive_core::priority_queue::{Accepted, Dequeued, Overdue, Picked, PriorityQueue, Rejected};
 pub use redrive_store as store;
-pub use replay::{Others, Replayed, replay, replay_distinct, replay_if, replay_where, resume};
+pub use replay::{OnDuplicate, ReplayReport, replay, replay_distinct, replay_if, replay_where, resume};
 pub use replies::{ReplyForwarder, ReplyResolver, ReplyTarget};
 pub use resilient::{Processor, ResilientExecutor};
 pub use runnable::{Heartbeat, Runnable};
 pub use send::send;
-pub use split::{Ferried, LetterFerry, Returned, replay_between};
+pub use split::{LetterMover, MoveReport, ReturnReport, replay_between};
 pub use tokio_util::sync::CancellationToken;
 pub use worker::{Counts, Worker, WorkerBuilder, WorkerHandle};

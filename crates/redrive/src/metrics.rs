@@ -1,8 +1,8 @@
-//! Measuring, for whoever drives work: one registry per process that every part records to at its source, and the
-//! text that Prometheus reads. What is measured is listed in the core's table; what must survive a restart is
-//! counted by the store.
+//! Metrics of the process and of the store. Every process has one registry, and each component records to it
+//! directly; [`prometheus`] renders it as text. The metrics are defined in `redrive_core::metrics`. Counters that must
+//! survive a restart are kept by the store.
 
-use redrive_core::error::Outcome;
+use redrive_core::error::StoreResult;
 pub use redrive_core::metrics::{
     Alert, AlertLevel, Counter, Event, Gauge, HistogramSnapshot, QueueStats, Registry, Report, Snapshot,
     Stats, Summary, Timer, definitions, process, render, report,
@@ -10,16 +10,16 @@ pub use redrive_core::metrics::{
 use redrive_core::store::Store;
 use tokio::time::Instant;
 
-/// A gauge that is higher as long as this lives: a worker's slots, a delivery in hand.
+/// Raises a gauge until it is dropped, for example by the slots of a worker or by one running handler.
 #[derive(Debug)]
-pub struct Raised {
+pub struct GaugeGuard {
     gauge: Gauge,
     by: u64,
 }
 
-impl Raised {
-    /// Raises it.
-    #[must_use = "it is lowered when this is dropped"]
+impl GaugeGuard {
+    /// Raises `gauge` by this amount.
+    #[must_use = "the gauge is lowered when this guard is dropped"]
     pub fn by(gauge: Gauge, by: usize) -> Self {
         let by = by as u64;
         process().raise(gauge, by);
@@ -27,44 +27,44 @@ impl Raised {
     }
 }
 
-impl Drop for Raised {
+impl Drop for GaugeGuard {
     fn drop(&mut self) {
         process().lower(self.gauge, self.by);
     }
 }
 
-/// One delivery in hand: counted as busy until it is dropped, and timed, however it ends.
+/// Counts a delivery as busy until it is dropped, and records how long that took.
 #[derive(Debug)]
-pub struct Working {
+pub struct BusyGuard {
     timer: Timer,
-    began: Instant,
-    _busy: Raised,
+    started: Instant,
+    _busy: GaugeGuard,
 }
 
-impl Working {
-    /// Begins: [`Timer::Handler`] for a message, [`Timer::LetterHandler`] for a dead letter.
-    #[must_use = "it is over when this is dropped"]
+impl BusyGuard {
+    /// Starts timing: with [`Timer::Handler`] for a message, with [`Timer::LetterHandler`] for a dead letter.
+    #[must_use = "the time is recorded when this guard is dropped"]
     pub fn begin(timer: Timer) -> Self {
-        Self { timer, began: Instant::now(), _busy: Raised::by(Gauge::WorkerBusy, 1) }
+        Self { timer, started: Instant::now(), _busy: GaugeGuard::by(Gauge::WorkerBusy, 1) }
     }
 }
 
-impl Drop for Working {
+impl Drop for BusyGuard {
     fn drop(&mut self) {
-        process().took(self.timer, self.began.elapsed());
+        process().record(self.timer, self.started.elapsed());
     }
 }
 
-/// Everything a store counted and this process measured, in Prometheus' text format.
+/// Renders the counters of a store and the metrics of this process in Prometheus' text format.
 ///
 /// # Errors
-/// Whatever the store says.
-pub async fn prometheus(store: &dyn Store) -> Outcome<String> {
+/// Returns the error of the store.
+pub async fn prometheus(store: &dyn Store) -> StoreResult<String> {
     Ok(with_own_measures(store.stats().await?))
 }
 
-/// Renders what the store counted with what this process measured. A store that another process holds comes with the
-/// measures of that process, which shows them on a port of its own.
+/// Renders the statistics of a store with the metrics of this process. If another process holds the store, `stats`
+/// carries the metrics of that process; they are replaced, because that process publishes them on a port of its own.
 fn with_own_measures(stats: Stats) -> String {
     let process = process().snapshot(stats.now);
     render(&Stats { process, ..stats })
@@ -76,7 +76,7 @@ mod tests {
     use redrive_core::message::{NewMessage, Payload};
 
     #[tokio::test]
-    async fn what_the_holder_of_the_store_measured_does_not_show() {
+    async fn metrics_of_the_process_that_holds_the_store_are_not_rendered() {
         let mut stats = crate::memory().stats().await.unwrap();
         stats.process.dead_per_second = 7.0;
         stats.process.gauges.insert(Gauge::CapturedBuffered.definition().name.into(), 77);
@@ -86,12 +86,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_happens_shows_in_the_text() {
+    async fn counters_and_timers_are_rendered() {
         let store = crate::memory();
         let new = NewMessage::new(crate::new_id(), "texts".parse().unwrap(), Payload::default());
         store.enqueue(vec![new]).await.unwrap();
-        let slots = Raised::by(Gauge::WorkerSlots, 3);
-        drop(Working::begin(Timer::LetterHandler));
+        let slots = GaugeGuard::by(Gauge::WorkerSlots, 3);
+        drop(BusyGuard::begin(Timer::LetterHandler));
         let text = prometheus(&*store).await.unwrap();
         assert!(
             text.contains("redrive_enqueued_total{queue=\"texts\",kind=\"\",priority=\"normal\"} 1"),

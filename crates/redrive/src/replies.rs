@@ -1,12 +1,12 @@
-//! Replies for senders who live in another store. A reply is written in the same commit as the outcome, into a
-//! queue of the work's own store; from there this carries it on. It is leased, enqueued there under the same
-//! id, then acknowledged here: a crash in between means only that it is enqueued again, which is harmless.
+//! Forwards replies to senders that use another store. A reply is written into a queue of the work store, in the same
+//! commit as the outcome. The forwarder leases it, enqueues it in the other store under the same id, then acknowledges
+//! it. After a crash in between it is enqueued again, which is harmless because of the id.
 
-use crate::pace::{Pace, ask, is_final, pause};
 use crate::runnable::{Heartbeat, Runnable};
+use crate::waiting::{GrowingDelay, is_fatal, pause, with_timeout};
 use async_trait::async_trait;
-use redrive_core::error::{Error, Refusal};
-use redrive_core::failure::{ErrorInfo, Report};
+use redrive_core::error::{CallError, Refusal};
+use redrive_core::failure::{ErrorInfo, FailureReport};
 use redrive_core::ids::QueueName;
 use redrive_core::message::{Delivery, Envelope, NewMessage};
 use redrive_core::policy::Override;
@@ -19,9 +19,9 @@ use tokio_util::sync::CancellationToken;
 /// Where the replies of a queue go.
 #[derive(Clone)]
 pub struct ReplyTarget {
-    /// The store.
+    /// The store of the sender.
     pub store: Arc<dyn Store>,
-    /// The queue in it.
+    /// The queue in that store.
     pub queue: QueueName,
 }
 
@@ -31,9 +31,9 @@ impl std::fmt::Debug for ReplyTarget {
     }
 }
 
-/// Finds the target of a `reply_to`. Closures of the name are resolvers.
+/// Finds the target of a `reply_to`. Closures of the queue name are resolvers.
 pub trait ReplyResolver: Send + Sync {
-    /// Where replies to this name go; nothing when the name is not known (yet).
+    /// Where replies to this queue go. `None` if the name is not known yet.
     fn resolve(&self, reply_to: &QueueName) -> Option<ReplyTarget>;
 }
 
@@ -43,7 +43,7 @@ impl<F: Fn(&QueueName) -> Option<ReplyTarget> + Send + Sync> ReplyResolver for F
     }
 }
 
-/// Carries the replies of some queues to where their resolver says.
+/// Forwards the replies in some queues to the targets that a resolver returns.
 ///
 /// ```
 /// use redrive::{ReplyForwarder, ReplyTarget};
@@ -60,7 +60,7 @@ pub struct ReplyForwarder {
     work: Arc<dyn Store>,
     queues: Vec<QueueName>,
     resolver: Arc<dyn ReplyResolver>,
-    trouble: Arc<Mutex<Option<String>>>,
+    problem: Arc<Mutex<Option<String>>>,
 }
 
 impl std::fmt::Debug for ReplyForwarder {
@@ -69,18 +69,18 @@ impl std::fmt::Debug for ReplyForwarder {
     }
 }
 
-/// Replies carried at once.
+/// Replies forwarded in one pass.
 const BATCH: usize = 100;
-/// How long one waits for replies before it beats.
+/// How long to wait for replies before the next heartbeat.
 const WAIT: Span = Span::from_secs(20);
-/// When a reply that could not be delivered is tried again. After its queue's `retry_for` it is a dead letter.
-const AGAIN: Span = Span::from_secs(30);
+/// When to retry a reply that could not be delivered. After its queue's `retry_for` it becomes a dead letter.
+const RETRY_AFTER: Span = Span::from_secs(30);
 
 impl ReplyForwarder {
-    /// Carries the replies of these queues of the work's store.
+    /// Creates a forwarder for the replies in these queues of the work store.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] for a name that is not one, or when there is none.
+    /// Returns [`Refusal::Invalid`] if a queue name is invalid or there is none.
     pub fn new<Q: AsRef<str>>(
         work: Arc<dyn Store>,
         queues: impl IntoIterator<Item = Q>,
@@ -91,7 +91,7 @@ impl ReplyForwarder {
             name.map_err(|why| Refusal::invalid("queues", why.to_string()))
         };
         let queues: Vec<QueueName> = queues.into_iter().map(name).collect::<Result<_, _>>()?;
-        let forwarder = Self { work, queues, resolver: Arc::new(resolver), trouble: Arc::default() };
+        let forwarder = Self { work, queues, resolver: Arc::new(resolver), problem: Arc::default() };
         forwarder.request().check()?;
         Ok(forwarder)
     }
@@ -101,40 +101,41 @@ impl ReplyForwarder {
         LeaseRequest { queues: self.queues.clone(), max: BATCH, lease_for: None, worker }
     }
 
-    /// Carries what is there, once; says how many.
+    /// Forwards one batch of replies. Returns how many were delivered.
     ///
     /// # Errors
-    /// The error of the work's store. One of the others only delays its own replies.
-    pub async fn pass(&self) -> Result<u64, Error> {
-        let deliveries = ask(self.work.lease(self.request())).await?;
+    /// Returns the error of the work store. An error of a target store only delays its own replies.
+    pub async fn pass(&self) -> Result<u64, CallError> {
+        let deliveries = with_timeout(self.work.lease(self.request())).await?;
         let mut settlements = Vec::with_capacity(deliveries.len());
-        let mut trouble = None;
+        let mut problem = None;
         for delivery in &deliveries {
             let what = match self.forward(delivery).await {
                 Ok(()) => Settle::Ack,
                 Err(why) => {
                     let id = delivery.message.envelope.id;
                     tracing::warn!(message = %id, why, "a reply could not be delivered yet");
-                    trouble = Some(format!("replies wait to be delivered: {why}"));
+                    problem = Some(format!("replies wait to be delivered: {why}"));
                     undelivered(why)
                 }
             };
             settlements.push(Settlement { token: delivery.token, what });
         }
-        let carried = settlements.iter().filter(|one| one.what == Settle::Ack).count() as u64;
+        let forwarded = settlements.iter().filter(|one| one.what == Settle::Ack).count() as u64;
         if !settlements.is_empty() {
-            ask(self.work.settle(settlements)).await?;
-            *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+            with_timeout(self.work.settle(settlements)).await?;
+            *self.problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
         }
-        Ok(carried)
+        Ok(forwarded)
     }
 
     async fn forward(&self, delivery: &Delivery) -> Result<(), String> {
         let envelope = &delivery.message.envelope;
         let target = self.resolver.resolve(&envelope.queue);
-        let target = target.ok_or_else(|| format!("nobody knows where replies to {} go", envelope.queue))?;
+        let target = target
+            .ok_or_else(|| format!("the resolver knows no target for replies to {}", envelope.queue))?;
         let reply = copy(envelope, target.queue);
-        match ask(target.store.enqueue(vec![reply])).await {
+        match with_timeout(target.store.enqueue(vec![reply])).await {
             Ok(mut each) => each.pop().map_or(Ok(()), |one| one.map(|_| ()).map_err(|e| e.to_string())),
             Err(error) => Err(error.to_string()),
         }
@@ -143,11 +144,11 @@ impl ReplyForwarder {
 
 fn undelivered(why: String) -> Settle {
     let error = ErrorInfo { error_type: "ReplyNotDelivered".into(), message: why, ..ErrorInfo::default() };
-    let failure = Box::new(Report { error, ..Report::default() }.analyse());
-    Settle::Fail { failure, said: Some(Override::RetryAfter(AGAIN)) }
+    let failure = Box::new(FailureReport { error, ..FailureReport::default() }.analyse());
+    Settle::Fail { failure, policy_override: Some(Override::RetryAfter(RETRY_AFTER)) }
 }
 
-/// The same message for another store; under the same id, so that twice is once.
+/// Copies a message for another store. It keeps its id, so that enqueueing it twice has the effect of once.
 fn copy(envelope: &Envelope, queue: QueueName) -> NewMessage {
     NewMessage {
         kind: envelope.kind.clone(),
@@ -170,21 +171,21 @@ impl Runnable for ReplyForwarder {
         "reply forwarder".into()
     }
 
-    async fn run(&self, stop: CancellationToken, heartbeat: Heartbeat) -> Result<(), Error> {
-        let mut down = Pace::new(Duration::from_millis(500), Duration::from_secs(30));
+    async fn run(&self, stop: CancellationToken, heartbeat: Heartbeat) -> Result<(), CallError> {
+        let mut retry = GrowingDelay::new(Duration::from_millis(500), Duration::from_secs(30));
         while !stop.is_cancelled() {
             heartbeat.beat();
-            let wait = match self.turn(&stop).await {
+            let wait = match self.pass_or_wait(&stop).await {
                 Ok(()) => {
-                    down.reset();
+                    retry.reset();
                     continue;
                 }
-                // The queue is made by its first reply.
-                Err(Error::Refused(Refusal::NoSuchQueue { .. })) => Duration::from_secs(1),
-                Err(error) if is_final(&error) => return Err(error),
+                // The queue is created by its first reply.
+                Err(CallError::Refused(Refusal::NoSuchQueue { .. })) => Duration::from_secs(1),
+                Err(error) if is_fatal(&error) => return Err(error),
                 Err(error) => {
-                    tracing::warn!(%error, "replies could not be carried; trying again");
-                    down.wait()
+                    tracing::warn!(%error, "replies could not be forwarded; trying again");
+                    retry.wait()
                 }
             };
             pause(&stop, wait).await;
@@ -193,16 +194,16 @@ impl Runnable for ReplyForwarder {
     }
 
     fn degraded(&self) -> Vec<String> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+        self.problem.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 }
 
 impl ReplyForwarder {
-    async fn turn(&self, stop: &CancellationToken) -> Result<(), Error> {
+    async fn pass_or_wait(&self, stop: &CancellationToken) -> Result<(), CallError> {
         if self.pass().await? == 0 {
             tokio::select! {
                 () = stop.cancelled() => {}
-                woken = ask(self.work.wait(self.queues.clone(), WAIT)) => { woken?; }
+                woken = with_timeout(self.work.wait(self.queues.clone(), WAIT)) => { woken?; }
             }
         }
         Ok(())

@@ -1,87 +1,89 @@
-//! Dead letters in another store than the work. A ferry carries letters from the store where messages die to the
-//! one where people look at them: it files each letter there first, then removes it here, so a crash in between
-//! means only that it is done again. Going back, the letter is filed in the work's store and redriven there, so
-//! the message keeps its id, reply-to, history and generation. Nothing here changes a letter on the way.
+//! Keeps dead letters in another store than the work. A [`LetterMover`] moves letters from the work store, where
+//! messages die, to the letter store, where people look at them. It imports each letter there first, then removes it
+//! here, so after a crash in between the move is just repeated. For a replay the letter is imported into the work store
+//! and redriven there, so the message keeps its id, reply-to, history and generation.
 
-use crate::pace::{Pace, ask, is_final};
 use crate::runnable::{Heartbeat, Runnable};
+use crate::waiting::{GrowingDelay, is_fatal, with_timeout};
 use async_trait::async_trait;
-use redrive_core::dead_letter::{Act, ActRequest, Actor, DeadLetter, Move, Note, Status, next_status};
-use redrive_core::error::{Error, Refusal};
+use redrive_core::dead_letter::{
+    Act, ActRequest, Actor, DeadLetter, Note, Status, StatusChange, next_status,
+};
+use redrive_core::error::{CallError, Refusal};
 use redrive_core::filter::Filter;
 use redrive_core::ids::MessageId;
 use redrive_core::limits;
 use redrive_core::query::{PageRequest, Query};
-use redrive_core::store::{HandOver, Store};
+use redrive_core::store::{HandOver, Store, with_revisions};
 use redrive_core::time::{Span, Time};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// What a pass of the ferry did.
+/// The result of one pass of a [`LetterMover`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ferried {
-    /// Letters that are now there and no longer here.
+pub struct MoveReport {
+    /// Letters that were moved.
     pub moved: u64,
-    /// Letters that stay for now: in somebody's hands, holding their ordering key, or being retried there.
+    /// Letters that stay for now: leased, holding their ordering key, or being retried in the letter store.
     pub kept: u64,
 }
 
-/// Carries dead letters from the store of the work to the store of the letters.
+/// Moves dead letters from the work store to the letter store.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use redrive::LetterFerry;
+/// use redrive::LetterMover;
 ///
 /// let (work, letters) = (redrive::memory(), redrive::memory());
-/// let ferry = LetterFerry::new(work, letters);
-/// let ferried = ferry.pass().await?; // or run it in a `LoopGroup`
-/// println!("{} moved, {} kept", ferried.moved, ferried.kept);
+/// let mover = LetterMover::new(work, letters);
+/// let report = mover.pass().await?; // or run it in a `LoopGroup`
+/// println!("{} moved, {} kept", report.moved, report.kept);
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct LetterFerry {
+pub struct LetterMover {
     work: Arc<dyn Store>,
     letters: Arc<dyn Store>,
     every: Span,
-    trouble: Arc<Mutex<Option<String>>>,
+    problem: Arc<Mutex<Option<String>>>,
 }
 
-impl std::fmt::Debug for LetterFerry {
+impl std::fmt::Debug for LetterMover {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LetterFerry").field("every", &self.every).finish_non_exhaustive()
+        f.debug_struct("LetterMover").field("every", &self.every).finish_non_exhaustive()
     }
 }
 
-/// Letters carried at once: they have their payloads with them.
+/// Letters moved at once. Kept low because letters carry their payloads.
 const PAGE: usize = 16;
-/// A ferry that is well beats at least this often.
+/// How often the mover beats its heartbeat.
 const BEAT: Duration = Duration::from_secs(10);
 
-/// How a letter here compares with the one of the same id there.
+/// How a letter in the work store compares with the one of the same id in the letter store.
 #[derive(Debug)]
-enum There {
-    /// None is there.
-    Nothing,
-    /// The same or a later one is there.
-    Already,
-    /// An earlier one is there, and at rest.
+enum Counterpart {
+    /// The letter store has none.
+    Missing,
+    /// The letter store has the same letter or a later one.
+    UpToDate,
+    /// The letter store has an earlier one that is not being retried.
     Older(Box<DeadLetter>),
-    /// One is there that is being worked on.
+    /// The letter store has an earlier one that is being retried.
     Busy,
 }
 
-impl LetterFerry {
-    /// A ferry from the store of the work to the store of the letters.
+impl LetterMover {
+    /// Creates a mover from the work store to the letter store.
     #[must_use]
     pub fn new(work: Arc<dyn Store>, letters: Arc<dyn Store>) -> Self {
-        Self { work, letters, every: Span::from_secs(1), trouble: Arc::default() }
+        Self { work, letters, every: Span::from_secs(1), problem: Arc::default() }
     }
 
-    /// How often it looks when there was nothing to carry; a second when not said.
+    /// How often it looks for letters when there was nothing to move. Defaults to one second.
     #[must_use]
     pub fn every(mut self, span: Span) -> Self {
         self.every = span;
@@ -89,128 +91,130 @@ impl LetterFerry {
     }
 
     fn actor(reason: &str) -> Actor {
-        Actor { reason: Some(reason.into()), ..Actor::new("letter ferry", "library") }
+        Actor { reason: Some(reason.into()), ..Actor::new("letter mover", "library") }
     }
 
-    /// Carries everything that is there to carry, once.
+    /// Moves every letter that can be moved now.
     ///
     /// # Errors
-    /// The error of whichever store cannot be asked; the letters stay where they are.
-    pub async fn pass(&self) -> Result<Ferried, Error> {
-        let done = self.carry_all().await;
-        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
-        *trouble = match &done {
+    /// Returns the error of the store that failed. The letters stay where they are.
+    pub async fn pass(&self) -> Result<MoveReport, CallError> {
+        let result = self.move_all().await;
+        let mut problem = self.problem.lock().unwrap_or_else(PoisonError::into_inner);
+        *problem = match &result {
             Err(error) => Some(format!("dead letters wait to be moved to their store: {error}")),
-            Ok(Ferried { kept, .. }) if *kept > 0 => {
+            Ok(MoveReport { kept, .. }) if *kept > 0 => {
                 Some(format!("{kept} dead letters cannot be moved to their store yet"))
             }
             Ok(_) => None,
         };
-        done
+        result
     }
 
-    async fn carry_all(&self) -> Result<Ferried, Error> {
+    async fn move_all(&self) -> Result<MoveReport, CallError> {
         let text = "status:pending,review,quarantined,resolved,abandoned";
         let filter = Filter::parse(text).map_err(|e| Refusal::invalid("filter", e.to_string()))?;
         let mut query = Query { filter, page: PageRequest::first(PAGE) };
-        let mut ferried = Ferried::default();
+        let mut report = MoveReport::default();
         loop {
-            let now = ask(self.work.info()).await?.now;
-            let page = ask(self.work.letters(query.clone())).await?;
+            let now = with_timeout(self.work.info()).await?.now;
+            let page = with_timeout(self.work.letters(query.clone())).await?;
             let seen = page.items.len() as u64;
-            let filed = self.file(page.items, now).await?;
-            let moved = self.remove(filed).await?;
-            ferried.moved += moved;
-            ferried.kept += seen - moved;
-            let Some(next) = page.next else { return Ok(ferried) };
+            let imported = self.import(page.items, now).await?;
+            let moved = self.remove(imported).await?;
+            report.moved += moved;
+            report.kept += seen - moved;
+            let Some(next) = page.next else { return Ok(report) };
             query.page.cursor = Some(next);
         }
     }
 
-    /// The first half: files letters there, and says which may go here.
-    async fn file(&self, letters: Vec<DeadLetter>, now: Time) -> Result<Vec<HandOver>, Error> {
-        let mut filed = Vec::new();
+    /// The first half of a move: imports letters into the letter store, and returns those to remove from the work
+    /// store.
+    async fn import(&self, letters: Vec<DeadLetter>, now: Time) -> Result<Vec<HandOver>, CallError> {
+        let mut imported = Vec::new();
         for letter in letters {
-            let letter = match ask(self.work.with_lineage(letter)).await {
+            let letter = match with_timeout(with_revisions(&*self.work, letter)).await {
                 Ok(letter) => letter,
-                // It went meanwhile.
-                Err(Error::Refused(_)) => continue,
+                // The letter is gone meanwhile.
+                Err(CallError::Refused(_)) => continue,
                 Err(error) => return Err(error),
             };
-            let (id, version) = (letter.id(), letter.file.version);
-            if letter.file.may_leave(id, version, now).is_ok() && self.file_one(letter).await? {
-                filed.push(HandOver { id, version });
+            let (id, version) = (letter.id(), letter.record.version);
+            if letter.record.check_hand_over(id, version, now).is_ok() && self.import_one(letter).await? {
+                imported.push(HandOver { id, version });
             }
         }
-        Ok(filed)
+        Ok(imported)
     }
 
-    async fn file_one(&self, mut letter: DeadLetter) -> Result<bool, Error> {
+    async fn import_one(&self, mut letter: DeadLetter) -> Result<bool, CallError> {
         let id = letter.id();
-        match self.there(&letter).await? {
-            There::Already => return Ok(true),
-            There::Busy => return Ok(false),
-            There::Nothing => {}
-            There::Older(older) => {
-                letter.file.take_over_history(&older.file);
-                letter.file.notes = merged(&older.file.notes, &letter.file.notes);
-                letter.file.version = older.file.version.max(letter.file.version) + 1;
-                let version = older.file.version;
+        match self.counterpart(&letter).await? {
+            Counterpart::UpToDate => return Ok(true),
+            Counterpart::Busy => return Ok(false),
+            Counterpart::Missing => {}
+            Counterpart::Older(older) => {
+                letter.record.merge_history(&older.record);
+                letter.record.notes = merged(&older.record.notes, &letter.record.notes);
+                letter.record.version = older.record.version.max(letter.record.version) + 1;
+                let version = older.record.version;
                 let actor =
                     Self::actor("the same message died again; its later letter has the whole history");
-                let gone = ask(self.letters.hand_over(vec![HandOver { id, version }], actor)).await?;
+                let gone =
+                    with_timeout(self.letters.hand_over(vec![HandOver { id, version }], actor)).await?;
                 if !gone.iter().all(Result::is_ok) {
                     return Ok(false);
                 }
             }
         }
-        // Whoever waits for a reply waits at the store of the work: it is sent there when the letter leaves.
-        letter.file.owes_reply = false;
-        let actor = Self::actor("moved from the store of the work");
-        let filed = ask(self.letters.import(vec![letter], actor)).await?.pop();
-        match filed {
+        // The reply that reports the failure is sent by the work store when the letter leaves it.
+        letter.record.owes_reply = false;
+        let actor = Self::actor("moved from the work store");
+        let imported = with_timeout(self.letters.import(vec![letter], actor)).await?.pop();
+        match imported {
             Some(Ok(_)) => Ok(true),
             Some(Err(refusal)) => {
-                tracing::warn!(message = %id, %refusal, "a dead letter cannot be filed in the other store");
+                tracing::warn!(message = %id, %refusal, "a dead letter cannot be imported into the other store");
                 Ok(false)
             }
             None => Ok(false),
         }
     }
 
-    async fn there(&self, here: &DeadLetter) -> Result<There, Error> {
-        let there = match ask(self.letters.letter(here.id())).await {
-            Ok(there) => there,
-            Err(Error::Refused(Refusal::NoSuchLetter { .. })) => return Ok(There::Nothing),
+    async fn counterpart(&self, here: &DeadLetter) -> Result<Counterpart, CallError> {
+        let counterpart = match with_timeout(self.letters.letter(here.id())).await {
+            Ok(counterpart) => counterpart,
+            Err(CallError::Refused(Refusal::NoSuchLetter { .. })) => return Ok(Counterpart::Missing),
             Err(error) => return Err(error),
         };
-        Ok(if standing(&there) >= standing(here) {
-            There::Already
-        } else if there.file.status == Status::Retrying {
-            There::Busy
+        Ok(if recency(&counterpart) >= recency(here) {
+            Counterpart::UpToDate
+        } else if counterpart.record.status == Status::Retrying {
+            Counterpart::Busy
         } else {
-            There::Older(Box::new(there))
+            Counterpart::Older(Box::new(counterpart))
         })
     }
 
-    /// The second half: removes here what is there.
-    async fn remove(&self, filed: Vec<HandOver>) -> Result<u64, Error> {
-        if filed.is_empty() {
+    /// The second half of a move: removes imported letters from the work store.
+    async fn remove(&self, imported: Vec<HandOver>) -> Result<u64, CallError> {
+        if imported.is_empty() {
             return Ok(0);
         }
-        let actor = Self::actor("moved to the store of the letters");
-        let results = ask(self.work.hand_over(filed, actor)).await?;
-        // One that changed since it was filed is carried again, as it is then.
+        let actor = Self::actor("moved to the letter store");
+        let results = with_timeout(self.work.hand_over(imported, actor)).await?;
+        // A letter that changed since its import is moved again by the next pass.
         Ok(results.iter().filter(|result| result.is_ok()).count() as u64)
     }
 }
 
-/// Which of two letters of one message tells more: the later generation, the later death, the later change.
-fn standing(letter: &DeadLetter) -> (u32, Time, u64) {
-    (letter.message.generation, letter.file.dead_at, letter.file.version)
+/// Orders two letters of one message: by generation, then by death, then by change.
+fn recency(letter: &DeadLetter) -> (u32, Time, u64) {
+    (letter.message.generation, letter.record.dead_at, letter.record.version)
 }
 
-/// Both lists of notes in the order of time, none twice.
+/// Merges two lists of notes by time, without duplicates.
 fn merged(one: &[Note], other: &[Note]) -> Vec<Note> {
     let mut all: Vec<Note> = one.to_vec();
     all.extend(other.iter().filter(|note| !one.contains(note)).cloned());
@@ -220,30 +224,31 @@ fn merged(one: &[Note], other: &[Note]) -> Vec<Note> {
 }
 
 #[async_trait]
-impl Runnable for LetterFerry {
+impl Runnable for LetterMover {
     fn name(&self) -> String {
-        "letter ferry".into()
+        "letter mover".into()
     }
 
-    async fn run(&self, stop: CancellationToken, heartbeat: Heartbeat) -> Result<(), Error> {
-        let mut idle = Pace::new(self.every.to_std(), self.every.to_std().max(Duration::from_secs(5)));
-        let mut down = Pace::new(Duration::from_millis(500), Duration::from_secs(30));
+    async fn run(&self, stop: CancellationToken, heartbeat: Heartbeat) -> Result<(), CallError> {
+        let mut idle =
+            GrowingDelay::new(self.every.to_std(), self.every.to_std().max(Duration::from_secs(5)));
+        let mut retry = GrowingDelay::new(Duration::from_millis(500), Duration::from_secs(30));
         while !stop.is_cancelled() {
             heartbeat.beat();
             let wait = match self.pass().await {
-                Ok(Ferried { moved: 0, .. }) => idle.wait(),
+                Ok(MoveReport { moved: 0, .. }) => idle.wait(),
                 Ok(_) => {
                     idle.reset();
-                    down.reset();
+                    retry.reset();
                     self.every.to_std()
                 }
-                Err(error) if is_final(&error) => return Err(error),
+                Err(error) if is_fatal(&error) => return Err(error),
                 Err(error) => {
                     tracing::warn!(%error, "dead letters could not be moved; trying again");
-                    down.wait()
+                    retry.wait()
                 }
             };
-            if crate::pace::pause(&stop, wait.min(BEAT)).await {
+            if crate::waiting::pause(&stop, wait.min(BEAT)).await {
                 break;
             }
         }
@@ -251,33 +256,33 @@ impl Runnable for LetterFerry {
     }
 
     fn degraded(&self) -> Vec<String> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+        self.problem.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 }
 
-/// What a replay from one store to the other did.
+/// The result of [`replay_between`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Returned {
-    /// Sent back to work, and closed where they lay.
+pub struct ReturnReport {
+    /// Letters that were redriven in the work store and closed in the letter store.
     pub replayed: u64,
-    /// Under way already, from an earlier replay that was interrupted; closed where they lay.
+    /// Letters that an earlier, interrupted replay had redriven already. They are now closed in the letter store.
     pub under_way: u64,
-    /// Left as they are, and why.
+    /// Letters that were left unchanged, and why.
     pub refused: Vec<(MessageId, String)>,
 }
 
-/// Sends letters from the store of the letters back to work: files each in the work's store, redrives it there,
-/// then closes it where it lay. Harmless to repeat, also after a crash in between.
+/// Replays letters of the letter store: imports each into the work store, redrives it there, then closes it in the
+/// letter store. Harmless to repeat, even after a crash in between.
 ///
 /// # Errors
-/// The error of whichever store cannot be asked; calling again goes on where it stopped.
+/// Returns the error of the store that failed. Calling again continues where it stopped.
 pub async fn replay_between(
     letters: &Arc<dyn Store>,
     work: &Arc<dyn Store>,
     ids: impl IntoIterator<Item = MessageId>,
     actor: Actor,
-) -> Result<Returned, Error> {
-    let mut returned = Returned::default();
+) -> Result<ReturnReport, CallError> {
+    let mut returned = ReturnReport::default();
     for id in ids.into_iter().collect::<BTreeSet<_>>() {
         match return_one(letters.as_ref(), work.as_ref(), id, &actor).await? {
             Ok(true) => returned.replayed += 1,
@@ -288,81 +293,82 @@ pub async fn replay_between(
     Ok(returned)
 }
 
-/// A ferry may take the letter away between its filing and its redrive; then it is filed again.
-const FILINGS: u32 = 5;
+/// How often a letter is imported. A mover may move it away between its import and its redrive.
+const IMPORT_ATTEMPTS: u32 = 5;
 
-/// Says whether it was sent back now, or was under way.
+/// Returns `true` if the letter was redriven now, `false` if it had been redriven before.
 async fn return_one(
     letters: &dyn Store,
     work: &dyn Store,
     id: MessageId,
     actor: &Actor,
-) -> Result<Result<bool, Refusal>, Error> {
-    let found = match ask(letters.letter(id)).await {
-        Ok(letter) => ask(letters.with_lineage(letter)).await,
+) -> Result<Result<bool, Refusal>, CallError> {
+    let found = match with_timeout(letters.letter(id)).await {
+        Ok(letter) => with_timeout(with_revisions(letters, letter)).await,
         Err(error) => Err(error),
     };
     let letter = match found {
         Ok(letter) => letter,
-        Err(Error::Refused(refusal)) => return Ok(Err(refusal)),
+        Err(CallError::Refused(refusal)) => return Ok(Err(refusal)),
         Err(error) => return Err(error),
     };
-    if letter.file.erased.is_some() {
-        return Ok(Err(Refusal::Erased { id, act: Move::Retry.name().into() }));
+    if letter.record.erased.is_some() {
+        return Ok(Err(Refusal::Erased { id, act: StatusChange::Retry.name().into() }));
     }
-    if let Err(refusal) = next_status(id, letter.file.status, Move::Retry) {
+    if let Err(refusal) = next_status(id, letter.record.status, StatusChange::Retry) {
         return Ok(Err(refusal));
     }
-    for _ in 0..FILINGS {
+    for _ in 0..IMPORT_ATTEMPTS {
         let sent = match redrive_in(work, &letter, actor).await {
             Ok(sent) => sent,
-            // Of this letter alone: its queue is full, it came back too often, its key is in use.
-            Err(Error::Refused(refusal)) => return Ok(Err(refusal)),
+            // Refusals concern this letter only: its queue is full, it was redriven too often, its key is in use.
+            Err(CallError::Refused(refusal)) => return Ok(Err(refusal)),
             Err(error) => return Err(error),
         };
         if let Some(now) = sent {
-            let reason = Some("sent back to the store of the work".to_owned());
+            let reason = Some("redriven in the work store".to_owned());
             let closing = Actor { reason, ..actor.clone() };
-            let expected_version = Some(letter.file.version);
+            let expected_version = Some(letter.record.version);
             let request = ActRequest { id, act: Act::Resolve, actor: closing, expected_version };
-            let closed = ask(letters.act(vec![request])).await?;
+            let closed = with_timeout(letters.act(vec![request])).await?;
             if let Some(Err(refusal)) = closed.into_iter().next() {
-                tracing::warn!(message = %id, %refusal, "a letter that was sent back could not be closed");
+                tracing::warn!(message = %id, %refusal, "a replayed letter could not be closed");
             }
             return Ok(Ok(now));
         }
     }
-    let why = "the store of the work does not keep it; is a ferry between other stores running there?";
+    let why =
+        "the letter disappears from the work store again and again; is another letter mover running there?";
     Ok(Err(Refusal::invalid("letter", why)))
 }
 
-/// Whether a letter waits for a decision.
+/// Whether a letter is open and not being retried.
 fn at_rest(letter: &DeadLetter) -> bool {
-    letter.file.status != Status::Retrying && !letter.file.status.is_closed()
+    letter.record.status != Status::Retrying && !letter.record.status.is_closed()
 }
 
-/// Files the letter and redrives it. Says whether that was done now or had been done before; nothing when the
-/// letter was taken away in between.
-async fn redrive_in(work: &dyn Store, letter: &DeadLetter, actor: &Actor) -> Result<Option<bool>, Error> {
+/// Imports the letter and redrives it. Returns whether that was done now (`true`) or before (`false`), or `None` if the
+/// letter was moved away in between.
+async fn redrive_in(work: &dyn Store, letter: &DeadLetter, actor: &Actor) -> Result<Option<bool>, CallError> {
     let id = letter.id();
-    match ask(work.import(vec![letter.clone()], actor.clone())).await?.pop() {
+    match with_timeout(work.import(vec![letter.clone()], actor.clone())).await?.pop() {
         Some(Ok(_)) | None => {}
-        Some(Err(Refusal::IdConflict { .. })) => match ask(work.letter(id)).await {
-            // Left there by a replay that was interrupted, and edited since: what is sent back is the letter as it is.
-            Ok(known) if at_rest(&known) && known.file.edits.len() < letter.file.edits.len() => {
-                let stale = HandOver { id, version: known.file.version };
-                ask(work.hand_over(vec![stale], actor.clone())).await?;
+        Some(Err(Refusal::IdConflict { .. })) => match with_timeout(work.letter(id)).await {
+            // An interrupted replay left it there, and the original was edited since: import the edited letter instead.
+            Ok(known) if at_rest(&known) && known.record.edits.len() < letter.record.edits.len() => {
+                let stale = HandOver { id, version: known.record.version };
+                with_timeout(work.hand_over(vec![stale], actor.clone())).await?;
                 return Ok(None);
             }
-            // Left there by a replay that was interrupted, or died there since.
+            // An interrupted replay left it there, or it died there since.
             Ok(known) if at_rest(&known) => {}
-            Ok(_) | Err(Error::Refused(Refusal::NoSuchLetter { .. })) => return Ok(Some(false)),
+            Ok(_) | Err(CallError::Refused(Refusal::NoSuchLetter { .. })) => return Ok(Some(false)),
             Err(error) => return Err(error),
         },
         Some(Err(refusal)) => return Err(refusal.into()),
     }
     let request = ActRequest { id, act: Act::retry(), actor: actor.clone(), expected_version: None };
-    match ask(work.act(vec![request])).await?.pop() {
+    match with_timeout(work.act(vec![request])).await?.pop() {
         Some(Ok(_)) | None => Ok(Some(true)),
         Some(Err(Refusal::NoSuchLetter { .. })) => Ok(None),
         Some(Err(Refusal::WrongStatus { status: Status::Retrying, .. })) => Ok(Some(false)),
@@ -373,7 +379,7 @@ async fn redrive_in(work: &dyn Store, letter: &DeadLetter, actor: &Actor) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
-    use redrive_core::failure::Report;
+    use redrive_core::failure::FailureReport;
     use redrive_core::ids::QueueName;
     use redrive_core::message::{NewMessage, Payload};
     use redrive_core::policy::Override;
@@ -394,8 +400,8 @@ mod tests {
     }
 
     async fn die(store: &dyn Store) {
-        let failure = Box::new(Report::default().analyse());
-        settle(store, Settle::Fail { failure, said: Some(Override::DeadLetter) }).await;
+        let failure = Box::new(FailureReport::default().analyse());
+        settle(store, Settle::Fail { failure, policy_override: Some(Override::DeadLetter) }).await;
     }
 
     async fn dead(store: &dyn Store) -> MessageId {
@@ -414,10 +420,10 @@ mod tests {
         store.act(vec![request]).await.unwrap().pop().unwrap().unwrap();
     }
 
-    fn pair() -> (Arc<dyn Store>, Arc<dyn Store>, LetterFerry) {
+    fn pair() -> (Arc<dyn Store>, Arc<dyn Store>, LetterMover) {
         let (work, letters) = (crate::memory(), crate::memory());
-        let ferry = LetterFerry::new(Arc::clone(&work), Arc::clone(&letters));
-        (work, letters, ferry)
+        let mover = LetterMover::new(Arc::clone(&work), Arc::clone(&letters));
+        (work, letters, mover)
     }
 
     async fn is_clean(store: &dyn Store) {
@@ -426,94 +432,94 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_letter_crosses_whole_and_once() {
-        let (work, letters, ferry) = pair();
+    async fn a_letter_is_moved_complete_and_once() {
+        let (work, letters, mover) = pair();
         let id = dead(&*work).await;
         let before = work.letter(id).await.unwrap();
-        assert_eq!(ferry.pass().await.unwrap(), Ferried { moved: 1, kept: 0 });
-        assert_eq!(ferry.pass().await.unwrap(), Ferried::default());
+        assert_eq!(mover.pass().await.unwrap(), MoveReport { moved: 1, kept: 0 });
+        assert_eq!(mover.pass().await.unwrap(), MoveReport::default());
         let after = letters.letter(id).await.unwrap();
         let (mut was, mut is) = (before.message.clone(), after.message.clone());
         (was.envelope.seq, is.envelope.seq) = (0, 0);
-        was.failures.iter_mut().chain(&mut is.failures).for_each(|f| f.leaf = before.file.leaf);
+        was.failures.iter_mut().chain(&mut is.failures).for_each(|f| f.leaf = before.record.leaf);
         assert_eq!(was, is, "the message and its failures");
-        assert_eq!((after.file.dead_at, after.file.status), (before.file.dead_at, Status::Pending));
+        assert_eq!((after.record.dead_at, after.record.status), (before.record.dead_at, Status::Pending));
         assert!(work.letter(id).await.is_err());
         is_clean(&*work).await;
         is_clean(&*letters).await;
     }
 
-    /// Fault: the process dies after the letter was filed there and before it was removed here.
+    /// Fault: the process dies after the letter was imported and before it was removed from the work store.
     #[tokio::test]
-    async fn a_crash_between_the_halves_is_harmless() {
-        let (work, letters, ferry) = pair();
+    async fn a_crash_between_import_and_removal_is_harmless() {
+        let (work, letters, mover) = pair();
         let ids = [dead(&*work).await, dead(&*work).await];
         for _ in 0..2 {
             let page = work.letters(Query::default()).await.unwrap().items;
-            let filed = ferry.file(page, work.info().await.unwrap().now).await.unwrap();
-            assert_eq!(filed.len(), 2, "filed there, still here, however often");
+            let imported = mover.import(page, work.info().await.unwrap().now).await.unwrap();
+            assert_eq!(imported.len(), 2, "imported there, still here, however often");
         }
         act(&*letters, ids[0], Act::Note).await;
-        assert_eq!(ferry.pass().await.unwrap(), Ferried { moved: 2, kept: 0 });
-        let noted = letters.letter(ids[0]).await.unwrap().file;
+        assert_eq!(mover.pass().await.unwrap(), MoveReport { moved: 2, kept: 0 });
+        let noted = letters.letter(ids[0]).await.unwrap().record;
         assert_eq!((noted.notes.len(), noted.version), (1, 2), "what was done there meanwhile stays");
         assert_eq!(letters.queue(q()).await.unwrap().counts.dead, 2);
         is_clean(&*letters).await;
     }
 
     #[tokio::test]
-    async fn what_changed_here_after_it_was_filed_is_carried_again() {
-        let (work, letters, ferry) = pair();
+    async fn a_letter_that_changed_after_its_import_is_moved_again() {
+        let (work, letters, mover) = pair();
         let id = dead(&*work).await;
         let page = work.letters(Query::default()).await.unwrap().items;
-        let filed = ferry.file(page, work.info().await.unwrap().now).await.unwrap();
+        let imported = mover.import(page, work.info().await.unwrap().now).await.unwrap();
         act(&*work, id, Act::Review).await;
-        assert_eq!(ferry.remove(filed).await.unwrap(), 0, "it changed");
-        assert_eq!(ferry.pass().await.unwrap(), Ferried { moved: 1, kept: 0 });
-        assert_eq!(letters.letter(id).await.unwrap().file.status, Status::Review);
+        assert_eq!(mover.remove(imported).await.unwrap(), 0, "it changed");
+        assert_eq!(mover.pass().await.unwrap(), MoveReport { moved: 1, kept: 0 });
+        assert_eq!(letters.letter(id).await.unwrap().record.status, Status::Review);
         is_clean(&*letters).await;
     }
 
     #[tokio::test]
-    async fn a_second_death_replaces_the_first_with_all_that_was_said() {
-        let (work, letters, ferry) = pair();
+    async fn the_letter_of_a_second_death_replaces_the_first_and_keeps_its_notes() {
+        let (work, letters, mover) = pair();
         let id = dead(&*work).await;
-        ferry.pass().await.unwrap();
+        mover.pass().await.unwrap();
         act(&*letters, id, Act::Note).await;
         let back = replay_between(&letters, &work, [id, id], me()).await.unwrap();
-        assert_eq!(back, Returned { replayed: 1, ..Returned::default() });
-        assert_eq!(letters.letter(id).await.unwrap().file.status, Status::Resolved);
+        assert_eq!(back, ReturnReport { replayed: 1, ..ReturnReport::default() });
+        assert_eq!(letters.letter(id).await.unwrap().record.status, Status::Resolved);
         let message = work.message(id).await.unwrap();
         assert_eq!((message.generation, message.envelope.reply_to), (2, Some("answers".parse().unwrap())));
         die(&*work).await;
-        ferry.pass().await.unwrap();
+        mover.pass().await.unwrap();
         let letter = letters.letter(id).await.unwrap();
         assert_eq!((letter.message.generation, letter.message.failures.len()), (2, 2));
-        assert_eq!((letter.file.status, letter.file.redrives), (Status::Pending, 1));
-        assert!(letter.file.notes.iter().any(|note| note.text == "r"), "{:?}", letter.file.notes);
+        assert_eq!((letter.record.status, letter.record.redrives), (Status::Pending, 1));
+        assert!(letter.record.notes.iter().any(|note| note.text == "r"), "{:?}", letter.record.notes);
         is_clean(&*work).await;
         is_clean(&*letters).await;
     }
 
     #[tokio::test]
-    async fn success_after_a_replay_is_known_there() {
-        let (work, letters, ferry) = pair();
+    async fn success_after_a_replay_resolves_the_letter_in_the_letter_store() {
+        let (work, letters, mover) = pair();
         let id = dead(&*work).await;
-        ferry.pass().await.unwrap();
+        mover.pass().await.unwrap();
         replay_between(&letters, &work, [id], me()).await.unwrap();
-        ferry.pass().await.unwrap();
+        mover.pass().await.unwrap();
         settle(&*work, Settle::Ack).await;
-        ferry.pass().await.unwrap();
-        let file = letters.letter(id).await.unwrap().file;
-        assert_eq!((file.status, file.resolution.as_deref()), (Status::Resolved, Some("retried")));
+        mover.pass().await.unwrap();
+        let record = letters.letter(id).await.unwrap().record;
+        assert_eq!((record.status, record.resolution.as_deref()), (Status::Resolved, Some("retried")));
     }
 
-    /// Faults: the process dies after the filing, and after the redrive, of a replay.
+    /// Faults: the process dies after the import, and after the redrive, of a replay.
     #[tokio::test]
-    async fn an_interrupted_replay_goes_on() {
-        let (work, letters, ferry) = pair();
+    async fn an_interrupted_replay_continues() {
+        let (work, letters, mover) = pair();
         let id = dead(&*work).await;
-        ferry.pass().await.unwrap();
+        mover.pass().await.unwrap();
         let letter = letters.letter(id).await.unwrap();
         work.import(vec![letter.clone()], me()).await.unwrap();
         let back = replay_between(&letters, &work, [id], me()).await.unwrap();
@@ -522,8 +528,8 @@ mod tests {
         let id = dead(&*letters).await;
         assert_eq!(redrive_in(&*work, &letters.letter(id).await.unwrap(), &me()).await.unwrap(), Some(true));
         let back = replay_between(&letters, &work, [id], me()).await.unwrap();
-        assert_eq!(back, Returned { under_way: 1, ..Returned::default() });
-        assert_eq!(letters.letter(id).await.unwrap().file.status, Status::Resolved);
+        assert_eq!(back, ReturnReport { under_way: 1, ..ReturnReport::default() });
+        assert_eq!(letters.letter(id).await.unwrap().record.status, Status::Resolved);
         let unknown = crate::new_id();
         let back = replay_between(&letters, &work, [id, unknown], me()).await.unwrap();
         assert_eq!((back.replayed, back.under_way, back.refused.len()), (0, 0, 2));

@@ -1,2 +1,17 @@
-//! The room of the HTTP API and the dashboard. Its door sign, until the server issue furnishes it: the server
-//! answers, it decides nothing; it will see the store only as `dyn Store` from the core.
+//! The server answers: it makes what the library and the command line can do available over HTTP. It decides nothing
+//! itself; it sees the store only as `dyn Store`, behind a gate that asks the core who may do what.
+
+mod access;
+mod api;
+mod app;
+mod config;
+mod problem;
+mod reply;
+mod request;
+mod router;
+
+pub use access::{create_token, list_tokens, revoke_token};
+pub use api::verbs::{CALL_VERSION, VERSION_HEADER};
+pub use config::Config;
+pub use problem::Problem;
+pub use router::{router, routes};

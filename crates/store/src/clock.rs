@@ -1,7 +1,7 @@
-//! The store's clock. Leases, delays and backoffs are decided by it alone, so it must not jump: it goes on from what
-//! was last persisted by the time that really passed since, as far as the machine knows it, runs with the machine's
-//! monotonic clock, and slews towards the wall: at half speed when it is ahead, at double speed when it is behind
-//! (I21, ADR 0030).
+//! The store's clock. It alone decides leases, delays and backoffs, so it must not jump. It continues from the
+//! persisted time by the time that has really passed since, as far as the machine knows it. Then it runs with the
+//! machine's monotonic clock and slews towards the wall clock: at half speed when it is ahead, at double speed when
+//! it is behind (I21, ADR 0030).
 
 use redrive_core::limits;
 use redrive_core::time::{Clock, Time};
@@ -9,7 +9,7 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// The machine's wall clock; jumps when somebody sets it. Only for ids and for slewing towards.
+/// The machine's wall clock. It jumps when somebody sets it, so it is only used for ids and as the target of slewing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wall;
 
@@ -20,27 +20,27 @@ impl Clock for Wall {
     }
 }
 
-/// How long a machine has been up, sleep included. Two of one boot tell how much time lies between them, whatever
-/// was done to the wall clock meanwhile.
+/// How long a machine has been up, including sleep. The difference between two values of one boot is the time that
+/// passed between them, whatever happened to the wall clock meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uptime {
-    /// Which boot; another number after every one.
+    /// Identifies the boot; every boot has another number.
     pub boot: u128,
-    /// Milliseconds since then.
+    /// Milliseconds since the boot.
     pub ms: i64,
 }
 
-/// What a machine knows about time.
+/// The clocks of a machine.
 pub trait Machine: Debug + Send + Sync {
     /// The wall clock.
     fn wall(&self) -> Time;
-    /// How long the machine has been up; none where it does not say.
+    /// How long the machine has been up. `None` if the machine cannot tell.
     fn uptime(&self) -> Option<Uptime>;
-    /// Milliseconds of a clock that only runs forwards, from any beginning.
+    /// Milliseconds of a clock that only runs forwards, from an arbitrary start.
     fn monotonic_ms(&self) -> i64;
 }
 
-/// The machine this process runs on.
+/// The machine that this process runs on.
 #[derive(Clone, Copy, Debug)]
 pub struct Here {
     started: Instant,
@@ -83,21 +83,21 @@ fn uptime() -> Option<Uptime> {
     None
 }
 
-/// What a store persists about time: what its clock showed, and how long the machine was up then.
+/// What a store persists about time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    /// What the clock showed.
+    /// The time that the store's clock showed.
     pub time: Time,
-    /// How long the machine was up; none in a backup, in older formats, and where the machine does not say.
+    /// The machine's uptime at that moment. `None` in a backup, in older formats, and if the machine cannot tell.
     pub uptime: Option<Uptime>,
 }
 
-/// Where the clock of a store begins that was last stamped like this, with the wall and the machine as they are now.
+/// The time at which a store's clock starts, given the last persisted stamp and the machine's current clocks.
 ///
-/// Within one boot the time that passed is known, so a wall that was set meanwhile is a slope and not a step: at most
-/// twice the time that passed is added, and at least half of it. Across boots only the wall can tell, and what it
-/// tells is bounded: a wall that is wrong must not end every delay, lease and retention at once. A stamp without an
-/// uptime was not made by a machine that could tell, and the wall is taken as it is.
+/// Within one boot the time that passed is known, so a wall clock that was set meanwhile changes the speed and not
+/// the time: the clock advances by at least half and at most twice the time that passed. Across boots only the wall
+/// clock can tell, and how far it may advance the clock is bounded: a wrong wall clock must not end every delay,
+/// lease and retention at once. After a stamp without an uptime, the wall clock is taken as it is.
 #[must_use]
 pub fn anchor(last: Stamp, wall: Time, uptime: Option<Uptime>) -> Time {
     match (last.uptime, uptime) {
@@ -110,11 +110,11 @@ pub fn anchor(last: Stamp, wall: Time, uptime: Option<Uptime>) -> Time {
     }
 }
 
-/// Where the clock stands `elapsed` milliseconds after it stood at `shown`, with the wall at `wall`.
+/// The time shown `elapsed` milliseconds after the clock showed `shown`, with the wall clock at `wall`.
 const fn slew(shown: i64, elapsed: i64, wall: i64) -> i64 {
     let straight = shown.saturating_add(elapsed);
     if straight > wall {
-        // Ahead: half speed, but no slower than needed to meet the wall.
+        // Ahead of the wall: half speed, but no slower than needed to meet the wall.
         let slow = shown.saturating_add(elapsed / 2);
         if slow > wall { slow } else { wall }
     } else {
@@ -130,7 +130,7 @@ pub struct Slewing {
     last: Mutex<Reading>,
 }
 
-/// The last reading: the monotonic clock, and the stamp of what was shown then.
+/// The last reading: the monotonic clock, and the stamp at that moment.
 #[derive(Clone, Copy, Debug)]
 struct Reading {
     monotonic_ms: i64,
@@ -144,7 +144,7 @@ impl Slewing {
         Self::resume(Arc::new(Here::default()), Stamp { time: persisted, uptime: None })
     }
 
-    /// A clock that goes on from what was last persisted.
+    /// A clock that continues from the last persisted stamp.
     #[must_use]
     pub fn resume(machine: Arc<dyn Machine>, last: Stamp) -> Self {
         let (uptime, monotonic_ms) = (machine.uptime(), machine.monotonic_ms());
@@ -152,19 +152,19 @@ impl Slewing {
         Self { machine, last: Mutex::new(Reading { monotonic_ms, stamp }) }
     }
 
-    /// How far this clock is ahead of the wall, in milliseconds.
+    /// How far this clock is ahead of the wall clock, in milliseconds.
     pub fn skew_ms(&self) -> i64 {
         self.now().as_millis() - self.machine.wall().as_millis()
     }
 
-    /// What the clock shows now, with what makes it possible to go on from it in another process.
+    /// The current time, with what another process needs to continue from it.
     pub fn stamp(&self) -> Stamp {
         let monotonic_ms = self.machine.monotonic_ms();
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let elapsed = monotonic_ms - last.monotonic_ms;
         if elapsed > 0 {
             let shown = slew(last.stamp.time.as_millis(), elapsed, self.machine.wall().as_millis());
-            // A half-speed step of one millisecond rounds to nothing; it is kept for the next reading.
+            // A half-speed step of one millisecond rounds to zero; the elapsed time is kept for the next reading.
             if shown > last.stamp.time.as_millis() {
                 let stamp = Stamp { time: Time::from_millis(shown), uptime: self.machine.uptime() };
                 *last = Reading { monotonic_ms, stamp };
@@ -187,7 +187,7 @@ mod tests {
     use redrive_core::time::Span;
     use std::sync::atomic::{AtomicI64, Ordering};
 
-    /// A machine whose clocks are moved by hand.
+    /// A machine whose clocks are set by hand.
     #[derive(Debug, Default)]
     struct Hand {
         wall: AtomicI64,
@@ -348,8 +348,8 @@ mod tests {
             }
         }
 
-        /// However far off a store is, processes that live for a moment bring it to the wall, also when most of the
-        /// time nobody lives, and it never overshoots.
+        /// However far off a store is, short-lived processes bring it to the wall clock, even if no process runs
+        /// most of the time, and it never overshoots.
         #[test]
         fn i21_a_store_that_is_off_meets_the_wall(off in -DAY..DAY, pauses in prop::collection::vec(2..2 * HOUR, 1..50)) {
             let (mut last, mut wall, mut up) = (stamp(START + off, 1, 0), START, 0);
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_says_how_long_it_has_been_up() {
+    fn this_machine_knows_how_long_it_has_been_up() {
         let (here, later) = (Here::default(), Here::default());
         if let (Some(first), Some(second)) = (here.uptime(), later.uptime()) {
             assert_eq!(first.boot, second.boot);

@@ -1,7 +1,7 @@
-//! One directory, many processes: whoever comes first holds it, whoever comes later talks to them.
+//! One directory, many processes: the first process to open a directory holds it, and the others talk to that process.
 
 use crate::remote::server::{Server, serve};
-use crate::remote::{Heir, RemoteStore};
+use crate::remote::{RemoteStore, Takeover};
 use crate::sqlite::{Options, SqliteStore};
 use crate::trust::SOCKET;
 use redrive_core::error::{StoreError, StoreErrorKind};
@@ -12,11 +12,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often a directory that is held for a moment is tried again.
+/// How often to try again to open a directory that another process holds for a moment.
 const TRY_EVERY: Duration = Duration::from_millis(10);
 
-/// Opens a data directory, or connects to the process that holds it. Who means to hold it for long (`serve`)
-/// takes the holder's place when that goes away: with the first call that finds nobody there.
+/// Opens a data directory, or connects to the process that holds it. With `serve`, the caller means to hold the
+/// directory for long: when the holder goes away, the first call that finds nobody there takes over.
 ///
 /// # Errors
 /// A [`StoreError`] that says what is wrong with the directory and what to do.
@@ -34,12 +34,12 @@ pub async fn open(
         };
         match RemoteStore::connect(directory).await {
             Ok(remote) if serve => {
-                let place = directory.to_owned();
+                let path = directory.to_owned();
                 let take_over = Box::new(move || {
-                    let place = place.clone();
-                    Box::pin(async move { open_here(&place, false, true).await }) as Pin<Box<_>>
+                    let path = path.clone();
+                    Box::pin(async move { open_here(&path, false, true).await }) as Pin<Box<_>>
                 });
-                return Ok(Arc::new(remote.inherit(Heir::new(take_over, patience.to_std()))));
+                return Ok(Arc::new(remote.with_takeover(Takeover::new(take_over, patience.to_std()))));
             }
             Ok(remote) => return Ok(Arc::new(remote)),
             Err(error) if matches!(error.kind, StoreErrorKind::Protocol | StoreErrorKind::Untrusted) => {
@@ -64,30 +64,30 @@ async fn open_here(directory: &Path, create: bool, serving: bool) -> Result<Arc<
     share(store, serving)
 }
 
-/// Makes a store shareable, and serves it on its directory's socket if asked.
+/// Makes a store shareable, and serves it on its directory's socket if `serving` is set.
 fn share(store: SqliteStore, serving: bool) -> Result<Arc<dyn Store>, StoreError> {
     let socket = store.directory().join(SOCKET);
     let store = Arc::new(store);
     if serving {
-        let seen: Arc<dyn Store> = Arc::clone(&store) as Arc<dyn Store>;
-        let server: Server = serve(&seen, &socket)?;
+        let served: Arc<dyn Store> = Arc::clone(&store) as Arc<dyn Store>;
+        let server: Server = serve(&served, &socket)?;
         store.keep_serving(server);
     }
     Ok(store)
 }
 
-/// Opens a directory with these options and serves it; for tests that bring their own clock.
+/// Opens a directory with these options and serves it; for tests with a clock of their own.
 ///
 /// # Errors
-/// A [`StoreError`] as [`open`] gives.
+/// A [`StoreError`] as for [`open`].
 pub fn open_serving(directory: &Path, options: Options) -> Result<Arc<dyn Store>, StoreError> {
     share(SqliteStore::open(directory, options)?, true)
 }
 
-/// Makes a new data directory from a backup; refuses to write over an existing one. Gives the bytes copied.
+/// Creates a data directory from a backup; refuses to overwrite an existing one. Returns the bytes copied.
 ///
 /// # Errors
-/// A [`StoreError`] when the backup is damaged or the target exists.
+/// A [`StoreError`] if the backup is damaged or the target exists.
 pub async fn restore(backup: &Path, directory: &Path) -> Result<u64, StoreError> {
     let (backup, directory) = (backup.to_owned(), directory.to_owned());
     let panicked = |_| StoreError::new(StoreErrorKind::Stopped, "restoring panicked");

@@ -1,4 +1,4 @@
-//! Where randomness comes from: the operating system, or in tests a counter. Used for lease secrets and ids.
+//! Randomness for lease secrets and ids, from the operating system or, in tests, from a counter.
 
 use redrive_core::ids::{MessageId, Secret};
 use redrive_core::time::Time;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A source of random bytes.
 pub trait Entropy: Send + Sync {
-    /// Fills the buffer.
+    /// Fills the buffer with random bytes.
     fn fill(&self, bytes: &mut [u8]);
 
     /// A new lease secret.
@@ -25,17 +25,17 @@ impl Entropy for System {
     fn fill(&self, bytes: &mut [u8]) {
         #[expect(
             clippy::expect_used,
-            reason = "without randomness tokens could be guessed; going on would be worse than stopping"
+            reason = "without randomness tokens could be guessed; stopping is better than going on"
         )]
         getrandom::fill(bytes).expect("the operating system gives randomness");
     }
 }
 
-/// The last id's time and count, so that the next one sorts after it.
+/// The time and count of the last id, so that the next one sorts after it.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// A fresh message id. The ids of one process sort in the order they were made, also within a millisecond:
-/// twelve bits count, sixty-two are random. Tables that are ordered by id then grow at their end.
+/// A fresh message id. The ids of one process sort in the order in which they were created, even within a
+/// millisecond: twelve bits are a counter, sixty-two are random. Tables ordered by id then grow at their end.
 #[must_use]
 pub fn new_id(entropy: &dyn Entropy, now: Time) -> MessageId {
     let earliest = u64::try_from(now.as_millis()).unwrap_or(0) << 12;
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_of_one_process_sort_in_the_order_they_were_made() {
+    fn ids_of_one_process_sort_in_the_order_they_were_created() {
         let now = Time::from_millis(1_767_225_600_000);
         let ids: Vec<MessageId> = (0..20_000).map(|_| new_id(&System, now)).collect();
         assert!(ids.windows(2).all(|pair| pair[0] < pair[1]));

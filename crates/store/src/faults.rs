@@ -1,29 +1,29 @@
-//! Deliberate bugs, so that the suite can show that it would catch real ones. They exist only under the
-//! feature `faults` and are chosen at run time by `REDRIVE_FAULT`; a release build has none of them.
+//! Injected faults, so that the test suite can show that it would catch real bugs. They exist only with the feature
+//! `faults` and are selected at run time by `REDRIVE_FAULT`; a release build has none of them.
 
-/// A deliberate bug.
+/// An injected fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Replies go out before the commit.
+    /// Replies are sent before the commit.
     AckBeforeCommit,
     /// Commits are not synced.
     MissingFsync,
-    /// Any token settles.
+    /// Any token can settle a message.
     TokenNotChecked,
-    /// A retry forgets the attempts.
+    /// A retry resets the number of attempts.
     CountReset,
-    /// A message that goes back to its queue is not indexed.
+    /// A message that goes back to its queue is not added to the index.
     IndexNotUpdated,
     /// A failed commit is reported as success.
     EioSwallowed,
     /// The audit row is written after the commit it belongs to.
     AuditOutsideCommit,
-    /// A drawer with many letters takes no more, and says nothing.
-    FullDrawerDrops,
+    /// A dead letter queue with many letters silently drops new ones.
+    FullDlqDrops,
 }
 
 impl Fault {
-    /// Every one.
+    /// Every fault.
     pub const ALL: [Self; 8] = [
         Self::AckBeforeCommit,
         Self::MissingFsync,
@@ -32,7 +32,7 @@ impl Fault {
         Self::IndexNotUpdated,
         Self::EioSwallowed,
         Self::AuditOutsideCommit,
-        Self::FullDrawerDrops,
+        Self::FullDlqDrops,
     ];
 
     /// The name in `REDRIVE_FAULT`.
@@ -46,18 +46,18 @@ impl Fault {
             Self::IndexNotUpdated => "index-not-updated",
             Self::EioSwallowed => "eio-swallowed",
             Self::AuditOutsideCommit => "audit-outside-commit",
-            Self::FullDrawerDrops => "full-drawer-drops",
+            Self::FullDlqDrops => "full-drawer-drops",
         }
     }
 }
 
-/// Whether this bug is switched on. Always false without the feature.
+/// Whether this fault is active. Always false without the feature.
 #[cfg(not(feature = "faults"))]
 pub(crate) const fn is(_: Fault) -> bool {
     false
 }
 
-/// Whether this bug is switched on.
+/// Whether this fault is active.
 #[cfg(feature = "faults")]
 pub(crate) fn is(fault: Fault) -> bool {
     chosen::current() == Some(fault)
@@ -71,10 +71,10 @@ mod chosen {
     use super::Fault;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// 0 = ask the environment, 1 = none, n + 2 = the n-th fault.
+    /// 0: read the environment; 1: no fault; n + 2: the n-th fault.
     static CHOSEN: AtomicUsize = AtomicUsize::new(0);
 
-    /// Switches a bug on, or all off, for this process.
+    /// Activates one fault, or none, for this process.
     pub fn choose(fault: Option<Fault>) {
         let n = fault.and_then(|f| Fault::ALL.iter().position(|g| *g == f)).map_or(1, |n| n + 2);
         CHOSEN.store(n, Ordering::SeqCst);

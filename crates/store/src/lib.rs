@@ -1,6 +1,8 @@
-//! Stores: they apply what the core decides. The verbs are written once, in `engine`, over a small seam of
-//! tables; `memory` keeps the tables in maps, `sqlite` in a file with group commit. `remote` is a store that
-//! another process holds. Whoever opens a directory gets one or the other and need not know which.
+//! Stores keep messages and dead letters and apply what `redrive-core` decides.
+//!
+//! Every operation is implemented once, in `engine`, over a small set of table traits. `memory` implements the tables
+//! with maps, `sqlite` with a database file and group commit. `remote` talks to a store that another process holds.
+//! Opening a directory yields one or the other, and the caller need not know which.
 
 pub mod clock;
 #[cfg(all(feature = "sqlite", feature = "remote"))]

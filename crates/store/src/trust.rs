@@ -1,7 +1,7 @@
-//! Whether a data directory, what lies in it and whoever answers on its socket is this user's own. File modes are
-//! the only boundary between the users of a machine, so a directory that somebody else owns or may write is refused
-//! before anything is read from it or sent to it, and no symbolic link inside it is followed. It changes nothing: it
-//! says which command mends what it found.
+//! Checks that a data directory, its files and the process at the other end of its socket belong to this user. File
+//! modes are the only boundary between the users of a machine. So a directory that another user owns or may write is
+//! refused before anything is read from it or sent to it, and no symbolic link inside it is followed. The checks
+//! repair nothing; their errors name the command that does.
 
 use redrive_core::error::{StoreError, StoreErrorKind};
 use std::fs::{self, Metadata, OpenOptions};
@@ -11,20 +11,20 @@ use std::path::{Path, PathBuf};
 
 /// The database in a data directory.
 pub(crate) const DATABASE: &str = "redrive.db";
-/// Held by whoever writes; says nothing by itself.
+/// The lock file, locked by the holder. It has no content.
 pub(crate) const LOCK: &str = "lock";
 /// The key of the audit chain.
 pub(crate) const KEY: &str = "audit.key";
-/// The high-water mark of commits.
+/// The commit mark: the number of acknowledged commits.
 pub(crate) const MARK: &str = "commits";
-/// Room kept back for a full disk.
+/// Space kept in reserve for a full disk.
 pub(crate) const RESERVE: &str = "reserve";
 /// A database that is being restored.
 pub(crate) const RESTORING: &str = "restoring";
-/// Where other processes reach the one that holds the directory.
+/// The socket on which other processes reach the holder of the directory.
 pub(crate) const SOCKET: &str = "socket";
 
-/// Every file that is opened in a data directory, by this program or by SQLite on its behalf.
+/// Every file that this program, or SQLite on its behalf, opens in a data directory.
 const FILES: [&str; 10] = [
     DATABASE,
     "redrive.db-wal",
@@ -40,63 +40,63 @@ const FILES: [&str; 10] = [
 
 /// Permission bits that let the group or everybody write.
 const WRITE_BY_OTHERS: u32 = 0o022;
-/// Permission bits that let the group or everybody reach what lies in a directory.
+/// Permission bits that let the group or everybody enter a directory.
 const ENTER_BY_OTHERS: u32 = 0o011;
 
-/// The user this process acts as.
+/// The user id of this process.
 pub(crate) fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Options for a file of the store: for its owner alone, and never through a symbolic link.
+/// Options for opening a file of the store: readable by its owner alone, and never through a symbolic link.
 pub(crate) fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.mode(0o600).custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed());
     options
 }
 
-/// Refuses a directory that somebody else owns or may write, and files of the store in it that are not this user's
-/// own. Since nobody else may write there, what holds now still holds when the files are opened. A directory that
+/// Refuses a directory that another user owns or may write, and files of the store in it that do not belong to this
+/// user. Nobody else may write there, so what is checked now still holds when the files are opened. A directory that
 /// does not exist passes.
 ///
 /// # Errors
-/// [`StoreErrorKind::Untrusted`], with the command that mends it.
+/// [`StoreErrorKind::Untrusted`], with the command that fixes it.
 pub(crate) fn check(directory: &Path) -> Result<(), StoreError> {
-    let Some(place) = check_directory(directory)? else { return Ok(()) };
+    let Some(metadata) = check_directory(directory)? else { return Ok(()) };
     for name in FILES {
-        check_entry(&directory.join(name), &place, Metadata::is_file)?;
+        check_entry(&directory.join(name), &metadata, Metadata::is_file)?;
     }
     Ok(())
 }
 
-/// The same for a directory that may become a store. One that is empty and that only this user's group may write, as
-/// where the umask is 002, is closed first: nobody can have put anything into it that would be trusted.
+/// Like [`check`], for a directory that may become a store. If it is empty and only this user's group may write it,
+/// as with a umask of 002, its mode is restricted first: nobody can have put anything into it that would be trusted.
 ///
 /// # Errors
-/// [`StoreErrorKind::Untrusted`], with the command that mends it.
+/// [`StoreErrorKind::Untrusted`], with the command that fixes it.
 pub(crate) fn check_new(directory: &Path) -> Result<(), StoreError> {
-    if let Some(place) = look(directory, false)? {
-        let is_open = place.uid() == user() && place.mode() & WRITE_BY_OTHERS == 0o020;
+    if let Some(metadata) = metadata_of(directory, false)? {
+        let is_open = metadata.uid() == user() && metadata.mode() & WRITE_BY_OTHERS == 0o020;
         let is_empty = || fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_none());
-        if place.is_dir() && is_open && is_empty() {
-            // Where that fails the check says what is to be done.
+        if metadata.is_dir() && is_open && is_empty() {
+            // If this fails, the check below says what to do.
             let _ = fs::set_permissions(directory, fs::Permissions::from_mode(0o700));
         }
     }
     check(directory)
 }
 
-/// Refuses a socket whose directory is not this user's own, or that somebody else made. One that does not exist
-/// passes.
+/// Refuses a socket that another user created, or whose directory
+/// does not belong to this user. A socket that does not exist passes.
 ///
 /// # Errors
-/// [`StoreErrorKind::Untrusted`], with the command that mends it.
+/// [`StoreErrorKind::Untrusted`], with the command that fixes it.
 pub(crate) fn check_socket(directory: &Path) -> Result<(), StoreError> {
-    let Some(place) = check_directory(directory)? else { return Ok(()) };
-    check_entry(&directory.join(SOCKET), &place, |found| found.file_type().is_socket())
+    let Some(metadata) = check_directory(directory)? else { return Ok(()) };
+    check_entry(&directory.join(SOCKET), &metadata, |found| found.file_type().is_socket())
 }
 
-/// Refuses to talk to a holder that runs as another user than this one, who owns the directory.
+/// Refuses to talk to a holder that does not run as this user, who owns the directory.
 ///
 /// # Errors
 /// [`StoreErrorKind::Untrusted`], with the commands that show it and remove its socket.
@@ -127,19 +127,19 @@ pub(crate) fn check_caller(runs_as: u32) -> Result<(), StoreError> {
     )))
 }
 
-/// What is known about a directory that was found to be this user's own; none when there is no directory.
+/// The metadata of a directory that belongs to this user. `None` if there is no directory.
 fn check_directory(directory: &Path) -> Result<Option<Metadata>, StoreError> {
-    // Without a trailing slash, which would follow the link that is looked for.
+    // Without a trailing slash, which would follow the symbolic link that is being checked for.
     let directory = directory.components().as_path();
-    let (Some(link), Some(place)) = (look(directory, true)?, look(directory, false)?) else {
+    let (Some(link), Some(metadata)) = (metadata_of(directory, true)?, metadata_of(directory, false)?) else {
         return Ok(None);
     };
-    if !place.is_dir() {
+    if !metadata.is_dir() {
         return Ok(None);
     }
     let shown = quoted(directory);
     let inside = quoted(&directory.join("redrive"));
-    let elsewhere = if place.uid() == user() || place.uid() == 0 {
+    let elsewhere = if metadata.uid() == user() || metadata.uid() == 0 {
         format!("or name a directory inside it, which is made for you: `{inside}`")
     } else {
         "if you did not make it, name another directory".to_owned()
@@ -151,8 +151,8 @@ fn check_directory(directory: &Path) -> Result<Option<Metadata>, StoreError> {
             link.uid()
         )));
     }
-    if place.uid() != user() {
-        let (owner, owned) = (place.uid(), owned_by_user());
+    if metadata.uid() != user() {
+        let (owner, owned) = (metadata.uid(), owned_by_user());
         return Err(untrusted(format!(
             "the data directory {shown} belongs to user {owner}, and this process runs as user {}: its owner could \
              read and change everything in it. If it is yours, run `{owned} {shown}`, or run the command as its \
@@ -160,19 +160,19 @@ fn check_directory(directory: &Path) -> Result<Option<Metadata>, StoreError> {
             user(),
         )));
     }
-    if place.mode() & WRITE_BY_OTHERS != 0 {
+    if metadata.mode() & WRITE_BY_OTHERS != 0 {
         return Err(untrusted(format!(
             "the data directory {shown} can be written by other users (mode {:03o}), who could put files of their \
              own in it. Run `ls -la {shown}` to see whether everything in it is yours, then `chmod 700 {shown}`; \
              {elsewhere}",
-            place.mode() & 0o7777
+            metadata.mode() & 0o7777
         )));
     }
-    Ok(Some(place))
+    Ok(Some(metadata))
 }
 
-fn check_entry(path: &Path, place: &Metadata, is_right: fn(&Metadata) -> bool) -> Result<(), StoreError> {
-    let Some(found) = look(path, true)? else { return Ok(()) };
+fn check_entry(path: &Path, directory: &Metadata, is_right: fn(&Metadata) -> bool) -> Result<(), StoreError> {
+    let Some(found) = metadata_of(path, true)? else { return Ok(()) };
     let shown = quoted(path);
     if found.is_symlink() {
         return Err(untrusted(format!(
@@ -195,7 +195,7 @@ fn check_entry(path: &Path, place: &Metadata, is_right: fn(&Metadata) -> bool) -
             owned_by_user()
         )));
     }
-    if found.mode() & WRITE_BY_OTHERS != 0 && place.mode() & ENTER_BY_OTHERS != 0 {
+    if found.mode() & WRITE_BY_OTHERS != 0 && directory.mode() & ENTER_BY_OTHERS != 0 {
         return Err(untrusted(format!(
             "{shown} can be written by other users (mode {:03o}); run `chmod 600 {shown}`, then `redrive doctor --deep`",
             found.mode() & 0o7777
@@ -204,8 +204,8 @@ fn check_entry(path: &Path, place: &Metadata, is_right: fn(&Metadata) -> bool) -
     Ok(())
 }
 
-/// What is at a path, itself or what it leads to; none when nothing is there.
-fn look(path: &Path, itself: bool) -> Result<Option<Metadata>, StoreError> {
+/// The metadata of a path, of the link itself or of its target. `None` if nothing is there.
+fn metadata_of(path: &Path, itself: bool) -> Result<Option<Metadata>, StoreError> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     match if itself { fs::symlink_metadata(path) } else { fs::metadata(path) } {
         Ok(found) => Ok(Some(found)),
@@ -225,7 +225,7 @@ fn owned_by_user() -> String {
     format!("{sudo}chown -R {}:{group}", user())
 }
 
-/// A path as a shell takes it.
+/// A path quoted for a shell.
 fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let plain =
@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_printed_as_a_shell_takes_them() {
+    fn paths_are_quoted_for_a_shell() {
         for (path, shown) in [
             ("/var/lib/redrive-data", "/var/lib/redrive-data"),
             ("", "''"),

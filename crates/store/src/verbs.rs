@@ -4,15 +4,15 @@
 use crate::engine::enqueue::check_batch;
 use crate::engine::lease::{check_wait, deliver};
 use crate::engine::letters::check_import;
-use crate::engine::settle::Said;
+use crate::engine::settle::PackedSettlement;
 use crate::engine::tables::{Incoming, Reads, Tables, unless_damaged};
-use crate::engine::{Engine, export, group_reads, preview, reads, replies, short_ids, survey, text};
+use crate::engine::{Engine, export, group_reads, kv, preview, reads, replies, short_ids, survey, text};
 use async_trait::async_trait;
 use redrive_core::audit::{AuditKey, AuditReport, AuditRow, AuditTrimmed};
 use redrive_core::breaker::BreakerView;
 use redrive_core::dead_letter::{ActRequest, Actor, DeadLetter, LetterDelivery};
 use redrive_core::disclosure::Disclosure;
-use redrive_core::error::{Outcome, Refusal};
+use redrive_core::error::{Refusal, StoreError, StoreErrorKind, StoreResult};
 use redrive_core::failure::Category;
 use redrive_core::group::{Group, GroupAct, GroupDetail, GroupQuery, Marker, check_merge};
 use redrive_core::ids::{GroupId, MessageId, OperationId, QueueName};
@@ -24,64 +24,113 @@ use redrive_core::operation::{Control, Member, Operation, OperationSpec, Preview
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Page, PageRequest, Query};
 use redrive_core::revision::Revision;
-use redrive_core::short_id::TailQuery;
+use redrive_core::short_id::IdSuffixQuery;
 use redrive_core::store::{
-    Drawer, Each, Enqueued, HandOver, Indexed, KeyState, KvEntry, LeaseRequest, LetterLeaseRequest,
-    LetterSettlement, LetterState, Letters, Purged, Queue, Reaped, Settle, Settled, Settlement, Store,
-    StoreInfo, VerifyRequest, WaitingFor, Work,
+    BatchResults, Dlq, Enqueued, HandOver, Indexed, KeyState, KvEntry, KvItem, LeaseRequest,
+    LetterLeaseRequest, LetterSettlement, LetterState, Letters, Purged, Queue, Reaped, Settle, Settled,
+    Settlement, Store, StoreInfo, VerifyRequest, WaitingFor, Work,
 };
 use redrive_core::time::{Span, Time};
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tokio::sync::Notify;
 
-/// What a write is to the one who commits it.
+/// What committing a write costs.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Load {
-    /// Whether it needs room: such work is refused while the disk is full.
+pub(crate) struct WriteCost {
+    /// Whether it needs disk space: such writes are refused while the disk is full.
     pub(crate) grows: bool,
-    /// Whether it may take some time: such work has a commit of its own, after those who wait.
+    /// Whether it may take long: such writes have a commit of their own, after those that wait.
     pub(crate) long: bool,
 }
 
-impl Load {
-    /// What needs room.
+impl WriteCost {
+    /// A write that needs disk space.
     pub(crate) const GROWS: Self = Self { grows: true, long: false };
-    /// What needs next to none, or frees some.
+    /// A write that needs next to no disk space, or frees some.
     pub(crate) const FREES: Self = Self { grows: false, long: false };
 
-    /// The same, and others need not wait for it.
+    /// The same cost for a write that may take long.
     pub(crate) const fn long(self) -> Self {
         Self { long: true, ..self }
     }
 }
 
-/// How a backend runs verbs: writes inside a commit, reads anywhere.
+/// A write without the type of its result, so that the code around a commit is compiled once and not for every verb.
+pub(crate) type WriteVerb<T> = Box<dyn FnOnce(&mut Engine<T>, Time) -> StoreResult<()> + Send>;
+/// A read without the type of its result.
+pub(crate) type ReadVerb = Box<dyn FnOnce(&dyn Reads, Time) -> StoreResult<()> + Send>;
+
+/// How a backend runs verbs: writes inside a commit, reads on a view of their own.
 #[async_trait]
 pub(crate) trait Access: Send + Sync + 'static {
     type Tables: Tables + 'static;
 
-    /// Runs a write inside a commit and answers when it is durable.
-    async fn write<R, F>(&self, load: Load, verb: F) -> Outcome<R>
-    where
-        R: Send + 'static,
-        F: FnOnce(&mut Engine<Self::Tables>, Time) -> Outcome<R> + Send + 'static;
+    /// Runs a write inside a commit and returns when the commit is durable.
+    async fn commit(&self, cost: WriteCost, verb: WriteVerb<Self::Tables>) -> StoreResult<()>;
 
     /// Runs a read on a consistent view.
-    async fn read<R, F>(&self, verb: F) -> Outcome<R>
+    async fn view(&self, verb: ReadVerb) -> StoreResult<()>;
+
+    /// Runs a write inside a commit and returns its result when the commit is durable.
+    fn write<R, F>(&self, cost: WriteCost, verb: F) -> impl Future<Output = StoreResult<R>> + Send
     where
         R: Send + 'static,
-        F: FnOnce(&dyn Reads, Time) -> Outcome<R> + Send + 'static;
+        F: FnOnce(&mut Engine<Self::Tables>, Time) -> StoreResult<R> + Send + 'static,
+    {
+        let (slot, result) = ResultSlot::new();
+        let commit = self.commit(cost, Box::new(move |engine, now| slot.fill(verb(engine, now))));
+        async move {
+            commit.await?;
+            result.take()
+        }
+    }
 
-    /// Rung after every commit that may have made work leasable.
-    fn bell(&self) -> &Notify;
+    /// Runs a read on a consistent view and returns its result.
+    fn read<R, F>(&self, verb: F) -> impl Future<Output = StoreResult<R>> + Send
+    where
+        R: Send + 'static,
+        F: FnOnce(&dyn Reads, Time) -> StoreResult<R> + Send + 'static,
+    {
+        let (slot, result) = ResultSlot::new();
+        let view = self.view(Box::new(move |tables, now| slot.fill(verb(tables, now))));
+        async move {
+            view.await?;
+            result.take()
+        }
+    }
+
+    /// Notified after every commit that may have made messages leasable.
+    fn work_available(&self) -> &Notify;
     fn now(&self) -> Time;
     fn audit_key(&self) -> AuditKey;
     fn describe(&self) -> StoreInfo;
-    async fn copy_to(&self, target: String) -> Outcome<u64>;
+    async fn copy_to(&self, target: String) -> StoreResult<u64>;
 }
 
-/// How often a worker that may not have suspects asks again because of one.
+/// Where a verb leaves its result for the caller that waits for it.
+struct ResultSlot<R>(Arc<Mutex<Option<R>>>);
+
+impl<R> ResultSlot<R> {
+    fn new() -> (Self, Self) {
+        let slot = Arc::new(Mutex::new(None));
+        (Self(Arc::clone(&slot)), Self(slot))
+    }
+
+    fn fill(&self, result: StoreResult<R>) -> StoreResult<()> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(result?);
+        Ok(())
+    }
+
+    fn take(&self) -> StoreResult<R> {
+        let result = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let lost = || StoreError::new(StoreErrorKind::Stopped, "the result of a call to the store was lost");
+        Ok(result.ok_or_else(lost)?)
+    }
+}
+
+/// How often a worker that may not lease suspects asks again because of one.
 const SUSPECT_POLL: Span = Span::from_millis(250);
 
 /// The path of a backup as it reads from the root on: who copies may have another working directory than who asks.
@@ -104,34 +153,34 @@ fn pack<T: Tables>(mut new: NewMessage) -> Result<Incoming<T::Body>, Refusal> {
 }
 
 /// Takes the bytes of an answer out of a settlement; one that is too large stays in, to be refused.
-fn pack_answer<T: Tables>(mut settlement: Settlement) -> Said<T::Payload> {
+fn pack_answer<T: Tables>(mut settlement: Settlement) -> PackedSettlement<T::Payload> {
     let answer = match (settlement.check(), &mut settlement.what) {
         (Ok(()), Settle::Reply { payload }) => Some(replies::pack::<T>(std::mem::take(payload))),
         (_, _) => None,
     };
-    Said { settlement, answer }
+    PackedSettlement { settlement, answer }
 }
 
 #[async_trait]
 impl<A: Access> Work for EngineStore<A> {
-    async fn enqueue(&self, batch: Vec<NewMessage>) -> Outcome<Each<Enqueued>> {
+    async fn enqueue(&self, batch: Vec<NewMessage>) -> StoreResult<BatchResults<Enqueued>> {
         check_batch(batch.len(), batch.iter().map(|m| m.payload.bytes.len()).sum())?;
         let began = Instant::now();
         let packed: Vec<_> = batch.into_iter().map(pack::<A::Tables>).collect();
-        let each = self.0.write(Load::GROWS, move |engine, now| engine.enqueue(packed, now)).await?;
-        metrics::process().took(Timer::Enqueue, began.elapsed());
+        let each = self.0.write(WriteCost::GROWS, move |engine, now| engine.enqueue(packed, now)).await?;
+        metrics::process().record(Timer::Enqueue, began.elapsed());
         Ok(each)
     }
 
-    async fn lease(&self, request: LeaseRequest) -> Outcome<Vec<Delivery>> {
+    async fn lease(&self, request: LeaseRequest) -> StoreResult<Vec<Delivery>> {
         request.check()?;
         let began = Instant::now();
         let leased = self
             .0
-            .write(Load::FREES, move |engine, now| {
+            .write(WriteCost::FREES, move |engine, now| {
                 let grants = engine.lease(&request, now)?;
                 let with_body =
-                    grants.into_iter().map(|g| engine.tables.body(&g.live.slip).map(|body| (g, body)));
+                    grants.into_iter().map(|g| engine.tables.body(&g.live.meta).map(|body| (g, body)));
                 Ok((with_body.collect::<Result<Vec<_>, _>>()?, now))
             })
             .await
@@ -139,40 +188,40 @@ impl<A: Access> Work for EngineStore<A> {
                 // A message whose bytes are damaged is not handed out and does not hold up the others: its
                 // lease runs out until it is a dead letter, and `doctor` names it (I46).
                 let opened = grants.into_iter().filter_map(|(grant, body)| {
-                    body.open(&grant.live.slip).ok().map(|envelope| deliver(envelope, grant, now))
+                    body.open(&grant.live.meta).ok().map(|envelope| deliver(envelope, grant, now))
                 });
                 opened.collect()
             });
-        metrics::process().took(Timer::Lease, began.elapsed());
+        metrics::process().record(Timer::Lease, began.elapsed());
         leased
     }
 
-    async fn settle(&self, batch: Vec<Settlement>) -> Outcome<Each<Settled>> {
+    async fn settle(&self, batch: Vec<Settlement>) -> StoreResult<BatchResults<Settled>> {
         check_batch(batch.len(), batch.iter().map(Settlement::payload_bytes).sum())?;
         let began = Instant::now();
         let said: Vec<_> = batch.into_iter().map(pack_answer::<A::Tables>).collect();
-        let each = self.0.write(Load::FREES, move |engine, now| engine.settle(said, now)).await;
-        metrics::process().took(Timer::Settle, began.elapsed());
+        let each = self.0.write(WriteCost::FREES, move |engine, now| engine.settle(said, now)).await;
+        metrics::process().record(Timer::Settle, began.elapsed());
         each
     }
 
-    async fn reap(&self, limit: usize) -> Outcome<Reaped> {
-        self.0.write(Load::FREES.long(), move |engine, now| engine.reap(limit, now)).await
+    async fn reap(&self, limit: usize) -> StoreResult<Reaped> {
+        self.0.write(WriteCost::FREES.long(), move |engine, now| engine.reap(limit, now)).await
     }
 
-    async fn tidy(&self, limit: usize) -> Outcome<Option<Reaped>> {
-        self.0.write(Load::FREES.long(), move |engine, now| engine.tidy(limit, now).map(Some)).await
+    async fn tidy(&self, limit: usize) -> StoreResult<Option<Reaped>> {
+        self.0.write(WriteCost::FREES.long(), move |engine, now| engine.tidy(limit, now).map(Some)).await
     }
 
-    async fn wait(&self, queues: Vec<QueueName>, at_most: Span) -> Outcome<bool> {
+    async fn wait(&self, queues: Vec<QueueName>, at_most: Span) -> StoreResult<bool> {
         check_wait(&queues)?;
         let began = tokio::time::Instant::now();
         let end = began + at_most.to_std();
         loop {
             // Listen before looking, or a bell between the two would be missed.
-            let bell = self.0.bell().notified();
+            let work_available = self.0.work_available().notified();
             let names = queues.clone();
-            let due = self.0.write(Load::FREES, move |engine, now| engine.next_due(&names, now)).await?;
+            let due = self.0.write(WriteCost::FREES, move |engine, now| engine.next_due(&names, now)).await?;
             let now = self.0.now();
             let asked = began.elapsed() >= SUSPECT_POLL.to_std();
             if due.ordinary.is_some_and(|at| at <= now) || due.suspect.is_some_and(|at| at <= now) && asked {
@@ -187,56 +236,58 @@ impl<A: Access> Work for EngineStore<A> {
             let suspect = due.suspect.map(|at| at.max(now.plus(SUSPECT_POLL)));
             let next = due.ordinary.into_iter().chain(suspect).min();
             let nap = next.map_or(left, |at| at.since(now).to_std().min(left));
-            let _ = tokio::time::timeout(nap, bell).await;
+            let _ = tokio::time::timeout(nap, work_available).await;
         }
     }
 
-    async fn messages(&self, query: Query) -> Outcome<Page<Message>> {
+    async fn messages(&self, query: Query) -> StoreResult<Page<Message>> {
         self.0.read(move |tables, now| reads::messages(tables, &query, now)).await
     }
 
-    async fn message(&self, id: MessageId) -> Outcome<Message> {
+    async fn message(&self, id: MessageId) -> StoreResult<Message> {
         self.0.read(move |tables, now| reads::message(tables, id, now)).await
     }
 
-    async fn key_state(&self, queue: QueueName, key: String) -> Outcome<Option<KeyState>> {
+    async fn key_state(&self, queue: QueueName, key: String) -> StoreResult<Option<KeyState>> {
         self.0.read(move |tables, now| reads::key(tables, &queue, &key, now)).await
     }
 
-    async fn cancel(&self, ids: Vec<MessageId>, actor: Actor) -> Outcome<Each<MessageId>> {
-        self.0.write(Load::FREES, move |engine, now| engine.cancel(&ids, &actor, now)).await
+    async fn cancel(&self, ids: Vec<MessageId>, actor: Actor) -> StoreResult<BatchResults<MessageId>> {
+        self.0.write(WriteCost::FREES, move |engine, now| engine.cancel(&ids, &actor, now)).await
     }
 
-    async fn queues(&self) -> Outcome<Vec<Queue>> {
+    async fn queues(&self) -> StoreResult<Vec<Queue>> {
         self.0.read(reads::queues).await
     }
 
-    async fn queue(&self, name: QueueName) -> Outcome<Queue> {
+    async fn queue(&self, name: QueueName) -> StoreResult<Queue> {
         self.0.read(move |tables, now| reads::queue(tables, &name, now)).await
     }
 
-    async fn waiting_for(&self) -> Outcome<Option<BTreeMap<QueueName, WaitingFor>>> {
-        self.0.write(Load::FREES, Engine::waiting_for).await
+    async fn waiting_for(&self) -> StoreResult<Option<BTreeMap<QueueName, WaitingFor>>> {
+        self.0.write(WriteCost::FREES, Engine::waiting_for).await
     }
 
-    async fn configure(&self, name: QueueName, policy: QueuePolicy, actor: Actor) -> Outcome<Queue> {
+    async fn configure(&self, name: QueueName, policy: QueuePolicy, actor: Actor) -> StoreResult<Queue> {
         let named = name.clone();
-        self.0.write(Load::GROWS, move |engine, now| engine.configure(&named, policy, &actor, now)).await?;
+        self.0
+            .write(WriteCost::GROWS, move |engine, now| engine.configure(&named, policy, &actor, now))
+            .await?;
         self.queue(name).await
     }
 
-    async fn pause(&self, name: QueueName, paused: bool, actor: Actor) -> Outcome<Queue> {
+    async fn pause(&self, name: QueueName, paused: bool, actor: Actor) -> StoreResult<Queue> {
         let named = name.clone();
-        self.0.write(Load::FREES, move |engine, now| engine.pause(&named, paused, &actor, now)).await?;
+        self.0.write(WriteCost::FREES, move |engine, now| engine.pause(&named, paused, &actor, now)).await?;
         self.queue(name).await
     }
 
-    async fn purge(&self, name: QueueName, actor: Actor) -> Outcome<Purged> {
-        self.0.write(Load::FREES.long(), move |engine, now| engine.purge(&name, &actor, now)).await
+    async fn purge(&self, name: QueueName, actor: Actor) -> StoreResult<Purged> {
+        self.0.write(WriteCost::FREES.long(), move |engine, now| engine.purge(&name, &actor, now)).await
     }
 
-    async fn breakers(&self) -> Outcome<Vec<BreakerView>> {
-        self.0.write(Load::FREES, Engine::list_breakers).await
+    async fn breakers(&self) -> StoreResult<Vec<BreakerView>> {
+        self.0.write(WriteCost::FREES, Engine::list_breakers).await
     }
 
     async fn force_breaker(
@@ -245,34 +296,34 @@ impl<A: Access> Work for EngineStore<A> {
         key: String,
         open: bool,
         actor: Actor,
-    ) -> Outcome<BreakerView> {
+    ) -> StoreResult<BreakerView> {
         self.0
-            .write(Load::GROWS, move |engine, now| engine.force_breaker(&queue, &key, open, &actor, now))
+            .write(WriteCost::GROWS, move |engine, now| engine.force_breaker(&queue, &key, open, &actor, now))
             .await
     }
 }
 
 #[async_trait]
 impl<A: Access> Letters for EngineStore<A> {
-    async fn letters(&self, query: Query) -> Outcome<Page<DeadLetter>> {
+    async fn letters(&self, query: Query) -> StoreResult<Page<DeadLetter>> {
         self.0.read(move |tables, now| survey::letters(tables, &query, now)).await
     }
 
-    async fn letter(&self, id: MessageId) -> Outcome<DeadLetter> {
+    async fn letter(&self, id: MessageId) -> StoreResult<DeadLetter> {
         self.0.read(move |tables, now| reads::letter(tables, id, now)).await
     }
 
-    async fn revisions(&self, id: MessageId) -> Outcome<Vec<Revision>> {
+    async fn revisions(&self, id: MessageId) -> StoreResult<Vec<Revision>> {
         self.0.read(move |tables, _| reads::revisions(tables, id)).await
     }
 
-    async fn drawers(&self) -> Outcome<Vec<Drawer>> {
-        self.0.read(|tables, _| reads::drawers(tables)).await
+    async fn dlqs(&self) -> StoreResult<Vec<Dlq>> {
+        self.0.read(|tables, _| reads::dlqs(tables)).await
     }
 
-    async fn lease_letters(&self, request: LetterLeaseRequest) -> Outcome<Vec<LetterDelivery>> {
+    async fn lease_letters(&self, request: LetterLeaseRequest) -> StoreResult<Vec<LetterDelivery>> {
         self.0
-            .write(Load::FREES, move |engine, now| {
+            .write(WriteCost::FREES, move |engine, now| {
                 let leased = engine.lease_letters(&request, now)?;
                 let mut deliveries = Vec::with_capacity(leased.len());
                 for (letter, token) in leased {
@@ -285,64 +336,68 @@ impl<A: Access> Letters for EngineStore<A> {
             .await
     }
 
-    async fn settle_letters(&self, batch: Vec<LetterSettlement>) -> Outcome<Each<LetterState>> {
-        self.0.write(Load::FREES, move |engine, now| engine.settle_letters(batch, now)).await
+    async fn settle_letters(&self, batch: Vec<LetterSettlement>) -> StoreResult<BatchResults<LetterState>> {
+        self.0.write(WriteCost::FREES, move |engine, now| engine.settle_letters(batch, now)).await
     }
 
-    async fn act(&self, batch: Vec<ActRequest>) -> Outcome<Each<LetterState>> {
-        self.0.write(Load::FREES, move |engine, now| engine.act(batch, now)).await
+    async fn act(&self, batch: Vec<ActRequest>) -> StoreResult<BatchResults<LetterState>> {
+        self.0.write(WriteCost::FREES, move |engine, now| engine.act(batch, now)).await
     }
 
-    async fn groups(&self, query: GroupQuery) -> Outcome<Page<Group>> {
+    async fn groups(&self, query: GroupQuery) -> StoreResult<Page<Group>> {
         self.0.read(move |tables, now| group_reads::groups(tables, &query, now)).await
     }
 
-    async fn group(&self, id: GroupId) -> Outcome<Group> {
+    async fn group(&self, id: GroupId) -> StoreResult<Group> {
         self.0.read(move |tables, now| group_reads::group(tables, id, now)).await
     }
 
-    async fn group_detail(&self, id: GroupId) -> Outcome<GroupDetail> {
+    async fn group_detail(&self, id: GroupId) -> StoreResult<GroupDetail> {
         self.0.read(move |tables, now| group_reads::detail(tables, id, now)).await
     }
 
-    async fn act_on_group(&self, id: GroupId, act: GroupAct, actor: Actor) -> Outcome<Group> {
-        let named =
-            self.0.write(Load::FREES, move |engine, now| engine.act_on_group(id, &act, &actor, now)).await?;
-        self.group(named).await
-    }
-
-    async fn mark(&self, text: String, actor: Actor) -> Outcome<Marker> {
-        self.0.write(Load::FREES, move |engine, now| engine.mark(text, &actor, now)).await
-    }
-
-    async fn markers(&self, page: PageRequest) -> Outcome<Page<Marker>> {
-        self.0.read(move |tables, _| group_reads::markers(tables, &page)).await
-    }
-
-    async fn merge_groups(&self, groups: Vec<GroupId>, actor: Actor) -> Outcome<Group> {
-        check_merge(&groups)?;
-        let merged =
-            self.0.write(Load::FREES, move |engine, now| engine.merge_groups(&groups, &actor, now)).await?;
-        self.group(merged).await
-    }
-
-    async fn label_group(&self, id: GroupId, category: Option<Category>, actor: Actor) -> Outcome<Group> {
+    async fn act_on_group(&self, id: GroupId, act: GroupAct, actor: Actor) -> StoreResult<Group> {
         let named = self
             .0
-            .write(Load::FREES, move |engine, now| engine.label_group(id, category, &actor, now))
+            .write(WriteCost::FREES, move |engine, now| engine.act_on_group(id, &act, &actor, now))
             .await?;
         self.group(named).await
     }
 
-    async fn export(&self, query: Query) -> Outcome<Page<DeadLetter>> {
+    async fn mark(&self, text: String, actor: Actor) -> StoreResult<Marker> {
+        self.0.write(WriteCost::FREES, move |engine, now| engine.mark(text, &actor, now)).await
+    }
+
+    async fn markers(&self, page: PageRequest) -> StoreResult<Page<Marker>> {
+        self.0.read(move |tables, _| group_reads::markers(tables, &page)).await
+    }
+
+    async fn merge_groups(&self, groups: Vec<GroupId>, actor: Actor) -> StoreResult<Group> {
+        check_merge(&groups)?;
+        let merged = self
+            .0
+            .write(WriteCost::FREES, move |engine, now| engine.merge_groups(&groups, &actor, now))
+            .await?;
+        self.group(merged).await
+    }
+
+    async fn label_group(&self, id: GroupId, category: Option<Category>, actor: Actor) -> StoreResult<Group> {
+        let named = self
+            .0
+            .write(WriteCost::FREES, move |engine, now| engine.label_group(id, category, &actor, now))
+            .await?;
+        self.group(named).await
+    }
+
+    async fn export(&self, query: Query) -> StoreResult<Page<DeadLetter>> {
         self.0.read(move |tables, now| export::export(tables, &query, now)).await
     }
 
-    async fn disclose(&self, disclosure: Disclosure, actor: Actor) -> Outcome<()> {
-        self.0.write(Load::FREES, move |engine, now| engine.disclose(&disclosure, &actor, now)).await
+    async fn disclose(&self, disclosure: Disclosure, actor: Actor) -> StoreResult<()> {
+        self.0.write(WriteCost::FREES, move |engine, now| engine.disclose(&disclosure, &actor, now)).await
     }
 
-    async fn import(&self, batch: Vec<DeadLetter>, actor: Actor) -> Outcome<Each<MessageId>> {
+    async fn import(&self, batch: Vec<DeadLetter>, actor: Actor) -> StoreResult<BatchResults<MessageId>> {
         // What cannot be let in is refused here; the rest goes into one commit, and the results are merged.
         let mut results: Vec<Result<MessageId, Refusal>> = Vec::with_capacity(batch.len());
         let mut good = Vec::new();
@@ -358,7 +413,8 @@ impl<A: Access> Letters for EngineStore<A> {
                 Err(refusal) => results.push(Err(refusal)),
             }
         }
-        let done = self.0.write(Load::GROWS, move |engine, now| engine.import(good, &actor, now)).await?;
+        let done =
+            self.0.write(WriteCost::GROWS, move |engine, now| engine.import(good, &actor, now)).await?;
         for (place, result) in places.into_iter().zip(done) {
             if let Some(slot) = results.get_mut(place) {
                 *slot = result;
@@ -367,17 +423,17 @@ impl<A: Access> Letters for EngineStore<A> {
         Ok(results)
     }
 
-    async fn hand_over(&self, batch: Vec<HandOver>, actor: Actor) -> Outcome<Each<MessageId>> {
-        self.0.write(Load::FREES, move |engine, now| engine.hand_over(batch, &actor, now)).await
+    async fn hand_over(&self, batch: Vec<HandOver>, actor: Actor) -> StoreResult<BatchResults<MessageId>> {
+        self.0.write(WriteCost::FREES, move |engine, now| engine.hand_over(batch, &actor, now)).await
     }
 
-    async fn preview(&self, request: PreviewRequest) -> Outcome<Preview> {
-        request.pace.check(&request.act)?;
+    async fn preview(&self, request: PreviewRequest) -> StoreResult<Preview> {
+        request.rollout.check(&request.act)?;
         let key = self.0.audit_key();
         self.0.read(move |tables, now| preview::preview(tables, &request, &key, now)).await
     }
 
-    async fn index_text(&self, limit: usize) -> Outcome<Indexed> {
+    async fn index_text(&self, limit: usize) -> StoreResult<Indexed> {
         // Read and folded beside the writer; the commit only writes.
         let Some(batch) = self.0.read(move |tables, _| Ok(text::batch(tables, limit)?)).await? else {
             return Ok(Indexed::default());
@@ -386,81 +442,92 @@ impl<A: Access> Letters for EngineStore<A> {
         if taken == 0 {
             return Ok(Indexed::default());
         }
-        let indexed =
-            self.0.write(Load::GROWS.long(), move |engine, _| Ok(engine.tables.put_text(&batch)?)).await?;
+        let indexed = self
+            .0
+            .write(WriteCost::GROWS.long(), move |engine, _| Ok(engine.tables.put_text(&batch)?))
+            .await?;
         Ok(Indexed { indexed, more: taken >= limit.clamp(1, limits::INDEX_TEXT_MAX) })
     }
 
-    async fn start(&self, spec: OperationSpec) -> Outcome<Operation> {
-        self.0.write(Load::GROWS, move |engine, now| engine.start(&spec, now)).await
+    async fn start(&self, spec: OperationSpec) -> StoreResult<Operation> {
+        self.0.write(WriteCost::GROWS, move |engine, now| engine.start(&spec, now)).await
     }
 
-    async fn step(&self, id: OperationId) -> Outcome<Operation> {
-        self.0.write(Load::FREES.long(), move |engine, now| engine.step(id, now)).await
+    async fn step(&self, id: OperationId) -> StoreResult<Operation> {
+        self.0.write(WriteCost::FREES.long(), move |engine, now| engine.step(id, now)).await
     }
 
-    async fn control(&self, id: OperationId, control: Control, actor: Actor) -> Outcome<Operation> {
-        self.0.write(Load::FREES, move |engine, now| engine.control(id, control, &actor, now)).await
+    async fn control(&self, id: OperationId, control: Control, actor: Actor) -> StoreResult<Operation> {
+        self.0.write(WriteCost::FREES, move |engine, now| engine.control(id, control, &actor, now)).await
     }
 
-    async fn operation(&self, id: OperationId) -> Outcome<Operation> {
+    async fn operation(&self, id: OperationId) -> StoreResult<Operation> {
         self.0.read(move |tables, _| reads::operation(tables, id)).await
     }
 
-    async fn operations(&self, page: PageRequest) -> Outcome<Page<Operation>> {
+    async fn operations(&self, page: PageRequest) -> StoreResult<Page<Operation>> {
         self.0.read(move |tables, _| reads::operations(tables, &page)).await
     }
 
-    async fn members(&self, id: OperationId, page: PageRequest) -> Outcome<Page<Member>> {
+    async fn members(&self, id: OperationId, page: PageRequest) -> StoreResult<Page<Member>> {
         self.0.read(move |tables, _| reads::members(tables, id, &page)).await
     }
 
-    async fn audit(&self, page: PageRequest) -> Outcome<Page<AuditRow>> {
+    async fn audit(&self, page: PageRequest) -> StoreResult<Page<AuditRow>> {
         self.0.read(move |tables, _| reads::audit(tables, &page)).await
     }
 
-    async fn audit_verify(&self, head: Option<String>) -> Outcome<AuditReport> {
+    async fn audit_verify(&self, head: Option<String>) -> StoreResult<AuditReport> {
         let key = self.0.audit_key();
         self.0.read(move |tables, _| reads::audit_verify(tables, &key, head.as_deref())).await
     }
 
-    async fn audit_trim(&self, before: Time, actor: Actor) -> Outcome<AuditTrimmed> {
-        self.0.write(Load::FREES.long(), move |engine, now| engine.audit_trim(before, &actor, now)).await
+    async fn audit_trim(&self, before: Time, actor: Actor) -> StoreResult<AuditTrimmed> {
+        self.0.write(WriteCost::FREES.long(), move |engine, now| engine.audit_trim(before, &actor, now)).await
     }
 }
 
 #[async_trait]
 impl<A: Access> Store for EngineStore<A> {
-    async fn info(&self) -> Outcome<StoreInfo> {
+    async fn info(&self) -> StoreResult<StoreInfo> {
         Ok(self.0.describe())
     }
 
-    async fn stats(&self) -> Outcome<Stats> {
+    async fn stats(&self) -> StoreResult<Stats> {
         self.0.read(reads::stats).await
     }
 
-    async fn verify(&self, request: VerifyRequest) -> Outcome<Verification> {
+    async fn verify(&self, request: VerifyRequest) -> StoreResult<Verification> {
         let key = self.0.audit_key();
         let deep = request.deep;
         let mut verification = if request.repair {
-            self.0.write(Load::FREES.long(), move |engine, now| engine.repair(deep, now)).await?
+            self.0.write(WriteCost::FREES.long(), move |engine, now| engine.repair(deep, now)).await?
         } else {
             self.0.read(move |tables, _| Ok(reads::verify(tables, &key, deep)?.verification)).await?
         };
-        verification.skew(self.0.describe().skew_ms);
+        verification.check_clock(self.0.describe().skew_ms);
         Ok(verification)
     }
 
-    async fn backup(&self, target: String) -> Outcome<u64> {
+    async fn backup(&self, target: String) -> StoreResult<u64> {
         self.0.copy_to(absolute(&target)?).await
     }
 
-    async fn ids_ending(&self, query: TailQuery) -> Outcome<Page<String>> {
+    async fn ids_ending(&self, query: IdSuffixQuery) -> StoreResult<Page<String>> {
         self.0.read(move |tables, _| short_ids::ids_ending(tables, &query)).await
     }
 
-    async fn kv_get(&self, namespace: String, key: String) -> Outcome<Option<KvEntry>> {
+    async fn kv_get(&self, namespace: String, key: String) -> StoreResult<Option<KvEntry>> {
         self.0.read(move |tables, _| Ok(tables.kv(&namespace, &key)?)).await
+    }
+
+    async fn kv_list(
+        &self,
+        namespace: String,
+        prefix: String,
+        page: PageRequest,
+    ) -> StoreResult<Page<KvItem>> {
+        self.0.read(move |tables, _| kv::list(tables, &namespace, &prefix, &page)).await
     }
 
     async fn kv_put(
@@ -469,7 +536,9 @@ impl<A: Access> Store for EngineStore<A> {
         key: String,
         value: Option<Vec<u8>>,
         expected: u64,
-    ) -> Outcome<u64> {
-        self.0.write(Load::GROWS, move |engine, _| engine.kv_put(&namespace, &key, value, expected)).await
+    ) -> StoreResult<u64> {
+        self.0
+            .write(WriteCost::GROWS, move |engine, _| engine.kv_put(&namespace, &key, value, expected))
+            .await
     }
 }

@@ -2,22 +2,22 @@
  * A shim between a program and the C library (LD_PRELOAD) that counts, fails and records what the program
  * writes under one directory. The torture driver builds it at run time; nothing else uses it.
  *
- *   REDRIVE_SHIM_DIR      absolute path of the data directory; nothing else is touched
- *   REDRIVE_SHIM_LOG      absolute path of the log of replies, which lies outside that directory
+ *   REDRIVE_SHIM_DIR      absolute path of the data directory; no other directory is watched
+ *   REDRIVE_SHIM_LOG      absolute path of the log of replies, outside that directory
  *   REDRIVE_SHIM_TRACE    record everything into this file
  *   REDRIVE_SHIM_K        fail the K-th counted call (1 is the first); 0 or unset fails none
  *   REDRIVE_SHIM_CALLS    which calls count: letters w (writes), s (syncs), t (truncations)
- *   REDRIVE_SHIM_ERRNO    the number of the error
- *   REDRIVE_SHIM_HOW      error | short: a short write does half of the work and says so
+ *   REDRIVE_SHIM_ERRNO    the error number
+ *   REDRIVE_SHIM_HOW      error | short: a short write writes half of the data and returns that count
  *   REDRIVE_SHIM_FOREVER  letters of the calls that fail from the K-th on; empty fails one call only
  *
- * Every injected fault is appended to the log as "! call errno name", so the log shows what was promised after
- * it. Calls are made under one lock, so the recorded order is the order in which they happened.
+ * Every injected fault is appended to the log as "! call errno name", so the log shows which replies came after
+ * it. Calls run under one lock, so the recorded order is the order in which they happened.
  *
  * A record is seven 64-bit numbers in the byte order of the machine (kind, descriptor, a, b, result, bytes of
- * name, bytes of data), then the name, then the data. Names are relative to the directory, "." is itself.
+ * name, bytes of data), then the name, then the data. Names are relative to the directory, "." is the directory itself.
  *
- *   kind 1 open      a = 1 if it made the file, b = 1 if it emptied it
+ *   kind 1 open      a = 1 if it created the file, b = 1 if it truncated it
  *   kind 2 close
  *   kind 3 write     a = offset, data = what was written
  *   kind 4 sync      result = 0 or the error
@@ -25,7 +25,7 @@
  *   kind 6 rename    name = from, data = to
  *   kind 7 unlink
  *   kind 8 link      name = from, data = to
- *   kind 9 said      data = what was appended to the log
+ *   kind 9 log line  data = what was appended to the log
  *   kind 10 allocate a = offset, b = length
  */
 #define _GNU_SOURCE
@@ -67,7 +67,7 @@ static void copy_env(const char *name, char *into, size_t room)
         strcpy(into, value);
 }
 
-/* Own descriptors are moved out of the way of the program's. */
+/* Opens a file on a high descriptor, so that it does not collide with those of the program. */
 static int open_high(const char *path)
 {
     int low = (int)syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
@@ -112,7 +112,7 @@ static void leave(void)
     errno = kept;
 }
 
-/* The name below the directory, or nothing when the path is elsewhere. */
+/* The path relative to the directory, or NULL if it is not inside it. */
 static const char *below(const char *path)
 {
     if (!dir_len || strncmp(path, dir, dir_len) != 0)
@@ -133,7 +133,7 @@ static void put(const void *bytes, size_t length)
     while (length > 0) {
         long done = syscall(SYS_write, trace_fd, at, length);
         if (done <= 0)
-            abort(); /* a trace with a hole would prove nothing */
+            abort(); /* an incomplete trace would prove nothing */
         at += done;
         length -= (size_t)done;
     }
@@ -152,7 +152,7 @@ static void record(int64_t kind, int fd, int64_t a, int64_t b, int64_t result, c
     errno = kept;
 }
 
-/* Whether this call is to fail: 0 no, 1 with an error, 2 by doing half. */
+/* Whether this call must fail: 0 no, 1 with an error, 2 with a short write. */
 static int fails(char letter, const char *call, const char *name)
 {
     char line[NAME + 64];
@@ -256,7 +256,7 @@ int close(int fd)
     return result;
 }
 
-/* Where the next plain write to a descriptor lands. */
+/* The offset of the next write to a descriptor. */
 static off_t position(int fd)
 {
     struct stat now;
@@ -265,7 +265,7 @@ static off_t position(int fd)
     return (off_t)syscall(SYS_lseek, fd, (off_t)0, SEEK_CUR);
 }
 
-/* One write of one buffer; a negative offset means where the descriptor stands. */
+/* Writes one buffer; a negative offset means the current position of the descriptor. */
 static ssize_t write_it(int fd, const void *data, size_t length, off_t offset)
 {
     enter();
@@ -302,7 +302,7 @@ ssize_t pwrite64(int fd, const void *data, size_t length, off_t offset)
     return write_it(fd, data, length, offset);
 }
 
-/* Scattered writes are made one buffer at a time: a caller must live with a short count anyway. */
+/* Vectored writes are made one buffer at a time: callers must handle short counts anyway. */
 ssize_t writev(int fd, const struct iovec *all, int count)
 {
     for (int n = 0; n < count; n++)
@@ -388,7 +388,7 @@ int posix_fallocate(int fd, off_t offset, off_t length)
     return allocate_it(fd, 0, offset, length) ? errno : 0;
 }
 
-/* Two names: rename and link. Moving a file in or out of the directory is not something a store does. */
+/* Calls with two names: rename and link. A store never moves a file into or out of its directory. */
 static void named(int64_t kind, const char *from, const char *to)
 {
     const char *a = below(from), *b = below(to);

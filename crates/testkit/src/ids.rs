@@ -1,9 +1,9 @@
-//! Identities that are the same in every run: a counter where others have randomness.
+//! Ids that are the same in every run: they are made from a counter instead of random bits.
 
 use crate::clock::START;
 use redrive_core::ids::{MessageId, OperationId};
 
-/// The n-th message id: a UUIDv7 of its own, in the order of the numbers.
+/// The n-th message id. Each is a distinct UUIDv7, and ids sort in the order of their numbers.
 #[must_use]
 pub fn message_id(n: u64) -> MessageId {
     let mut random = [0_u8; 10];
@@ -13,7 +13,7 @@ pub fn message_id(n: u64) -> MessageId {
     MessageId::new(START.as_millis().unsigned_abs(), random)
 }
 
-/// The n-th operation id; never that of a message that a test uses.
+/// The n-th operation id. It never equals a message id that a test uses.
 #[must_use]
 pub fn operation_id(n: u64) -> OperationId {
     OperationId::new(message_id(n | 1 << 40))

@@ -1,19 +1,19 @@
-//! What the tests of every crate share. Never a dependency of a published crate.
+//! Test support shared by every crate. Never a dependency of a published crate.
 //!
-//! - [`conformance`]: the laws every store keeps, in one table.
-//! - [`model`]: the reference model, a store short enough to be believed.
-//! - [`streams`]: random operations on two stores at once, which must never disagree.
-//! - [`clock`], [`ids`]: time that moves by hand, identities that are the same in every run.
+//! - [`conformance`]: the laws that every store must keep, in one table.
+//! - [`model`]: the reference model, a store simple enough to be checked by reading it.
+//! - [`streams`]: random operations on two stores at once; the stores must never disagree.
+//! - [`clock`], [`ids`]: a clock that tests move by hand, and ids that are the same in every run.
 //!
-//! # A new backend
+//! # Adding a backend
 //!
-//! It is done when every law holds on it and no stream tells it from the model:
+//! A new backend is complete when every law holds on it and no stream can tell it from the model:
 //!
 //! ```no_run
 //! use redrive_core::store::Store;
 //! use redrive_testkit::clock::TestClock;
 //! use redrive_testkit::conformance::{LAWS, run_law};
-//! use redrive_testkit::model::Model; // your store instead
+//! use redrive_testkit::model::Model; // use your store instead
 //! use std::sync::Arc;
 //!
 //! async fn make() -> (Arc<dyn Store>, Arc<TestClock>) {
@@ -84,23 +84,29 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_tells_what_differs() {
-        let more = || Some(NewMessage::new(message_id(1), "a".parse().unwrap(), Payload::default()));
-        let shown = pair(&[Op::Advance(1)], more()).unwrap_err();
-        assert!(shown.contains("after operation 0") && shown.contains("messages differ"), "{shown}");
-        let told = pair(&[Op::Lease(1, 1, None)], more()).unwrap_err();
-        assert!(told.contains("the answers differ") && told.contains("NoSuchQueue"), "{told}");
+    fn a_pair_reports_what_differs() {
+        let extra = || Some(NewMessage::new(message_id(1), "a".parse().unwrap(), Payload::default()));
+        let difference = pair(&[Op::Advance(1)], extra()).unwrap_err();
+        assert!(
+            difference.contains("after operation 0") && difference.contains("messages differ"),
+            "{difference}"
+        );
+        let difference = pair(&[Op::Lease(1, 1, None)], extra()).unwrap_err();
+        assert!(
+            difference.contains("the results differ") && difference.contains("NoSuchQueue"),
+            "{difference}"
+        );
     }
 
     #[test]
     #[should_panic(expected = "kv\nthe shortest stream:\n  0: Kv(0, None, false)\n")]
-    fn streams_shrink_to_what_matters() {
+    fn failing_streams_shrink_to_the_relevant_operations() {
         let has_kv = |ops: &[Op]| ops.iter().any(|op| matches!(op, Op::Kv(..)));
         streams::check(64, Some(1), |ops| if has_kv(&ops) { Err("kv".into()) } else { Ok(()) });
     }
 
     #[test]
-    fn every_law_has_a_name_of_its_own() {
+    fn law_names_are_unique() {
         let names: BTreeSet<&str> = LAWS.iter().map(|law| law.name).collect();
         assert_eq!(names.len(), LAWS.len());
     }

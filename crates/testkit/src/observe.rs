@@ -1,10 +1,10 @@
-//! Everything a store shows, read through its verbs: what two stores must agree on, and what a refusal must
-//! leave as it was.
+//! Everything a store shows through its public calls. Two stores must agree on it, and a refused call must
+//! leave it unchanged.
 
 use redrive_core::audit::AuditRow;
 use redrive_core::breaker::BreakerView;
 use redrive_core::dead_letter::{DeadLetter, Status};
-use redrive_core::error::Outcome;
+use redrive_core::error::StoreResult;
 use redrive_core::filter::Filter;
 use redrive_core::group::{Group, GroupDetail, GroupQuery, Marker};
 use redrive_core::limits;
@@ -12,23 +12,23 @@ use redrive_core::message::Message;
 use redrive_core::metrics::{Snapshot, Stats};
 use redrive_core::operation::{Member, Operation};
 use redrive_core::query::{Cursor, Page, PageRequest, Query};
-use redrive_core::store::{Drawer, Queue, Store};
+use redrive_core::store::{Dlq, Queue, Store, with_revisions};
 use redrive_core::time::Time;
 
 /// The observable state of a store.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Seen {
+pub struct StoreView {
     /// Live messages with their failures, in the order of enqueues.
     pub messages: Vec<Message>,
-    /// Letters with what they said before, latest death first.
+    /// Letters with their earlier revisions, latest death first.
     pub letters: Vec<DeadLetter>,
     /// Queues by name.
     pub queues: Vec<Queue>,
-    /// Drawers by name.
-    pub drawers: Vec<Drawer>,
-    /// Groups in their order.
+    /// Dead letter queues by name.
+    pub dlqs: Vec<Dlq>,
+    /// Groups in their default order.
     pub groups: Vec<Group>,
-    /// Everything about the first few of them.
+    /// The details of the first few groups.
     pub details: Vec<GroupDetail>,
     /// Markers, latest first.
     pub markers: Vec<Marker>,
@@ -38,20 +38,21 @@ pub struct Seen {
     pub audit: Vec<AuditRow>,
     /// Breakers by queue and key.
     pub breakers: Vec<BreakerView>,
-    /// What was counted, without the time and without what a process measures about itself.
+    /// The counters, without the current time and without what a process measures about itself.
     pub stats: Stats,
 }
 
-/// Groups of which everything is read: a stream looks after every operation, and reading all takes longer than the rest.
-const DETAILS: usize = 3;
+/// The number of groups whose details are read. A stream reads the view after every operation, and reading
+/// the details of every group would take longer than everything else.
+const DETAILED_GROUPS: usize = 3;
 
-/// Reads a list to its end. The page size is the largest, so that the pages are few.
+/// Reads a list to its end, with the largest page size so that there are few pages.
 ///
 /// # Errors
-/// Whatever the store says.
-pub async fn walk<T, F>(mut page: impl FnMut(PageRequest) -> F) -> Outcome<Vec<T>>
+/// Any error of the store.
+pub async fn read_all<T, F>(mut page: impl FnMut(PageRequest) -> F) -> StoreResult<Vec<T>>
 where
-    F: Future<Output = Outcome<Page<T>>>,
+    F: Future<Output = StoreResult<Page<T>>>,
 {
     let mut all = Vec::new();
     let mut cursor: Option<Cursor> = None;
@@ -66,70 +67,75 @@ where
     }
 }
 
-fn everything(page: PageRequest) -> Query {
+fn all_messages(page: PageRequest) -> Query {
     Query { page, ..Query::default() }
 }
 
-/// Letters in every status: purged ones are shown only to who names them.
-fn every_letter(page: PageRequest) -> Query {
+/// Matches letters in every status. Purged letters are listed only if the filter names that status.
+fn all_letters(page: PageRequest) -> Query {
     let all: Vec<&str> = Status::ALL.iter().map(|status| status.name()).collect();
     let filter = Filter::parse(&format!("status:{}", all.join(","))).expect("names of statuses");
     Query { filter, page }
 }
 
-impl Seen {
-    /// Reads all there is.
+impl StoreView {
+    /// Reads everything the store shows.
     ///
     /// # Errors
-    /// Whatever the store says.
-    pub async fn of(store: &dyn Store) -> Outcome<Self> {
-        let listed = walk(|page| store.messages(everything(page))).await?;
+    /// Any error of the store.
+    pub async fn read(store: &dyn Store) -> StoreResult<Self> {
+        let listed = read_all(|page| store.messages(all_messages(page))).await?;
         let mut messages = Vec::new();
         for message in listed {
             let whole = store.message(message.envelope.id).await?;
-            assert_eq!(Message { failures: Vec::new(), ..whole.clone() }, message, "listed as it is shown");
+            assert_eq!(
+                Message { failures: Vec::new(), ..whole.clone() },
+                message,
+                "the list and the single message agree"
+            );
             messages.push(whole);
         }
         let mut operations = Vec::new();
-        for operation in walk(|page| store.operations(page)).await? {
-            let members = walk(|page| store.members(operation.id, page)).await?;
+        for operation in read_all(|page| store.operations(page)).await? {
+            let members = read_all(|page| store.members(operation.id, page)).await?;
             operations.push((operation, members));
         }
-        let groups = walk(|page| store.groups(GroupQuery::from(page))).await?;
+        let groups = read_all(|page| store.groups(GroupQuery::from(page))).await?;
         let mut details = Vec::new();
-        for group in groups.iter().take(DETAILS) {
+        for group in groups.iter().take(DETAILED_GROUPS) {
             let detail = store.group_detail(group.id).await?;
-            assert_eq!(detail.group, *group, "listed as it is shown");
+            assert_eq!(detail.group, *group, "the list and the detail agree");
             details.push(detail);
         }
         let mut letters = Vec::new();
-        for letter in walk(|page| store.letters(every_letter(page))).await? {
-            letters.push(store.with_lineage(letter).await?);
+        for letter in read_all(|page| store.letters(all_letters(page))).await? {
+            letters.push(with_revisions(store, letter).await?);
         }
         Ok(Self {
             messages,
             letters,
             queues: store.queues().await?,
-            drawers: store.drawers().await?,
+            dlqs: store.dlqs().await?,
             groups,
             details,
-            markers: walk(|page| store.markers(page)).await?,
+            markers: read_all(|page| store.markers(page)).await?,
             operations,
-            audit: walk(|page| store.audit(page)).await?,
+            audit: read_all(|page| store.audit(page)).await?,
             breakers: store.breakers().await?,
             stats: Stats { now: Time::ZERO, process: Snapshot::default(), ..store.stats().await? },
         })
     }
 
-    /// The same without what stores may differ in: seals, how many items a steering act counts, the words for
-    /// who paused a queue, and statuses that no letter of a drawer has.
+    /// Returns the view without what stores may differ in: the seals of audit rows, the item count of audit
+    /// rows that only steer a queue or an operation, the name of the actor who paused a queue, and status counts of
+    /// zero in a dead letter queue.
     #[must_use]
     pub fn comparable(mut self) -> Self {
         for queue in &mut self.queues {
             queue.paused_by = queue.paused.then(|| "somebody".to_owned());
         }
-        for drawer in &mut self.drawers {
-            drawer.by_status.retain(|_, count| *count > 0);
+        for dlq in &mut self.dlqs {
+            dlq.by_status.retain(|_, count| *count > 0);
         }
         let operations: Vec<String> = self.operations.iter().map(|(op, _)| op.id.to_string()).collect();
         for row in &mut self.audit {
@@ -149,7 +155,7 @@ impl Seen {
         self
     }
 
-    /// What is different, in the words of the first part that is; nothing when all is equal.
+    /// Describes the first part that differs, or returns `None` if both views are equal.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Option<String> {
         fn part<T: PartialEq + std::fmt::Debug>(name: &str, a: &[T], b: &[T]) -> Option<String> {
@@ -168,9 +174,9 @@ impl Seen {
         part("messages", &self.messages, &other.messages)
             .or_else(|| part("letters", &self.letters, &other.letters))
             .or_else(|| part("queues", &self.queues, &other.queues))
-            .or_else(|| part("drawers", &self.drawers, &other.drawers))
+            .or_else(|| part("dead letter queues", &self.dlqs, &other.dlqs))
             .or_else(|| part("groups", &self.groups, &other.groups))
-            .or_else(|| part("details of groups", &self.details, &other.details))
+            .or_else(|| part("group details", &self.details, &other.details))
             .or_else(|| part("markers", &self.markers, &other.markers))
             .or_else(|| part("operations", &self.operations, &other.operations))
             .or_else(|| part("audit rows", &self.audit, &other.audit))

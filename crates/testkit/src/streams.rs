@@ -1,9 +1,9 @@
-//! Random operations on two stores at once. Both have the same clock and are told the same things; every
-//! reply and, after every operation, everything they show must be equal. A stream that tells them apart is
-//! shrunk to the shortest one that still does, so it can be read.
+//! Random operations on two stores at once. Both stores share a clock and run the same operations. Every
+//! result must be equal, and so must everything the stores show after every operation. A stream that finds a
+//! difference is shrunk to the shortest one that still does, so that a person can read it.
 //!
-//! Universes are small on purpose: few queues, keys and ordering keys, so that operations meet. Secrets are
-//! the one thing two stores cannot have in common; tokens are paired by the order in which they were given.
+//! Queues, keys and ordering keys are few on purpose, so that operations affect each other. Only the secrets
+//! of lease tokens differ between two stores; tokens are paired in the order in which they were granted.
 //!
 //! ```no_run
 //! use redrive_testkit::clock::TestClock;
@@ -35,7 +35,7 @@ use redrive_core::failure::Route;
 use redrive_core::group::GroupAct;
 use redrive_core::ids::QueueName;
 use redrive_core::message::{Payload, Priority};
-use redrive_core::operation::{Canary, Control, Pace};
+use redrive_core::operation::{Canary, Control, Rollout};
 use redrive_core::patch::Patch;
 use redrive_core::poison::{PoisonPolicy, Release};
 use redrive_core::policy::{OnDead, OnExpire, Override, QueuePolicy};
@@ -43,116 +43,117 @@ use redrive_core::revision::Edit;
 use redrive_core::time::{Span, Time};
 use std::collections::BTreeSet;
 
-/// Operations in one stream at most: what is compared after each grows with them.
+/// The maximum number of operations in a stream. The view that is compared after each operation grows with
+/// them.
 pub const STREAM_OPS_MAX: usize = 60;
 
-/// What is said about a message that is sent.
+/// A message to send.
 #[derive(Clone, Debug)]
-pub struct Send {
-    /// Which queue.
+pub struct SendOp {
+    /// Index of the queue.
     pub queue: usize,
-    /// Which idempotency key.
+    /// Index of the idempotency key.
     pub key: Option<usize>,
-    /// Which ordering key.
+    /// Index of the ordering key.
     pub order: Option<usize>,
-    /// Which level.
+    /// The priority level.
     pub level: usize,
-    /// Seconds of delay.
+    /// The delay in seconds.
     pub delay: Option<u64>,
-    /// Seconds of ttl.
+    /// The ttl in seconds.
     pub ttl: Option<u64>,
-    /// Seconds to the deadline.
+    /// Seconds until the deadline.
     pub deadline: Option<u64>,
-    /// Executions allowed.
+    /// The maximum number of attempts.
     pub max_attempts: Option<u32>,
-    /// Bytes of payload.
+    /// The payload size in bytes.
     pub size: usize,
-    /// Which place for replies.
+    /// Index of the queue for replies.
     pub reply_to: Option<usize>,
 }
 
-/// What is said about a delivery.
+/// How to settle a delivery.
 #[derive(Clone, Debug)]
-pub enum Say {
-    /// Done.
+pub enum SettleOp {
+    /// Acknowledge it.
     Ack,
-    /// Done, with an answer of so many bytes.
+    /// Acknowledge it with a reply of this many bytes.
     Reply(usize),
-    /// Failed: which error, whether for good, and a custom policy's word.
+    /// Fail it: index of the error, whether it is permanent, and the override of a custom policy.
     Fail(usize, bool, Option<Override>),
-    /// Back.
+    /// Release it.
     Release,
-    /// Later, by seconds.
+    /// Snooze it for this many seconds.
     Snooze(u64),
-    /// Longer, by seconds.
+    /// Extend its lease by this many seconds.
     Extend(Option<u64>),
-    /// This far.
+    /// Report this much progress.
     Progress(u64),
 }
 
-/// What is said about a leased letter.
+/// How to settle a leased letter.
 #[derive(Clone, Debug)]
-pub enum SayLetter {
-    /// Do this.
+pub enum LetterSettleOp {
+    /// Act on it.
     Do(ActOp),
-    /// The consumer failed.
+    /// Report that the consumer failed.
     Fail,
-    /// Back.
+    /// Release it.
     Release,
-    /// Back, and not for so many seconds.
+    /// Release it and hide it for this many seconds.
     Snooze(u64),
-    /// Longer, by seconds.
+    /// Extend its lease by this many seconds.
     Extend(Option<u64>),
 }
 
-/// An act; times are seconds from now.
+/// An act on a letter. Times are seconds from now.
 #[derive(Clone, Debug)]
 pub enum ActOp {
-    /// Back to work.
+    /// Retry it, possibly at a later time.
     Retry(Option<u64>),
-    /// Ask for a person.
+    /// Request a review.
     Review,
-    /// Set aside.
+    /// Quarantine it for this many seconds.
     Quarantine(u64),
-    /// Back to pending.
+    /// Set it back to pending.
     Release,
-    /// Close.
+    /// Close it as resolved.
     Resolve,
-    /// Close.
+    /// Close it as abandoned.
     Abandon,
-    /// Open.
+    /// Reopen it.
     Reopen,
-    /// Say something.
+    /// Add a note.
     Note,
-    /// Remove.
+    /// Purge it.
     Purge,
-    /// Back to work: to which of [`PLACES`], at which level, with how many attempts, by force.
-    Send(usize, Option<usize>, Option<u32>, bool),
-    /// Take a redrive back.
+    /// Retry it with options: index into [`DESTINATIONS`], priority level, attempt limit, and force.
+    RetryTo(usize, Option<usize>, Option<u32>, bool),
+    /// Pull a redrive back.
     PullBack,
-    /// Take back what was removed.
+    /// Restore it after a purge.
     Unpurge,
-    /// Into one of [`PLACES`].
+    /// Move it to one of [`DESTINATIONS`].
     Move(usize),
-    /// Keep, or let go.
+    /// Set or clear its hold.
     Hold(bool),
-    /// Hide for seconds.
+    /// Hide it from consumers for this many seconds.
     Snooze(u64),
-    /// Whose.
+    /// Assign it to an owner, or to nobody.
     Assign(Option<usize>),
-    /// A label on, or off.
+    /// Add or remove a label.
     Label(usize, bool),
-    /// Other content: a JSON document with so many members, or so many bytes that are none.
+    /// Replace its content: a JSON document with this many members, or this many bytes that are not JSON.
     Edit(usize),
-    /// One of [`PATCHES`].
+    /// Apply one of [`PATCHES`].
     Patch(usize),
-    /// The content of an earlier revision.
+    /// Restore the content of this revision.
     Restore(u32),
-    /// No content.
+    /// Erase its content.
     Erase,
 }
 
-/// The patches of every stream: most fit some documents and not others, one changes nothing.
+/// The patches of every stream. Most apply to some documents and not to others; one changes nothing.
 pub const PATCHES: [&str; 4] = [
     r#"[{"op":"add","path":"/n","value":12345678901234567890123}]"#,
     r#"[{"op":"replace","path":"/m0","value":[1.50]},{"op":"copy","from":"/m0","path":"/c"}]"#,
@@ -160,7 +161,7 @@ pub const PATCHES: [&str; 4] = [
     r#"[{"op":"test","path":"","value":{}}]"#,
 ];
 
-/// Other content: by its number a document or not, with headers or not.
+/// New content. The number decides whether it is a JSON document and whether it has headers.
 fn edit(n: usize) -> Edit {
     let members: Vec<String> = (0..n % 4).map(|m| format!(r#""m{m}": {n}"#)).collect();
     let (text, content_type) = match n % 3 {
@@ -172,15 +173,15 @@ fn edit(n: usize) -> Edit {
     Edit { payload: (!n.is_multiple_of(5)).then_some(payload), headers }
 }
 
-/// Where letters are sent: queues, drawers, and a name that nobody has.
-pub const PLACES: [&str; 8] = ["a", "b", "c", "a-dlq", "b-dlq", "bin", "net", "nowhere"];
+/// Names that letters are sent or moved to: queues, dead letter queues, and a name that does not exist.
+pub const DESTINATIONS: [&str; 8] = ["a", "b", "c", "a-dlq", "b-dlq", "bin", "net", "nowhere"];
 
-fn place(n: usize) -> QueueName {
-    PLACES[n % PLACES.len()].parse().expect("a name")
+fn destination(n: usize) -> QueueName {
+    DESTINATIONS[n % DESTINATIONS.len()].parse().expect("a name")
 }
 
 impl ActOp {
-    /// The act, at this instant.
+    /// The act at this instant.
     #[must_use]
     pub fn at(&self, now: Time) -> Act {
         match self {
@@ -195,16 +196,16 @@ impl ActOp {
             Self::Reopen => Act::Reopen,
             Self::Note => Act::Note,
             Self::Purge => Act::Purge,
-            Self::Send(to, level, max_attempts, force) => Act::Retry(Retry {
+            Self::RetryTo(to, level, max_attempts, force) => Act::Retry(Retry {
                 at: None,
-                queue: Some(place(*to)),
+                queue: Some(destination(*to)),
                 priority: level.map(Priority::from_level),
                 max_attempts: *max_attempts,
                 force: *force,
             }),
             Self::PullBack => Act::PullBack,
             Self::Unpurge => Act::Unpurge,
-            Self::Move(to) => Act::Move { dlq: place(*to) },
+            Self::Move(to) => Act::Move { dlq: destination(*to) },
             Self::Hold(on) => Act::Hold { on: *on },
             Self::Snooze(s) => Act::Snooze { until: now.plus(Span::from_secs(*s)) },
             Self::Assign(to) => Act::Assign { to: to.map(|n| format!("p{n}")) },
@@ -223,27 +224,27 @@ impl ActOp {
     }
 }
 
-/// An act on a group; times are seconds from now.
+/// An act on a group. Times are seconds from now.
 #[derive(Clone, Debug)]
 pub enum GroupOp {
-    /// Seen.
+    /// Acknowledge it.
     Acknowledge,
-    /// Its cause is gone.
+    /// Resolve it.
     Resolve,
-    /// Not worth a look: for so long, for so many deaths.
+    /// Ignore it for this many seconds or this many deaths.
     Ignore(Option<u64>, Option<u64>),
-    /// Taken back.
+    /// Reopen it.
     Reopen,
-    /// Who looks after it.
+    /// Assign it to an owner.
     Assign(Option<usize>),
-    /// What is known.
+    /// Set its note.
     Note(usize),
-    /// Where more is written, or something that is no address.
+    /// Set its link: a valid one, or one that is refused.
     Link(bool),
 }
 
 impl GroupOp {
-    /// The act, at this instant.
+    /// The act at this instant.
     #[must_use]
     pub fn at(&self, now: Time) -> GroupAct {
         match self {
@@ -262,82 +263,84 @@ impl GroupOp {
     }
 }
 
-/// One operation. Numbers that choose among things there are wrap round, so every stream makes sense.
+/// One operation. Numbers that select an item wrap around, so every stream is valid.
 #[derive(Clone, Debug)]
 pub enum Op {
-    /// Send messages.
-    Send(Vec<Send>),
-    /// Send an earlier message again, with its body changed or not.
+    /// Enqueue messages.
+    Send(Vec<SendOp>),
+    /// Enqueue an earlier message again, possibly with a changed body.
     Resend(usize, bool),
-    /// Lease from these queues (a bit each), at most so many, for so many seconds.
+    /// Lease from these queues (one bit each), up to a maximum number, for this many seconds.
     Lease(usize, usize, Option<u64>),
-    /// Settle deliveries: which token ever given, counted from the latest.
-    Settle(Vec<(usize, Say)>),
-    /// Move the clock by milliseconds.
+    /// Settle deliveries. The number selects a token, counted from the latest one granted.
+    Settle(Vec<(usize, SettleOp)>),
+    /// Move the clock by this many milliseconds.
     Advance(u64),
-    /// Maintain.
+    /// Reap with this limit.
     Reap(usize),
-    /// Take back.
+    /// Cancel messages.
     Cancel(Vec<usize>),
-    /// Halt or resume a queue.
+    /// Pause or resume a queue.
     Pause(usize, bool),
     /// Force a breaker of a queue open or closed.
-    Force(usize, bool),
-    /// Say that two groups are one.
+    ForceBreaker(usize, bool),
+    /// Merge two groups.
     Merge(usize, usize),
-    /// Say what kind of failure a group is.
+    /// Label a group with a category.
     Label(usize, usize),
-    /// Say something about a group.
+    /// Act on a group.
     ActOnGroup(usize, GroupOp),
-    /// Note a moment.
+    /// Add a marker.
     Mark(usize),
-    /// Read groups by one of a few queries, in small pages.
-    Groups(usize, usize),
-    /// Empty a queue.
+    /// Read groups with one of a few queries, in small pages.
+    ReadGroups(usize, usize),
+    /// Purge a queue.
     Purge(usize),
-    /// Give a queue one of [`policies`].
+    /// Configure a queue with one of [`policies`].
     Configure(usize, usize),
-    /// Act on letters; the last part insists on a version, wrongly if true.
+    /// Act on letters. The last part, if present, sends an expected version: a wrong one if `true`.
     Act(Vec<(usize, ActOp, Option<bool>)>),
-    /// Lease letters from a drawer.
-    Draw(usize, usize, Option<u64>),
-    /// Settle letters.
-    Return(Vec<(usize, SayLetter)>),
-    /// Ask what an operation would touch.
+    /// Lease letters from a dead letter queue.
+    LeaseLetters(usize, usize, Option<u64>),
+    /// Settle leased letters.
+    SettleLetters(Vec<(usize, LetterSettleOp)>),
+    /// Preview an operation.
     Preview(ActOp, usize, usize),
-    /// Start an operation: which, what, over which filter, bounded by the last preview or not, and at which pace if it
-    /// sends letters back.
-    Start(u64, ActOp, usize, bool, Pace),
-    /// Go on with an operation, so many steps.
+    /// Start an operation: its number, the act, index of the filter, whether the last preview bounds it, and
+    /// the rollout if it redrives letters.
+    Start(u64, ActOp, usize, bool, Rollout),
+    /// Step an operation this many times.
     Step(u64, usize),
-    /// Steer an operation.
+    /// Control an operation.
     Control(u64, Control),
-    /// Keep a copy of a letter.
+    /// Keep a copy of a letter for a later import.
     Export(usize),
     /// Import a kept copy, under a new id or its own.
     Import(usize, bool),
-    /// Say that somebody is shown a letter, nothing at all, or all that match a filter.
+    /// Disclose a letter, nothing, or every letter that matches a filter.
     Disclose(usize, usize),
-    /// Read in small pages with a filter.
-    Walk(usize, usize),
-    /// Feed the text index, if there is one.
-    Index(usize),
-    /// Where the message of a key is.
+    /// Read lists in small pages with a filter.
+    ReadPages(usize, usize),
+    /// Feed the text index, if the store has one.
+    IndexText(usize),
+    /// Read the state of the message that holds a key.
     KeyState(usize, usize),
-    /// Compare and set a small value, with the right version or one too high.
+    /// Compare and set a key-value entry, with the right version or one too high.
     Kv(usize, Option<u8>, bool),
 }
 
 /// The queues of every stream.
 pub const QUEUES: [&str; 3] = ["a", "b", "c"];
 
-/// Where replies go: a queue with rules of its own, one that nobody else sends to, and two that may be drawers.
+/// The queues for replies: a queue with its own policy, one that receives nothing else, and two that may be
+/// dead letter queues.
 pub const REPLY_TO: [&str; 4] = ["c", "answers", "a-dlq", "bin"];
 
-/// The errors of every stream: two causes of different routes, one that the rules know and one they spare.
+/// The error types of every stream: two causes with different routes, one that a policy includes and one that
+/// a policy excludes.
 pub const ERRORS: [&str; 4] = ["ConnectionError", "Bad", "Fatal", "Patient"];
 
-/// Names in messages that say the same otherwise: after a few of them their groups become one.
+/// Names in otherwise equal messages. After a few of them their groups are merged.
 pub const USERS: [&str; 6] = ["ann", "bob", "cyd", "dan", "eve", "fay"];
 
 /// The filters of every stream.
@@ -356,10 +359,10 @@ pub const FILTERS: [&str; 12] = [
     "operation:*",
 ];
 
-/// How many ways streams ask for groups in.
+/// The number of different group queries.
 pub const GROUP_QUERIES: usize = 5;
 
-/// The rules a queue can be given.
+/// The policies that a queue can be given.
 #[must_use]
 pub fn policies() -> Vec<QueuePolicy> {
     let fixed = |s| Backoff {
@@ -408,7 +411,7 @@ pub fn policies() -> Vec<QueuePolicy> {
     ]
 }
 
-/// A breaker that opens soon and not for long.
+/// A breaker that opens soon and closes soon.
 fn breaker(key: BreakerKey) -> BreakerPolicy {
     BreakerPolicy { failures: 2, open_for: Span::from_secs(4), ..BreakerPolicy::new(key) }
 }
@@ -424,11 +427,11 @@ fn act() -> impl Strategy<Value = ActOp> {
         2 => Just(ActOp::Reopen),
         1 => Just(ActOp::Note),
         3 => Just(ActOp::Purge),
-        4 => (0..PLACES.len(), rarely(0_usize..5), rarely(1_u32..4), proptest::bool::weighted(0.3))
-            .prop_map(|(to, level, attempts, force)| ActOp::Send(to, level, attempts, force)),
+        4 => (0..DESTINATIONS.len(), rarely(0_usize..5), rarely(1_u32..4), proptest::bool::weighted(0.3))
+            .prop_map(|(to, level, attempts, force)| ActOp::RetryTo(to, level, attempts, force)),
         3 => Just(ActOp::PullBack),
         2 => Just(ActOp::Unpurge),
-        1 => (0..PLACES.len()).prop_map(ActOp::Move),
+        1 => (0..DESTINATIONS.len()).prop_map(ActOp::Move),
         1 => proptest::bool::weighted(0.7).prop_map(ActOp::Hold),
         1 => (0_u64..60).prop_map(ActOp::Snooze),
         1 => of(0_usize..2).prop_map(ActOp::Assign),
@@ -452,25 +455,26 @@ fn group_act() -> impl Strategy<Value = GroupOp> {
     ]
 }
 
-/// Most messages say nothing about such things.
+/// A value that most messages do not set.
 fn rarely<T: Strategy>(what: T) -> impl Strategy<Value = Option<T::Value>> {
     weighted(0.15, what)
 }
 
-fn send() -> impl Strategy<Value = Send> {
-    let said = (weighted(0.25, 0_usize..3), weighted(0.4, 0_usize..2), 0_usize..5, 0_usize..20);
+fn send() -> impl Strategy<Value = SendOp> {
+    let content = (weighted(0.25, 0_usize..3), weighted(0.4, 0_usize..2), 0_usize..5, 0_usize..20);
     let times = (of(prop_oneof![Just(0), Just(5)]), rarely(1_u64..20), rarely(1_u64..20), rarely(1_u32..4));
-    // The last places are mostly refused, and being asked for takes a name away from the drawers.
+    // The last two are mostly refused, and using one as a reply queue stops it from being a dead letter
+    // queue.
     let reply_to = prop_oneof![6 => 0_usize..2, 1 => 2..REPLY_TO.len()];
-    (0_usize..3, said, times, weighted(0.3, reply_to)).prop_map(|(queue, said, times, reply_to)| {
-        let (key, order, level, size) = said;
+    (0_usize..3, content, times, weighted(0.3, reply_to)).prop_map(|(queue, content, times, reply_to)| {
+        let (key, order, level, size) = content;
         let (delay, ttl, deadline, max_attempts) = times;
-        Send { queue, key, order, level, delay, ttl, deadline, max_attempts, size, reply_to }
+        SendOp { queue, key, order, level, delay, ttl, deadline, max_attempts, size, reply_to }
     })
 }
 
-fn say() -> impl Strategy<Value = Say> {
-    let word = prop_oneof![
+fn settle_op() -> impl Strategy<Value = SettleOp> {
+    let override_ = prop_oneof![
         6 => Just(None),
         1 => Just(Some(Override::DeadLetter)),
         1 => Just(Some(Override::RetryAfter(Span::from_secs(3)))),
@@ -478,23 +482,23 @@ fn say() -> impl Strategy<Value = Say> {
     let variants = ERRORS.len() * (1 + USERS.len());
     let error = prop_oneof![4 => 0..ERRORS.len(), 2 => (0..USERS.len()).prop_map(|n| ERRORS.len() * (n + 1) + 1), 1 => 0..variants];
     prop_oneof![
-        3 => Just(Say::Ack),
-        2 => (0_usize..40).prop_map(Say::Reply),
-        8 => (error, proptest::bool::weighted(0.4), word).prop_map(|(e, p, w)| Say::Fail(e, p, w)),
-        1 => Just(Say::Release),
-        1 => (0_u64..10).prop_map(Say::Snooze),
-        1 => of(1_u64..60).prop_map(Say::Extend),
-        1 => (0_u64..3).prop_map(Say::Progress),
+        3 => Just(SettleOp::Ack),
+        2 => (0_usize..40).prop_map(SettleOp::Reply),
+        8 => (error, proptest::bool::weighted(0.4), override_).prop_map(|(e, p, w)| SettleOp::Fail(e, p, w)),
+        1 => Just(SettleOp::Release),
+        1 => (0_u64..10).prop_map(SettleOp::Snooze),
+        1 => of(1_u64..60).prop_map(SettleOp::Extend),
+        1 => (0_u64..3).prop_map(SettleOp::Progress),
     ]
 }
 
-fn say_letter() -> impl Strategy<Value = SayLetter> {
+fn letter_settle_op() -> impl Strategy<Value = LetterSettleOp> {
     prop_oneof![
-        3 => act().prop_map(SayLetter::Do),
-        1 => Just(SayLetter::Fail),
-        1 => Just(SayLetter::Release),
-        1 => (0_u64..600).prop_map(SayLetter::Snooze),
-        1 => of(1_u64..600).prop_map(SayLetter::Extend),
+        3 => act().prop_map(LetterSettleOp::Do),
+        1 => Just(LetterSettleOp::Fail),
+        1 => Just(LetterSettleOp::Release),
+        1 => (0_u64..600).prop_map(LetterSettleOp::Snooze),
+        1 => of(1_u64..600).prop_map(LetterSettleOp::Extend),
     ]
 }
 
@@ -507,12 +511,12 @@ fn advance() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Half of the operations are in no hurry.
-fn pace() -> impl Strategy<Value = Pace> {
+/// Half of the operations have no limits on their rollout.
+fn rollout() -> impl Strategy<Value = Rollout> {
     let canary = prop_oneof![(1_u64..3).prop_map(Canary::Count), Just(Canary::Percent(30))];
     let stops = (weighted(0.5, prop_oneof![Just(0), Just(20), Just(60)]), proptest::bool::weighted(0.3));
     let careful = (of(canary), 0_u64..4, of(1_u32..4), of(0_u64..5), of(1_u32..3), stops).prop_map(
-        |(canary, observe, rate, ramp, in_flight, (stop_at, stop_on_breaker))| Pace {
+        |(canary, observe, rate, ramp, in_flight, (stop_at, stop_on_breaker))| Rollout {
             canary,
             observe: Span::from_secs(observe),
             ramp: ramp.filter(|_| rate.is_some()).map(Span::from_secs),
@@ -522,7 +526,7 @@ fn pace() -> impl Strategy<Value = Pace> {
             stop_on_breaker,
         },
     );
-    prop_oneof![Just(Pace::default()), careful]
+    prop_oneof![Just(Rollout::default()), careful]
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -538,39 +542,39 @@ fn op() -> impl Strategy<Value = Op> {
         12 => vec(send(), 1..4).prop_map(Op::Send),
         1 => (0_usize..9, proptest::bool::ANY).prop_map(|(at, other)| Op::Resend(at, other)),
         14 => (1_usize..8, 1_usize..5, of(1_u64..60)).prop_map(|(q, max, s)| Op::Lease(q, max, s)),
-        18 => vec((0_usize..4, say()), 1..4).prop_map(Op::Settle),
+        18 => vec((0_usize..4, settle_op()), 1..4).prop_map(Op::Settle),
         6 => advance(),
         2 => prop_oneof![Just(1_usize), Just(1_000)].prop_map(Op::Reap),
         1 => vec(0_usize..9, 1..3).prop_map(Op::Cancel),
         1 => (0_usize..3, proptest::bool::weighted(0.3)).prop_map(|(q, on)| Op::Pause(q, on)),
-        1 => (0_usize..3, proptest::bool::ANY).prop_map(|(q, open)| Op::Force(q, open)),
+        1 => (0_usize..3, proptest::bool::ANY).prop_map(|(q, open)| Op::ForceBreaker(q, open)),
         1 => (0_usize..5, 0_usize..5).prop_map(|(a, b)| Op::Merge(a, b)),
         1 => (0_usize..5, 0_usize..6).prop_map(|(group, category)| Op::Label(group, category)),
         3 => (0_usize..5, group_act()).prop_map(|(group, act)| Op::ActOnGroup(group, act)),
         1 => (0_usize..4).prop_map(Op::Mark),
-        1 => (0..GROUP_QUERIES, 1_usize..4).prop_map(|(query, limit)| Op::Groups(query, limit)),
+        1 => (0..GROUP_QUERIES, 1_usize..4).prop_map(|(query, limit)| Op::ReadGroups(query, limit)),
         1 => (0_usize..3).prop_map(Op::Purge),
         4 => (0_usize..3, 0..policies().len()).prop_map(|(q, p)| Op::Configure(q, p)),
         8 => vec((0_usize..5, act(), rarely(proptest::bool::ANY)), 1..4).prop_map(Op::Act),
-        2 => (0_usize..5, 1_usize..4, of(1_u64..600)).prop_map(|(d, max, s)| Op::Draw(d, max, s)),
-        2 => vec((0_usize..4, say_letter()), 1..3).prop_map(Op::Return),
+        2 => (0_usize..5, 1_usize..4, of(1_u64..600)).prop_map(|(d, max, s)| Op::LeaseLetters(d, max, s)),
+        2 => vec((0_usize..4, letter_settle_op()), 1..3).prop_map(Op::SettleLetters),
         1 => (act(), 0..FILTERS.len(), 0_usize..3).prop_map(|(act, f, n)| Op::Preview(act, f, n)),
-        3 => (0_u64..4, bulk, 0..FILTERS.len(), proptest::bool::weighted(0.3), pace())
-            .prop_map(|(n, act, f, bound, pace)| Op::Start(n, act, f, bound, pace)),
+        3 => (0_u64..4, bulk, 0..FILTERS.len(), proptest::bool::weighted(0.3), rollout())
+            .prop_map(|(n, act, f, bound, rollout)| Op::Start(n, act, f, bound, rollout)),
         5 => (0_u64..4, 1_usize..4).prop_map(|(n, times)| Op::Step(n, times)),
         2 => (0_u64..4, control).prop_map(|(n, c)| Op::Control(n, c)),
         1 => (0_usize..9).prop_map(Op::Export),
         2 => (0_usize..4, proptest::bool::ANY).prop_map(|(n, fresh)| Op::Import(n, fresh)),
-        2 => (1_usize..4, 0..FILTERS.len()).prop_map(|(limit, f)| Op::Walk(limit, f)),
-        1 => (1_usize..9).prop_map(Op::Index),
+        2 => (1_usize..4, 0..FILTERS.len()).prop_map(|(limit, f)| Op::ReadPages(limit, f)),
+        1 => (1_usize..9).prop_map(Op::IndexText),
         1 => (0_usize..4, 0..FILTERS.len()).prop_map(|(n, what)| Op::Disclose(n, what)),
         1 => (0_usize..3, 0_usize..3).prop_map(|(q, k)| Op::KeyState(q, k)),
         1 => (0_usize..2, of(0_u8..9), proptest::bool::weighted(0.2)).prop_map(|(k, v, w)| Op::Kv(k, v, w)),
     ]
 }
 
-/// Streams of operations. All are long, so that deaths and returns happen; each operation may be left out, so
-/// that what matters of a stream is found by leaving out the rest.
+/// Streams of operations. All are long, so that deaths and redrives happen. Each operation may be left out,
+/// so that shrinking removes what does not matter.
 pub fn ops() -> impl Strategy<Value = Vec<Op>> {
     vec(weighted(0.95, op()), STREAM_OPS_MAX).prop_map(|all| all.into_iter().flatten().collect())
 }

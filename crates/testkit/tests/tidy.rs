@@ -1,6 +1,7 @@
-//! The house rules as tests. Each rule is a pure function from the tree of files to a list of complaints, so
-//! that `mod samples` can show every rule failing on a bad tree; the tests in `mod rules` run them on this
-//! repository. A complaint says where, what and what to do. This file must not know what any crate does.
+//! The repository rules as tests. Each rule is a pure function from the tree of files to a list of
+//! complaints, so that `mod samples` can show every rule failing on a bad tree; the tests in `mod rules` run
+//! the rules on this repository. A complaint says where, what and how to fix it. This file must not depend on
+//! what any crate does.
 
 #![allow(
     clippy::expect_used,
@@ -22,7 +23,8 @@ use source::{
     Source, attributes, braces_expanded, in_crate_folder, is_name_byte, item_end, paths, word_offsets,
 };
 
-/// Which workspace crates each may use (normal and build dependencies): the picture in ARCHITECTURE.md.
+/// Which workspace crates each crate may depend on (normal and build dependencies), as drawn in
+/// ARCHITECTURE.md.
 const EDGES: &[(&str, &[&str])] = &[
     ("redrive-core", &[]),
     ("redrive-store", &["redrive-core"]),
@@ -33,19 +35,19 @@ const EDGES: &[(&str, &[&str])] = &[
     ("redrive-bench", &["redrive-store", "redrive", "redrive-testkit"]),
 ];
 
-/// The crate every other may use in its tests.
+/// The crate that every other crate may use in its tests.
 const TESTKIT: &str = "redrive-testkit";
 
-/// Most lines of non-test code in one file.
+/// The maximum number of lines of non-test code in one file.
 const MAX_LINES: usize = 600;
 
-/// How far a listed file may fall below its allowance before the list must follow.
+/// How far a listed file may fall below its allowance before the list must be updated.
 const OVERSIZE_SLACK: usize = 20;
 
-/// Files allowed to be longer than `MAX_LINES`, with the lines they may have. This list only shrinks.
+/// Files that may be longer than `MAX_LINES`, with their maximum length. This list only shrinks.
 const OVERSIZE: &[(&str, usize)] = &[];
 
-/// Paths the core must not reach, with the reason shown to whoever reaches for one.
+/// Paths that the core must not use, with what to do instead.
 const IMPURE_PATHS: &[(&str, &str)] = &[
     ("std::time::SystemTime", "take `now` as a parameter"),
     ("std::time::Instant", "take `now` as a parameter"),
@@ -59,7 +61,7 @@ const IMPURE_PATHS: &[(&str, &str)] = &[
     ("rand", "take the random number as a parameter"),
 ];
 
-/// Names that give an impure path away even when its module was imported under another name.
+/// Names that reveal an impure path even when its module was imported under another name.
 const IMPURE_NAMES: &[(&str, &str)] = &[
     ("SystemTime", "take `now` as a parameter"),
     ("Instant", "take `now` as a parameter"),
@@ -67,10 +69,10 @@ const IMPURE_NAMES: &[(&str, &str)] = &[
     ("new_v4", "take the id as a parameter"),
 ];
 
-/// Calls that let time pass.
+/// Calls that wait for time to pass.
 const SLEEPS: &[&str] = &["sleep", "sleep_until", "sleep_ms"];
 
-/// Calls that give up waiting when a time is over. Waiting for nothing with one of them is a sleep too.
+/// Calls that stop waiting after a time. Using one to wait for nothing is a sleep too.
 const TIMED_WAITS: &[&str] = &[
     "timeout",
     "timeout_at",
@@ -82,30 +84,30 @@ const TIMED_WAITS: &[&str] = &[
     "lasting",
 ];
 
-/// The one limit a wait in a test may have: so long that only a hang reaches it.
+/// The only timeout that a test may use: so long that only a hang reaches it.
 const GUARD: &str = "PATIENCE";
 const GUARD_SECS_MIN: u64 = 300;
 
 /// Documents whose back-ticked paths are checked, besides everything under docs/.
 const DOCUMENTS: &[&str] = &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"];
 
-/// How a back-ticked word must start to be taken for a path of this repository.
+/// The prefixes of back-ticked words that are checked as paths of this repository.
 const PATH_PREFIXES: &[&str] = &["crates/", "docs/", "scripts/", ".ci/", "fuzz/", "examples/"];
 
-/// The two files that carry the same drawing, and the words on the line above it.
+/// The two files that contain the same diagram, and the words on the line above it.
 const DIAGRAM_CODE: &str = "crates/core/src/lifecycle/mod.rs";
 const DIAGRAM_PAGE: &str = "docs/lifecycle.md";
 const DIAGRAM_MARKER: &str = "lifecycle diagram";
 
-/// The page that says which test holds which invariant, and the highest invariant number there is.
+/// The page that lists the tests of each invariant, and the highest invariant number.
 const GUARANTEES: &str = "docs/guarantees.md";
 const LAST_INVARIANT: u32 = 50;
 
-/// Starts of absolute paths that exist on one machine only. Written in two halves so that this file passes.
+/// Prefixes of absolute paths that exist on one machine only. Written in two halves so that this file passes.
 const MACHINE_PATHS: &[&str] =
     &[concat!("/", "work/"), concat!("/", "root/"), concat!("/", "home/"), concat!("/", "Users/")];
 
-/// Text that names a package registry or a mirror of one; which registry to use is the builder's business.
+/// Names of package registries and mirrors; which registry to use is up to the builder.
 const REGISTRY_NAMES: &[&str] = &[
     concat!("crates.io", "-index"),
     concat!("index.", "crates"),
@@ -117,16 +119,16 @@ const REGISTRY_NAMES: &[&str] = &[
     concat!("artifact", "ory"),
 ];
 
-/// The only source a locked package may have.
+/// The only source that a locked package may have.
 const LOCK_SOURCE: &str = concat!("registry", "+https://github.com/rust-lang/", "crates.io", "-index");
 
-/// Every file of the repository by its path; `None` for one that is not text.
+/// Every file of the repository by its path; `None` for a file that is not text.
 struct Tree {
     files: BTreeMap<String, Option<String>>,
 }
 
 impl Tree {
-    /// Reads the repository this test was built from.
+    /// Reads the repository that this test was built from.
     fn load() -> Tree {
         let root = root();
         let files = listed_by_git(&root)
@@ -143,7 +145,7 @@ impl Tree {
         Tree { files }
     }
 
-    /// A made-up tree, for the samples.
+    /// A made-up tree for the samples.
     fn of(files: &[(&str, &str)]) -> Tree {
         Tree {
             files: files.iter().map(|(path, text)| ((*path).to_owned(), Some((*text).to_owned()))).collect(),
@@ -165,7 +167,7 @@ impl Tree {
         self.files.iter().filter_map(|(path, text)| Some((path.as_str(), text.as_deref()?)))
     }
 
-    /// All Rust files, with what is test code in them worked out.
+    /// All Rust files, with their test code marked.
     fn sources(&self) -> Vec<Source<'_>> {
         let mut sources: Vec<Source<'_>> = self
             .texts()
@@ -194,7 +196,7 @@ fn root() -> PathBuf {
     here.ancestors().nth(2).expect("the testkit lies two folders below the root").to_owned()
 }
 
-/// The files git tracks or would track; `None` without git, outside a checkout, or when git refuses.
+/// The files that git tracks or would track; `None` without git, outside a checkout, or when git fails.
 fn listed_by_git(root: &Path) -> Option<Vec<String>> {
     let listing = Command::new("git")
         .arg("-C")
@@ -207,7 +209,7 @@ fn listed_by_git(root: &Path) -> Option<Vec<String>> {
     (listing.status.success() && !paths.is_empty()).then_some(paths)
 }
 
-/// The same by walking, for a source archive.
+/// The files found by walking the folders, for a source archive without git.
 fn walked(root: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut folders = vec![root.to_owned()];
@@ -348,7 +350,8 @@ fn sleeps_in_tests(tree: &Tree) -> Vec<String> {
     complaints
 }
 
-/// Calls of this name in test code. `timeout` is a free function; of a builder it is a setting.
+/// Calls of this function in test code. `timeout` only counts as a free function; on a builder it is a
+/// setting.
 fn test_calls<'s>(source: &'s Source<'_>, word: &'s str) -> impl Iterator<Item = usize> + 's {
     word_offsets(&source.code, word).filter(move |at| {
         let (before, after) = (source.code[..*at].trim_end(), source.code[at + word.len()..].trim_start());
@@ -357,7 +360,7 @@ fn test_calls<'s>(source: &'s Source<'_>, word: &'s str) -> impl Iterator<Item =
     })
 }
 
-/// What stands between the parentheses that open at or after an offset.
+/// The text between the parentheses that open at or after an offset.
 fn arguments(code: &str, from: usize) -> &str {
     let mut depth = 0;
     for (at, byte) in code.bytes().enumerate().skip(from) {
@@ -375,7 +378,7 @@ fn is_guard(code: &str) -> bool {
     word_offsets(code, GUARD).next().is_some()
 }
 
-/// Whether the function around an offset runs on a clock that only the runtime or the test moves.
+/// Whether the function around an offset runs on a paused clock, which only the runtime or the test moves.
 fn is_on_a_paused_clock(code: &str, at: usize) -> bool {
     let Some(start) = word_offsets(code, "fn").take_while(|start| *start < at).last() else { return false };
     let head = code[..start].rfind([';', '{', '}']).map_or(0, |end| end + 1);
@@ -383,7 +386,7 @@ fn is_on_a_paused_clock(code: &str, at: usize) -> bool {
     function.contains("start_paused = true") || function.contains("time::advance(")
 }
 
-/// Comparisons that a slow machine loses: `elapsed() < …` with anything but the guard.
+/// Comparisons that fail on a slow machine: `elapsed() < …` with anything but the guard.
 fn races_in_tests(source: &Source<'_>) -> Vec<String> {
     let code = &source.code;
     let races = word_offsets(code, "elapsed").filter(|at| {
@@ -403,7 +406,7 @@ fn races_in_tests(source: &Source<'_>) -> Vec<String> {
     races.map(complain).collect()
 }
 
-/// Guards that a slow machine runs into.
+/// Guards that a slow machine could reach.
 fn short_guards(source: &Source<'_>) -> Vec<String> {
     let code = &source.code;
     let short = word_offsets(code, GUARD).filter(|at| {
@@ -469,7 +472,7 @@ fn stale_paths_in_docs(tree: &Tree) -> Vec<String> {
     complaints
 }
 
-/// The back-ticked pieces of a page with their lines; fenced blocks are drawings and transcripts, not claims.
+/// The back-ticked pieces of a page with their lines, outside fenced blocks.
 fn inline_code(page: &str) -> Vec<(usize, &str)> {
     let mut pieces = Vec::new();
     let mut fenced = false;
@@ -483,7 +486,7 @@ fn inline_code(page: &str) -> Vec<(usize, &str)> {
     pieces
 }
 
-/// The paths a back-ticked word claims: none unless it looks like one, several when it has braces.
+/// The paths that a back-ticked word names: none unless it looks like a path, several if it has braces.
 fn repository_paths(word: &str) -> Vec<String> {
     let word = word.trim_start_matches("./").trim_end_matches([',', '.', ';', ')']);
     let is_pattern = word.contains(['*', '<', '$', '…']);
@@ -528,7 +531,7 @@ fn diverging_diagrams(tree: &Tree) -> Vec<String> {
         .collect()
 }
 
-/// The lines of the first ```text block after the marker; `None` when there is none, or it is empty.
+/// The lines of the first ```text block after the marker; `None` if there is none or it is empty.
 fn diagram(page: &str) -> Option<Vec<String>> {
     let mut lines = page.lines();
     lines.find(|line| line.to_lowercase().contains(DIAGRAM_MARKER))?;
@@ -581,7 +584,7 @@ fn unheld_invariants(tree: &Tree) -> Vec<String> {
     complaints
 }
 
-/// Functions of test code, and laws of the testkit, that are named after an invariant; with where they stand.
+/// Test functions and laws of the testkit that are named after an invariant, with their locations.
 fn invariant_tests(tree: &Tree) -> BTreeMap<String, String> {
     let mut tests = BTreeMap::new();
     for source in tree.sources() {
@@ -597,7 +600,7 @@ fn invariant_tests(tree: &Tree) -> BTreeMap<String, String> {
     tests
 }
 
-/// The invariants a function's name claims: `i7_…` or `…_i7_…`. `as_i64_value` claims none: there is no I64.
+/// The invariants in a function's name: `i7_…` or `…_i7_…`. `as_i64_value` has none: there is no I64.
 fn invariants_in_name(name: &str) -> Vec<u32> {
     let is_name = !name.is_empty() && name.bytes().all(is_name_byte);
     let mut parts: Vec<&str> = if is_name { name.split('_').collect() } else { Vec::new() };
@@ -675,7 +678,7 @@ fn machine_specific_text(tree: &Tree) -> Vec<String> {
     complaints
 }
 
-/// Whether `start` begins a path in this line, rather than continuing a relative path or an address.
+/// Whether `start` begins an absolute path in this line, instead of continuing a relative path or an address.
 fn names_absolute(line: &str, start: &str) -> bool {
     let continues = |c: char| c.is_alphanumeric() || ['_', '-', '.', '~', '}', ')', '*', '>'].contains(&c);
     line.match_indices(start).any(|(at, _)| !line[..at].chars().next_back().is_some_and(continues))
@@ -691,7 +694,7 @@ fn unlisted_decisions(tree: &Tree) -> Vec<String> {
     unlisted.map(|name| format!("docs/adr/{name}: not in the index; add it to docs/adr/README.md")).collect()
 }
 
-/// The rules on this repository.
+/// The rules applied to this repository.
 mod rules {
     use super::*;
 
@@ -700,7 +703,7 @@ mod rules {
     }
 
     #[test]
-    fn dependencies_are_the_pictures() {
+    fn dependencies_match_the_architecture() {
         let (members, edges) = workspace_edges();
         hold(&wrong_edges(&members, &edges));
     }

@@ -1,19 +1,19 @@
-//! How often the classifier is right on a set of labelled errors: with or without its table, with the model of
-//! the program or with one that has also learnt the other rows of the set.
+//! How often the classifier is right on a set of labelled errors: with or without its table, with the
+//! built-in model or with one that is also trained on the other rows of the set.
 
 use crate::training::{self, Row};
 use redrive::core::classify::model::Model;
-use redrive::core::classify::{Class, Parts, Patterns, classify_by};
+use redrive::core::classify::{Class, ClassifierParts, Patterns, classify_by};
 use redrive::core::failure::{Category, ErrorInfo, Route};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 use std::time::Instant;
 
-/// What to measure.
+/// The parameters of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Whether the table takes part.
+    /// Whether the table of known errors is used.
     pub table: bool,
     /// Whether the model is trained again for each row, with all other rows of the set added to its text.
     pub leave_one_out: bool,
@@ -21,7 +21,7 @@ pub struct Plan {
 
 /// A line of the set.
 #[derive(Deserialize)]
-struct Line {
+struct LabelledError {
     #[serde(default)]
     error_type: String,
     #[serde(default)]
@@ -32,47 +32,48 @@ struct Line {
     route: Route,
 }
 
-/// Reads a set: one JSON object per line.
+/// Parses a set: one JSON object per line.
 ///
 /// # Errors
-/// Names the line and what is wrong with it.
+/// Names the line and the problem.
 pub fn read(text: &str) -> Result<Vec<Row>, String> {
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let rows = lines.map(|(at, line)| {
-        let line: Line = serde_json::from_str(line).map_err(|error| format!("line {}: {error}", at + 1))?;
-        let Line { error_type, code, message, category, route } = line;
+        let line: LabelledError =
+            serde_json::from_str(line).map_err(|error| format!("line {}: {error}", at + 1))?;
+        let LabelledError { error_type, code, message, category, route } = line;
         let code = Some(code).filter(|code| !code.is_empty());
         Ok(Row { error: ErrorInfo { error_type, message, code, ..ErrorInfo::default() }, category, route })
     });
     rows.collect()
 }
 
-/// What was found.
+/// The result of a measurement.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Rows looked at.
+    /// The number of rows.
     pub rows: usize,
     /// Rows with the right category.
     pub categories: usize,
     /// Rows with the right route.
     pub routes: usize,
-    /// Rows with both.
+    /// Rows with the right category and route.
     pub both: usize,
-    /// Rows whose message the training text does not have as well, and of these those with the right category
-    /// and with the right route.
+    /// Rows whose message is not in the training text, and among these the rows with the right category and
+    /// with the right route.
     pub unseen: [usize; 3],
-    /// Microseconds for one row.
+    /// Microseconds per row.
     pub micros: f64,
-    /// Rows and rows with both right, by tenths of confidence.
+    /// By tenths of confidence: the number of rows, and of rows with category and route right.
     sure: BTreeMap<u8, (usize, usize)>,
     confusion: BTreeMap<(String, String), usize>,
     wrong: Vec<String>,
 }
 
-/// Judges every row and counts.
+/// Classifies every row and counts.
 ///
 /// # Errors
-/// When the training text cannot be read.
+/// If the training text cannot be read.
 pub fn measure(rows: &[Row], plan: Plan) -> Result<Report, String> {
     let text = training::read(training::TEXT)?;
     let mut report = Report { rows: rows.len(), ..Report::default() };
@@ -86,17 +87,18 @@ pub fn measure(rows: &[Row], plan: Plan) -> Result<Report, String> {
         } else {
             Model::built_in()
         };
-        let class = classify_by(&row.error, &Patterns::default(), Parts { table: plan.table, model });
+        let class =
+            classify_by(&row.error, &Patterns::default(), ClassifierParts { table: plan.table, model });
         report.add(row, &class, text.iter().any(|known| known.error.message == row.error.message));
     }
     report.micros = time(rows, plan.table);
     Ok(report)
 }
 
-/// Microseconds per row, over enough rounds to be measurable.
+/// Microseconds per row, averaged over enough rounds.
 fn time(rows: &[Row], table: bool) -> f64 {
     const ROUNDS: u32 = 20;
-    let (patterns, parts) = (Patterns::default(), Parts { table, ..Parts::default() });
+    let (patterns, parts) = (Patterns::default(), ClassifierParts { table, ..ClassifierParts::default() });
     let began = Instant::now();
     for row in (0..ROUNDS).flat_map(|_| rows) {
         std::hint::black_box(classify_by(&row.error, &patterns, parts));
@@ -177,7 +179,7 @@ mod tests {
 
     const SET: &str = include_str!("../../data/errors-independent.jsonl");
 
-    /// What is promised is 90 % and 85 % on any set; this one has been looked at, so more is asked of it.
+    /// The promise is 90 % and 85 % on any set. This set was used during development, so more is required.
     #[test]
     fn the_independent_set_is_judged_as_well_as_recorded() {
         let report = measure(&read(SET).unwrap(), Plan { table: true, leave_one_out: false }).unwrap();

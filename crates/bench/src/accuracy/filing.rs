@@ -1,10 +1,11 @@
-//! Whether a real store files failures as `redrive signature` says it would: the same lines, failed through the
-//! embedded store in several random orders with a restart in the middle, against the groups of the whole set.
+//! Checks that a real store groups failures as `redrive signature` says it would: the same lines are failed
+//! through the embedded store in several random orders with a restart in the middle, and compared with the
+//! groups of the whole set.
 
-use super::grouping::{self, Outcome};
+use super::grouping::{self, ToolResult};
 use redrive::OpenOptions;
 use redrive::core::dead_letter::Actor;
-use redrive::core::failure::{ErrorInfo, Report};
+use redrive::core::failure::{ErrorInfo, FailureReport};
 use redrive::core::ids::{GroupId, MessageId, QueueName};
 use redrive::core::message::{NewMessage, Payload};
 use redrive::core::policy::QueuePolicy;
@@ -15,25 +16,25 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Lines failed per call.
+/// The number of lines failed per call.
 const BATCH: usize = 500;
 
 /// `filing FILE.csv… [--orders N] [--seed N]`.
 ///
 /// # Errors
-/// A file or a store that cannot be read, an argument that makes no sense.
+/// If a file or a store cannot be read, or an argument is invalid.
 pub fn run(args: &[String]) -> Result<String, Box<dyn std::error::Error>> {
     let (mut files, mut orders, mut seed) = (Vec::new(), 3_u64, 1_u64);
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         match arg.as_str() {
-            "--orders" => orders = args.next().ok_or("--orders: say how many")?.parse()?,
-            "--seed" => seed = args.next().ok_or("--seed: say which")?.parse()?,
+            "--orders" => orders = args.next().ok_or("--orders needs a number")?.parse()?,
+            "--seed" => seed = args.next().ok_or("--seed needs a number")?.parse()?,
             file => files.push(file),
         }
     }
     if files.is_empty() {
-        return Err("filing: name the files".into());
+        return Err("filing needs at least one file".into());
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut report = String::from("set                  lines  order  same partition\n");
@@ -49,7 +50,7 @@ pub fn run(args: &[String]) -> Result<String, Box<dyn std::error::Error>> {
     Ok(report)
 }
 
-/// The lines in an order that looks random and is the same for the same seed.
+/// The indices of the lines in a pseudorandom order that depends only on the seed.
 fn shuffled(lines: usize, seed: u64) -> Vec<usize> {
     let mut order: Vec<usize> = (0..lines).collect();
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -63,13 +64,14 @@ fn shuffled(lines: usize, seed: u64) -> Vec<usize> {
     order
 }
 
-async fn open(home: &Path) -> Outcome<Arc<dyn Store>> {
+async fn open(home: &Path) -> ToolResult<Arc<dyn Store>> {
     let options = OpenOptions { create: true, ..OpenOptions::default() };
     Ok(redrive::open(home, options).await?)
 }
 
-/// Fails every line once for good, in this order, with a restart in the middle; the group of each line then.
-async fn file_all(lines: &[String], seed: u64) -> Outcome<grouping::Groups> {
+/// Fails every line permanently, in a random order with a restart in the middle. Returns the group of each
+/// line.
+async fn file_all(lines: &[String], seed: u64) -> ToolResult<grouping::Groups> {
     let home = tempfile::tempdir()?;
     let queue: QueueName = "lines".parse()?;
     let order = shuffled(lines.len(), seed);
@@ -91,7 +93,7 @@ async fn file_all(lines: &[String], seed: u64) -> Outcome<grouping::Groups> {
         let page = PageRequest { limit: Some(1_000), cursor };
         let page = store.letters(Query { page, ..Query::default() }).await?;
         for letter in &page.items {
-            let group = store_group(&*store, letter.file.leaf, &mut groups).await?;
+            let group = store_group(&*store, letter.record.leaf, &mut groups).await?;
             if let Some(slot) = ids.get(&letter.id()).and_then(|line| filed.get_mut(*line)) {
                 *slot = group;
             }
@@ -103,12 +105,12 @@ async fn file_all(lines: &[String], seed: u64) -> Outcome<grouping::Groups> {
     }
 }
 
-/// A number for the group that a leaf is in.
+/// A number for the group that a leaf belongs to.
 async fn store_group(
     store: &dyn Store,
     leaf: GroupId,
     known: &mut HashMap<GroupId, usize>,
-) -> Outcome<usize> {
+) -> ToolResult<usize> {
     if let Some(group) = known.get(&leaf) {
         return Ok(*group);
     }
@@ -125,7 +127,7 @@ async fn fail(
     lines: &[String],
     batch: &[usize],
     ids: &mut HashMap<MessageId, usize>,
-) -> Outcome<()> {
+) -> ToolResult<()> {
     let mut sent = HashMap::new();
     let mut messages = Vec::new();
     for line in batch {
@@ -142,8 +144,11 @@ async fn fail(
     for delivery in store.lease(request).await? {
         let line = sent.get(&delivery.message.envelope.id).and_then(|line| lines.get(*line));
         let error = ErrorInfo { message: line.cloned().unwrap_or_default(), ..ErrorInfo::default() };
-        let failure = Box::new(Report { error, ..Report::default() }.analyse());
-        settlements.push(Settlement { token: delivery.token, what: Settle::Fail { failure, said: None } });
+        let failure = Box::new(FailureReport { error, ..FailureReport::default() }.analyse());
+        settlements.push(Settlement {
+            token: delivery.token,
+            what: Settle::Fail { failure, policy_override: None },
+        });
     }
     for result in store.settle(settlements).await? {
         result?;

@@ -1,5 +1,5 @@
-//! Grouping accuracy, as the makers of log parsers measure it: a line counts when its predicted group holds
-//! exactly the lines of its true group. Beside Redrive stand two simple ways that anybody would try first.
+//! Grouping accuracy as it is measured for log parsers: a line counts if its predicted group holds exactly
+//! the lines of its true group. Redrive is compared with two simple baselines.
 
 use redrive::core::failure::ErrorInfo;
 use redrive::core::ids::GroupId;
@@ -10,10 +10,10 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Instant;
 
-/// What can go wrong, as text.
-pub(super) type Outcome<T> = Result<T, Box<dyn Error>>;
+/// The result of a measurement.
+pub(super) type ToolResult<T> = Result<T, Box<dyn Error>>;
 
-/// Which lines are together: for each line the number of its group.
+/// The group of each line, as a number.
 pub(super) type Groups = Vec<usize>;
 
 /// A labelled set of lines.
@@ -23,23 +23,23 @@ pub(super) struct Labelled {
     truth: Groups,
 }
 
-/// Reads and measures the sets; the arguments are files and `--wrong N`.
+/// Reads and measures the sets. The arguments are files and `--wrong N`.
 ///
 /// # Errors
-/// A file that cannot be read or has not the two columns.
+/// If a file cannot be read or lacks one of the two columns.
 pub fn run(args: &[String]) -> Result<String, Box<dyn Error>> {
     let mut files = Vec::new();
     let mut wrong = 0;
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         if arg == "--wrong" {
-            wrong = args.next().ok_or("--wrong: say how many")?.parse()?;
+            wrong = args.next().ok_or("--wrong needs a number")?.parse()?;
         } else {
             files.push(arg.as_str());
         }
     }
     if files.is_empty() {
-        return Err("grouping: name the files".into());
+        return Err("grouping needs at least one file".into());
     }
     let mut report = String::new();
     writeln!(report, "set                  lines   true  found     GA     GT  numbers   five  klines/s")?;
@@ -62,7 +62,7 @@ pub fn run(args: &[String]) -> Result<String, Box<dyn Error>> {
             set.name,
         )?;
         if wrong > 0 {
-            complain(&mut details, &set, &found, &templates, wrong)?;
+            show_missed_groups(&mut details, &set, &found, &templates, wrong)?;
         }
     }
     let [ga, gt, numbers, five] = sums.map(|sum| sum / as_float(files.len()));
@@ -75,17 +75,17 @@ fn as_float(n: usize) -> f64 {
     u32::try_from(n).map_or(f64::INFINITY, f64::from)
 }
 
-pub(super) fn read(path: &Path) -> Outcome<Labelled> {
-    let say = |error: &dyn Error| format!("failed to read {}: {error}", path.display());
-    let mut reader = csv::Reader::from_path(path).map_err(|e| say(&e))?;
-    let headers = reader.headers().map_err(|e| say(&e))?.clone();
+pub(super) fn read(path: &Path) -> ToolResult<Labelled> {
+    let read_error = |error: &dyn Error| format!("failed to read {}: {error}", path.display());
+    let mut reader = csv::Reader::from_path(path).map_err(|e| read_error(&e))?;
+    let headers = reader.headers().map_err(|e| read_error(&e))?.clone();
     let column = |name: &str| {
         headers.iter().position(|h| h == name).ok_or_else(|| format!("{}: no column {name}", path.display()))
     };
     let (content, group) = (column("content")?, column("group")?);
     let (mut lines, mut labels) = (Vec::new(), Vec::new());
     for record in reader.records() {
-        let record = record.map_err(|e| say(&e))?;
+        let record = record.map_err(|e| read_error(&e))?;
         lines.push(record.get(content).unwrap_or_default().to_owned());
         labels.push(record.get(group).unwrap_or_default().to_owned());
     }
@@ -94,8 +94,8 @@ pub(super) fn read(path: &Path) -> Outcome<Labelled> {
     Ok(Labelled { name, lines, truth })
 }
 
-/// The groups as they are filed once all lines have been seen, the template of each line's group, and the
-/// seconds it takes to find the groups of the same lines again.
+/// The groups after all lines have been seen, the template of each line's group, and the seconds it takes to
+/// group the same lines again.
 pub(super) fn redrive(lines: &[String]) -> (Groups, Vec<String>, f64) {
     let mut tree = Tree::new();
     let mut leaves = Vec::with_capacity(lines.len());
@@ -112,7 +112,7 @@ pub(super) fn redrive(lines: &[String]) -> (Groups, Vec<String>, f64) {
     let mut numbers = HashMap::new();
     let groups = ids.iter().map(|id| number(&mut numbers, *id)).collect();
     let mut error = ErrorInfo::default();
-    let started = Used::now();
+    let started = CpuTimer::now();
     for line in lines.iter().cycle().take(lines.len() * PASSES) {
         error.message.clear();
         error.message.push_str(line);
@@ -122,13 +122,13 @@ pub(super) fn redrive(lines: &[String]) -> (Groups, Vec<String>, f64) {
     (groups, templates, (started.seconds() / as_float(PASSES)).max(1e-9))
 }
 
-/// How often the lines are gone through again to see how long that takes.
+/// The number of timed passes over the lines.
 const PASSES: usize = 50;
 
-/// Processor time of this thread where the system tells it, else time: others may be using the machine.
-struct Used(Instant, Option<f64>);
+/// The processor time of this thread where the system reports it, otherwise the wall clock time.
+struct CpuTimer(Instant, Option<f64>);
 
-impl Used {
+impl CpuTimer {
     fn now() -> Self {
         Self(Instant::now(), processor_seconds())
     }
@@ -149,13 +149,13 @@ fn number<K: std::hash::Hash + Eq>(numbers: &mut HashMap<K, usize>, key: K) -> u
     *numbers.entry(key).or_insert(next)
 }
 
-/// Lines with the same key are together.
+/// Groups lines that have the same key.
 fn by_key(lines: &[String], key: impl Fn(&str) -> String) -> Groups {
     let mut numbers = HashMap::new();
     lines.iter().map(|line| number(&mut numbers, key(line))).collect()
 }
 
-/// The first thing anybody tries: every run of digits is the same.
+/// The first baseline: every run of digits is equal.
 fn numbers_masked(line: &str) -> String {
     let mut masked = String::with_capacity(line.len());
     for c in line.chars() {
@@ -168,7 +168,7 @@ fn numbers_masked(line: &str) -> String {
     masked
 }
 
-/// The second: only the beginning counts.
+/// The second baseline: only the first five words count.
 fn first_five_words(line: &str) -> String {
     line.split_whitespace().take(5).collect::<Vec<&str>>().join(" ")
 }
@@ -197,14 +197,14 @@ pub(super) fn accuracy(truth: &Groups, found: &Groups) -> (f64, f64) {
     (share(right.iter().sum(), lines), share(right.len(), truth.len()))
 }
 
-/// Shows the largest true groups that were not found, with what was made of them.
-fn complain(
+/// Shows the largest true groups that were missed, and the groups their lines were put into.
+fn show_missed_groups(
     out: &mut String,
     set: &Labelled,
     found: &Groups,
     templates: &[String],
     wrong: usize,
-) -> Outcome<()> {
+) -> ToolResult<()> {
     let predicted = members(found);
     let exact: BTreeSet<&BTreeSet<usize>> = predicted.values().collect();
     let mut missed: Vec<BTreeSet<usize>> =

@@ -1,4 +1,4 @@
-//! The command line of the accuracy measurements. Exit code 0: measured; 2: it could not be measured.
+//! The command line of the accuracy measurements. Exit code 0: measured; 2: the measurement failed.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "it is a command line")]
 

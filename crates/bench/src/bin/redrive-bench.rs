@@ -1,4 +1,4 @@
-//! The command line of the measurements: `cargo run -p redrive-bench --release -- --suite store`.
+//! The command line of the benchmark suites: `cargo run -p redrive-bench --release -- --suite store`.
 
 #![expect(clippy::print_stderr, reason = "it is a command line")]
 

@@ -1,11 +1,11 @@
-//! The command line of the torture drivers. Exit code 0: every promise was kept; 1: one was not, with what it
-//! takes to see that again; 2: the driver itself could not go on.
+//! The command line of the torture drivers. Exit code 0: every promise was kept; 1: a promise was broken, and
+//! the output says how to reproduce it; 2: the driver itself failed.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "it is a command line")]
 
 use redrive_bench::torture::args::Args;
 use redrive_bench::torture::script::Script;
-use redrive_bench::torture::{Outcome, faultloop, kill, powercut, script, work};
+use redrive_bench::torture::{ToolResult, faultloop, kill, powercut, script, work};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: &str, args: Args) -> Outcome<bool> {
+fn run(command: &str, args: Args) -> ToolResult<bool> {
     match command {
         "kill" => kill(args),
         "powercut" => powercut(args),
@@ -46,25 +46,25 @@ fn run(command: &str, args: Args) -> Outcome<bool> {
     }
 }
 
-/// A directory for everything, without links in its name: the shim compares names.
-fn scratch() -> Outcome<(tempfile::TempDir, PathBuf)> {
+/// The directory for all files, with symbolic links resolved: the shim compares paths.
+fn scratch() -> ToolResult<(tempfile::TempDir, PathBuf)> {
     let home = tempfile::Builder::new().prefix("redrive-torture").tempdir()?;
     let path = home.path().canonicalize()?;
     Ok((home, path))
 }
 
-fn kill(mut args: Args) -> Outcome<bool> {
+fn kill(mut args: Args) -> ToolResult<bool> {
     let (_home, scratch) = scratch()?;
     let plan = kill::Plan {
-        cycles: args.or("cycles", 100)?,
-        seed: args.or("seed", 1)?,
-        producers: args.or("producers", 4)?,
-        workers: args.or("workers", 4)?,
-        stop_early: args.or("stop-early", false)?,
+        cycles: args.value_or("cycles", 100)?,
+        seed: args.value_or("seed", 1)?,
+        producers: args.value_or("producers", 4)?,
+        workers: args.value_or("workers", 4)?,
+        stop_early: args.value_or("stop-early", false)?,
         program: std::env::current_exe()?,
         scratch,
     };
-    args.done()?;
+    args.finish()?;
     let began = Instant::now();
     let report = kill::run(&plan)?;
     let kill::Report { cycles, enqueues, acks, others, found } = report;
@@ -79,21 +79,21 @@ fn kill(mut args: Args) -> Outcome<bool> {
     Ok(found.is_clean())
 }
 
-fn powercut(mut args: Args) -> Outcome<bool> {
+fn powercut(mut args: Args) -> ToolResult<bool> {
     let (_home, scratch) = scratch()?;
-    let states = args.or("states", 2_000)?;
+    let states = args.value_or("states", 2_000)?;
     let plan = powercut::Plan {
         states,
-        seed: args.or("seed", 1)?,
-        scripts: args.or("scripts", 4)?,
-        steps: args.or("steps", 80)?,
-        nested: args.or("nested", states / 200)?,
-        long: args.or("long", states / 50)?,
-        only: args.maybe::<String>("only")?.as_deref().map(place).transpose()?,
+        seed: args.value_or("seed", 1)?,
+        scripts: args.value_or("scripts", 4)?,
+        steps: args.value_or("steps", 80)?,
+        nested: args.value_or("nested", states / 200)?,
+        long: args.value_or("long", states / 50)?,
+        only: args.optional::<String>("only")?.as_deref().map(parse_state).transpose()?,
         program: std::env::current_exe()?,
         scratch,
     };
-    args.done()?;
+    args.finish()?;
     let began = Instant::now();
     let powercut::Report { states, nested, places, found } = powercut::run(&plan)?;
     println!("{found}");
@@ -108,7 +108,7 @@ fn powercut(mut args: Args) -> Outcome<bool> {
     Ok(found.is_clean())
 }
 
-fn place(text: &str) -> Outcome<(u64, usize, u64)> {
+fn parse_state(text: &str) -> ToolResult<(u64, usize, u64)> {
     let parts: Vec<&str> = text.split(':').collect();
     match parts.as_slice() {
         [script, place, round] => Ok((script.parse()?, place.parse()?, round.parse()?)),
@@ -116,19 +116,19 @@ fn place(text: &str) -> Outcome<(u64, usize, u64)> {
     }
 }
 
-fn faultloop(mut args: Args) -> Outcome<bool> {
+fn faultloop(mut args: Args) -> ToolResult<bool> {
     let (_home, scratch) = scratch()?;
     let plan = faultloop::Plan {
-        modes: args.or("modes", "all".parse()?)?,
-        seed: args.or("seed", 0)?,
-        steps: args.or("steps", 0)?,
-        served: args.or("served", false)?,
-        long: args.or("long", false)?,
-        only: args.maybe("k")?,
+        modes: args.value_or("modes", "all".parse()?)?,
+        seed: args.value_or("seed", 0)?,
+        steps: args.value_or("steps", 0)?,
+        served: args.value_or("served", false)?,
+        long: args.value_or("long", false)?,
+        only: args.optional("k")?,
         program: std::env::current_exe()?,
         scratch,
     };
-    args.done()?;
+    args.finish()?;
     let began = Instant::now();
     let faultloop::Report { reached, runs, answers, states, violations, found } = faultloop::run(&plan)?;
     for (mode, calls) in &reached {
@@ -146,26 +146,26 @@ fn faultloop(mut args: Args) -> Outcome<bool> {
     Ok(found.is_clean())
 }
 
-fn child_work(mut args: Args) -> Outcome<bool> {
-    let (data, log): (PathBuf, PathBuf) = (args.need("data")?, args.need("log")?);
-    let (producers, workers) = (args.or("producers", 4)?, args.or("workers", 4)?);
-    let seed = args.or("seed", 1)?;
-    args.done()?;
+fn child_work(mut args: Args) -> ToolResult<bool> {
+    let (data, log): (PathBuf, PathBuf) = (args.required("data")?, args.required("log")?);
+    let (producers, workers) = (args.value_or("producers", 4)?, args.value_or("workers", 4)?);
+    let seed = args.value_or("seed", 1)?;
+    args.finish()?;
     work::run(&data, &log, producers, workers, seed)?;
     Ok(true)
 }
 
-fn child_script(mut args: Args) -> Outcome<bool> {
-    let (data, log): (PathBuf, PathBuf) = (args.need("data")?, args.need("log")?);
-    let path: PathBuf = args.need("script")?;
-    args.done()?;
+fn child_script(mut args: Args) -> ToolResult<bool> {
+    let (data, log): (PathBuf, PathBuf) = (args.required("data")?, args.required("log")?);
+    let path: PathBuf = args.required("script")?;
+    args.finish()?;
     script::run(&data, &log, &Script::load(&path)?)?;
     Ok(true)
 }
 
-fn child_recover(mut args: Args) -> Outcome<bool> {
-    let (data, _log): (PathBuf, PathBuf) = (args.need("data")?, args.need("log")?);
-    args.done()?;
+fn child_recover(mut args: Args) -> ToolResult<bool> {
+    let (data, _log): (PathBuf, PathBuf) = (args.required("data")?, args.required("log")?);
+    args.finish()?;
     script::recover(&data)?;
     Ok(true)
 }

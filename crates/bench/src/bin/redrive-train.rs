@@ -1,5 +1,5 @@
-//! Trains the classifier's model. Without a word it writes the weights into the source tree, from where they
-//! become part of the program; `--check` only says whether they are what the training text gives.
+//! Trains the classifier's model. Without arguments it writes the weights into the source tree, from which
+//! they are compiled into the program. `--check` only reports whether they match the training text.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "it is a command line")]
 
@@ -7,7 +7,7 @@ use redrive_bench::training;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Where the weights lie, seen from this crate.
+/// The path of the weights, relative to this crate.
 const WEIGHTS: &str = "../core/src/classify/weights.bin";
 
 fn main() -> ExitCode {
@@ -36,7 +36,7 @@ fn run() -> Result<ExitCode, Box<dyn std::error::Error>> {
         let same = std::fs::read(&path)? == bytes;
         println!(
             "{}",
-            if same { "the weights are up to date" } else { "the weights are not what the text gives" }
+            if same { "the weights are up to date" } else { "the weights do not match the training text" }
         );
         return Ok(if same { ExitCode::SUCCESS } else { ExitCode::from(1) });
     }

@@ -1,6 +1,6 @@
-//! The bare limit: what the disk and the threads allow when nothing is kept but bytes in a file. The same
-//! number of producers wait, each for its own durability; one thread appends what is waiting to a
-//! preallocated file and syncs it once for all.
+//! The bare limit: the rate that the disk and the threads allow when only bytes are appended to a file. The
+//! same number of producers each wait for their own record to be durable; one thread appends all waiting
+//! records to a preallocated file and syncs once for all of them.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use tokio::sync::{mpsc, oneshot};
 
-/// A record on its way to the file.
+/// A record to append.
 pub(super) struct Append {
     pub(super) bytes: Vec<u8>,
     pub(super) done: oneshot::Sender<()>,
@@ -21,7 +21,7 @@ pub(super) struct BareFile {
 }
 
 impl BareFile {
-    /// Makes a file with room for `bytes` and starts its thread.
+    /// Creates a file with room for `bytes` and starts its thread.
     pub(super) fn start(path: &Path, bytes: u64) -> io::Result<Self> {
         let mut file = File::create(path)?;
         let zeros = vec![0_u8; 1 << 20];
@@ -51,7 +51,7 @@ impl BareFile {
         Ok(Self { sender, thread })
     }
 
-    /// Ends the thread; gives the number of syncs.
+    /// Stops the thread and returns the number of syncs.
     pub(super) fn finish(self) -> io::Result<u64> {
         drop(self.sender);
         self.thread.join().map_err(|_| io::Error::other("the bare file's thread panicked"))?

@@ -1,5 +1,5 @@
-//! Measurements: many tasks do the same thing for a while; what comes out is a rate and a histogram of how
-//! long each call took. Runs are repeated, the median is what is reported and the spread stands beside it.
+//! Measurements: many tasks repeat the same call for a while, which gives a rate and a histogram of call
+//! durations. Runs are repeated; the report shows the median and the spread.
 
 use super::printer::Row;
 use hdrhistogram::Histogram;
@@ -11,32 +11,32 @@ pub(super) struct Run {
     pub(super) items: u64,
     pub(super) took: Duration,
     pub(super) calls: Histogram<u64>,
-    /// Bare-limit rate of the same run, for the ratio.
+    /// The rate of the bare limit in the same run.
     pub(super) bare: Option<f64>,
 }
 
-/// Calls measured by one task.
+/// The durations of the calls of one task.
 pub(super) struct Stopwatch {
     calls: Histogram<u64>,
 }
 
 impl Stopwatch {
     pub(super) fn new() -> Self {
-        // Up to a minute in microseconds at three digits; the bounds are constants and cannot be wrong.
+        // Up to a minute in microseconds, at three digits. The bounds are constants and always valid.
         Self { calls: new_histogram() }
     }
 
-    /// How many calls were noted.
+    /// The number of recorded calls.
     pub(super) fn count(&self) -> u64 {
         self.calls.len()
     }
 
-    /// What was noted.
+    /// The recorded durations.
     pub(super) fn into_calls(self) -> Histogram<u64> {
         self.calls
     }
 
-    /// Notes one call that began then.
+    /// Records one call that began at this instant.
     pub(super) fn lap(&mut self, began: Instant) {
         let micros = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
         self.calls.saturating_record(micros.max(1));
@@ -45,7 +45,7 @@ impl Stopwatch {
 
 pub(super) fn new_histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 60_000_000, 3).unwrap_or_else(|_| {
-        // The widest histogram there is, should the library ever change its mind about these bounds.
+        // Falls back to a histogram that resizes itself, should the library ever reject these bounds.
         let mut any = Histogram::new(3).unwrap_or_else(|_| unreachable_histogram());
         any.auto(true);
         any
@@ -54,10 +54,10 @@ pub(super) fn new_histogram() -> Histogram<u64> {
 
 #[expect(clippy::panic, reason = "three digits are always a legal precision")]
 fn unreachable_histogram() -> Histogram<u64> {
-    panic!("a histogram of three digits cannot be made")
+    panic!("failed to create a histogram of three digits")
 }
 
-/// Puts the work of several tasks together.
+/// Combines the measurements of several tasks.
 pub(super) fn run_of(items: u64, took: Duration, watches: Vec<Stopwatch>) -> Run {
     let mut calls = new_histogram();
     for watch in watches {
@@ -74,18 +74,18 @@ impl Run {
     }
 }
 
-/// One line of the report.
+/// One row of the report.
 #[derive(Serialize)]
 pub(super) struct Figure {
     what: String,
-    /// What success meant.
+    /// What an acknowledged call guarantees.
     durability: String,
     batch: usize,
     runs: usize,
     per_second: f64,
     per_second_min: f64,
     per_second_max: f64,
-    /// Median over the runs of this figure divided by the bare limit of the same run.
+    /// The median over the runs of this rate divided by the bare limit of the same run.
     of_bare: Option<f64>,
     p50_us: u64,
     p95_us: u64,

@@ -1,5 +1,5 @@
-//! The suites of `redrive-bench`: how fast this machine is with the library that the binary ships. Every suite works
-//! in a throw-away directory and never touches anybody's data.
+//! The suites of `redrive-bench`: how fast this machine is with the library that the binary ships. Every
+//! suite works in a temporary directory and never touches existing data.
 
 mod bare;
 mod measure;
@@ -17,7 +17,7 @@ use printer::Printer;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What can be measured.
+/// The suites.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Suite {
     /// The priority queue in memory, beside one bare ring: operations per second and latencies
@@ -26,26 +26,27 @@ pub enum Suite {
     Store,
     /// The embedded store with a million messages and as many dead letters: open, memory, rates
     Size,
-    /// A million dead letters in 200 groups: ingest, groups, filtered pages, text search, redrive beside live work
+    /// A million dead letters in 200 groups: ingest, groups, filtered pages, text search, redrive beside live
+    /// work
     Triage,
-    /// How fast failures are understood: signature, group, class, verdict
+    /// How fast failures are analysed: signature, group, class, verdict
     Signature,
 }
 
-/// Measures this machine with the library that `redrive` is made of. It never touches a data directory.
+/// Measures this machine with the library that `redrive` is built from. It never touches a data directory.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "redrive-bench")]
 pub struct BenchArgs {
-    /// What to measure
+    /// The suite to run
     #[arg(long, value_enum, default_value = "store")]
     pub suite: Suite,
-    /// Where to put the throw-away store [default: the temporary directory]
+    /// Where to create the temporary store [default: the temporary directory]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// How often each measurement is repeated
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub runs: u32,
-    /// Producers at once
+    /// Concurrent producers
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub producers: usize,
     /// Messages per run [default: as many as the suite needs]
@@ -60,7 +61,7 @@ pub struct BenchArgs {
     /// Bytes of each payload
     #[arg(long, value_name = "BYTES", default_value_t = 256)]
     pub payload: usize,
-    /// The seed of everything that looks random
+    /// The seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
     /// Print one JSON document instead of a table
@@ -68,16 +69,16 @@ pub struct BenchArgs {
     pub json: bool,
 }
 
-/// Why a suite could not be measured.
+/// Why a suite failed.
 pub type BenchError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What a suite gives back.
-pub(crate) type Measured<T> = Result<T, BenchError>;
+/// The result of a suite.
+pub(crate) type BenchResult<T> = Result<T, BenchError>;
 
-/// Runs the suite that was asked for and prints its figures.
+/// Runs the requested suite and prints its figures.
 ///
 /// # Errors
-/// When a step of the suite fails; what was measured until then is not printed.
+/// If a step of the suite fails. Figures measured until then are not printed.
 pub async fn run(args: BenchArgs) -> Result<(), BenchError> {
     let printer = Printer { json: args.json };
     match args.suite {
@@ -89,13 +90,13 @@ pub async fn run(args: BenchArgs) -> Result<(), BenchError> {
     }
 }
 
-/// The directory of this run, below the one that was asked for.
-fn throw_away(args: &BenchArgs) -> PathBuf {
+/// The directory of this run, inside the requested one.
+fn temp_directory(args: &BenchArgs) -> PathBuf {
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     parent.join(format!("redrive-bench-{}", std::process::id()))
 }
 
-/// Says which path an operation failed on.
+/// Adds the path to an error.
 fn failed_at(what: &str, path: &Path, error: &io::Error) -> BenchError {
     format!("cannot {what} {}: {error}", path.display()).into()
 }

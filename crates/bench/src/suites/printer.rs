@@ -1,27 +1,27 @@
-//! How figures are printed: an aligned table for people, one JSON document for programs; progress goes to stderr.
+//! Prints figures as an aligned table or as one JSON document; progress goes to stderr.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is where the command prints")]
 
 use super::BenchError;
 use serde::Serialize;
 
-/// One figure: a row of the table, and an object of the document.
+/// One figure: a row of the table, and an object of the JSON document.
 pub(super) trait Row: Serialize {
     /// The headings, in the order of the cells.
     const HEADINGS: &'static [&'static str];
 
-    /// The row as text, one cell for each heading.
+    /// The cells of the row, one for each heading.
     fn cells(&self) -> Vec<String>;
 }
 
-/// Where a suite prints.
+/// The output of a suite.
 pub(super) struct Printer {
-    /// One JSON document instead of a table.
+    /// Whether to print one JSON document instead of a table.
     pub(super) json: bool,
 }
 
 impl Printer {
-    /// Says what is being measured now.
+    /// Prints what is being measured now.
     pub(super) fn note(&self, text: &str) {
         eprintln!("{text}");
     }
@@ -37,7 +37,7 @@ impl Printer {
     }
 }
 
-/// The first column is text and stands on the left; everything else is numbers and stands on the right.
+/// Formats a table. The first column is left-aligned text; the others are right-aligned numbers.
 fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
     let headings: Vec<String> = headings.iter().map(|&heading| heading.to_owned()).collect();
     let lines = || std::iter::once(&headings).chain(rows);

@@ -1,8 +1,8 @@
-//! The queue suite: the priority queue in memory beside one bare bounded ring of as many places, on the same
-//! threads, in the same run. One operation is one enqueue or one dequeue. It touches no disk.
+//! The queue suite: the in-memory priority queue beside one bare bounded ring of the same capacity, on the
+//! same threads, in the same run. One operation is one enqueue or one dequeue. It does not use the disk.
 
 use super::printer::{Printer, Row};
-use super::{BenchArgs, BenchError, Measured};
+use super::{BenchArgs, BenchError, BenchResult};
 use crossbeam_queue::ArrayQueue;
 use hdrhistogram::Histogram;
 use redrive::core::limits;
@@ -14,27 +14,27 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Producers and consumers, as many of each.
+/// The numbers of producers, each with as many consumers.
 const SIDES: [usize; 3] = [1, 2, 4];
-/// One operation in so many is timed.
-const SAMPLE: u64 = 64;
-/// One message in so many has a deadline, where there are any.
-const DATED: u64 = 16;
-/// Failed attempts that only spin before a thread lets others run.
+/// One in this many operations is timed.
+const SAMPLE_ONE_IN: u64 = 64;
+/// One in this many messages has a deadline, in the mix with deadlines.
+const DEADLINE_ONE_IN: u64 = 16;
+/// The number of failed attempts that spin before the thread yields.
 const SPINS: u32 = 16;
 
-/// What an attempt came to.
+/// The result of an attempt.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Attempt {
     Done,
-    /// Full or empty: the other side has to move first.
+    /// The queue is full or empty: the other side has to move first.
     Wait,
-    /// Somebody else was quicker; the operation goes on.
+    /// Another thread was faster; try again.
     Again,
 }
 
-/// What is measured.
-trait Subject: Sync {
+/// A queue to measure.
+trait BenchQueue: Sync {
     fn put(&self, n: u64) -> Attempt;
     fn take(&self) -> Attempt;
     fn tick(&self, since_start: Duration);
@@ -42,7 +42,7 @@ trait Subject: Sync {
 
 struct BareRing(ArrayQueue<u64>);
 
-impl Subject for BareRing {
+impl BenchQueue for BareRing {
     fn put(&self, n: u64) -> Attempt {
         self.0.push(n).map_or(Attempt::Wait, |()| Attempt::Done)
     }
@@ -54,25 +54,26 @@ impl Subject for BareRing {
     fn tick(&self, _: Duration) {}
 }
 
-/// What the priority queue is fed with.
+/// The priorities of the messages.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Mix {
-    /// As many messages of each level as the level's share of the picks, so that all levels have work.
+enum PriorityMix {
+    /// Levels in proportion to their share of the picks, so that all levels have work.
     ByWeight,
-    /// The same, and one message in [`DATED`] has a deadline: one in four of these is urgent at once.
-    Dated,
-    /// As many of each level: the lower levels are always full, the upper ones always nearly empty, and the
-    /// producers wait for single places of the lowest.
+    /// Like `ByWeight`, and one message in [`DEADLINE_ONE_IN`] has a deadline. One in four of these is urgent
+    /// at once.
+    WithDeadlines,
+    /// The same number of messages on each level: the lower levels are always full, the upper ones nearly
+    /// empty, and the producers wait for room on the lowest.
     Even,
 }
 
-impl Mix {
-    const ALL: [Self; 3] = [Self::ByWeight, Self::Dated, Self::Even];
+impl PriorityMix {
+    const ALL: [Self; 3] = [Self::ByWeight, Self::WithDeadlines, Self::Even];
 
     const fn name(self) -> &'static str {
         match self {
             Self::ByWeight => "priority queue",
-            Self::Dated => "priority queue, 1 in 16 dated",
+            Self::WithDeadlines => "priority queue, 1 in 16 dated",
             Self::Even => "priority queue, even levels",
         }
     }
@@ -80,7 +81,7 @@ impl Mix {
     fn priority(self, mixed: u64) -> Priority {
         match self {
             Self::Even => Priority::from_level(usize::try_from(mixed % 5).unwrap_or(0)),
-            Self::ByWeight | Self::Dated => match mixed % 31 {
+            Self::ByWeight | Self::WithDeadlines => match mixed % 31 {
                 0..16 => Priority::Critical,
                 16..24 => Priority::High,
                 24..28 => Priority::Normal,
@@ -91,17 +92,17 @@ impl Mix {
     }
 }
 
-struct Levels {
+struct PriorityQueueBench {
     queue: PriorityQueue<u64>,
-    mix: Mix,
+    mix: PriorityMix,
 }
 
-impl Subject for Levels {
+impl BenchQueue for PriorityQueueBench {
     fn put(&self, n: u64) -> Attempt {
-        // Levels in no order that a branch predictor could learn.
+        // Levels in an order that a branch predictor cannot learn.
         let mixed = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let priority = self.mix.priority(mixed);
-        let result = if self.mix == Mix::Dated && n.is_multiple_of(DATED) {
+        let result = if self.mix == PriorityMix::WithDeadlines && n.is_multiple_of(DEADLINE_ONE_IN) {
             let deadline = self.queue.now().plus(Span::from_millis(1_000 + mixed % 16_000));
             self.queue.enqueue_by(n, priority, deadline)
         } else {
@@ -124,13 +125,13 @@ impl Subject for Levels {
     }
 }
 
-/// Runs it.
-pub(super) fn run(printer: &Printer, args: &BenchArgs) -> Measured<()> {
+/// Runs the suite.
+pub(super) fn run(printer: &Printer, args: &BenchArgs) -> BenchResult<()> {
     let messages = args.messages.unwrap_or(4_000_000);
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     printer.note(&format!(
         "queue suite in memory: {} runs of {messages} messages, {} places per level, {cores} cores; latencies \
-         are of one operation in {SAMPLE} and include reading the clock, about {} ns",
+         are of one operation in {SAMPLE_ONE_IN} and include reading the clock, about {} ns",
         args.runs,
         limits::RING_DEFAULT,
         clock_cost()
@@ -139,7 +140,7 @@ pub(super) fn run(printer: &Printer, args: &BenchArgs) -> Measured<()> {
     for side in SIDES {
         printer.note(&format!("{side} producers, {side} consumers"));
         let mut bare = Vec::new();
-        let mut mixes = Mix::ALL.map(|mix| (mix, Vec::new()));
+        let mut mixes = PriorityMix::ALL.map(|mix| (mix, Vec::new()));
         for number in 0..args.runs.max(1) {
             let first = args.seed.wrapping_add(u64::from(number)).wrapping_mul(messages);
             let ring = BareRing(ArrayQueue::new(limits::RING_DEFAULT * 5));
@@ -147,7 +148,7 @@ pub(super) fn run(printer: &Printer, args: &BenchArgs) -> Measured<()> {
             let rate = limit.rate;
             bare.push(limit);
             for (mix, runs) in &mut mixes {
-                let levels = Levels { queue: PriorityQueue::new(), mix: *mix };
+                let levels = PriorityQueueBench { queue: PriorityQueue::new(), mix: *mix };
                 let run = drive(&levels, side, messages, first)?;
                 runs.push(Run { of_bare: Some(run.rate / rate), ..run });
             }
@@ -159,7 +160,7 @@ pub(super) fn run(printer: &Printer, args: &BenchArgs) -> Measured<()> {
     Ok(())
 }
 
-/// The median of what two readings of the clock are apart.
+/// The median time between two readings of the clock.
 fn clock_cost() -> u64 {
     let mut costs = nanos();
     for _ in 0..10_000 {
@@ -168,7 +169,7 @@ fn clock_cost() -> u64 {
     costs.value_at_quantile(0.5)
 }
 
-/// One run of one subject.
+/// One run of one queue.
 struct Run {
     rate: f64,
     of_bare: Option<f64>,
@@ -177,7 +178,7 @@ struct Run {
 }
 
 fn nanos() -> Histogram<u64> {
-    // Nanoseconds up to ten seconds at three digits: a legal range, and the widest there is stands behind it.
+    // Up to ten seconds in nanoseconds, at three digits, with a resizing histogram as fallback.
     Histogram::new_with_bounds(1, 10_000_000_000, 3).unwrap_or_else(|_| super::measure::new_histogram())
 }
 
@@ -186,8 +187,8 @@ fn lap(times: &mut Histogram<u64>, began: Instant) {
     times.saturating_record(nanos.max(1));
 }
 
-/// Lets `side` producers and as many consumers move the messages from end to end.
-fn drive(subject: &impl Subject, side: usize, messages: u64, first: u64) -> Measured<Run> {
+/// Moves the messages through the queue with `side` producers and as many consumers.
+fn drive(queue: &impl BenchQueue, side: usize, messages: u64, first: u64) -> BenchResult<Run> {
     let share = messages / side as u64;
     let begin = Barrier::new(side * 2 + 1);
     let producing = AtomicUsize::new(side);
@@ -198,7 +199,7 @@ fn drive(subject: &impl Subject, side: usize, messages: u64, first: u64) -> Meas
                 let (begin, producing) = (&begin, &producing);
                 scope.spawn(move || {
                     begin.wait();
-                    let times = produce(subject, first.wrapping_add(number * share), share, number == 0);
+                    let times = produce(queue, first.wrapping_add(number * share), share, number == 0);
                     producing.fetch_sub(1, Ordering::Release);
                     times
                 })
@@ -208,7 +209,7 @@ fn drive(subject: &impl Subject, side: usize, messages: u64, first: u64) -> Meas
             .map(|_| {
                 scope.spawn(|| {
                     begin.wait();
-                    consume(subject, &producing)
+                    consume(queue, &producing)
                 })
             })
             .collect();
@@ -234,7 +235,7 @@ fn drive(subject: &impl Subject, side: usize, messages: u64, first: u64) -> Meas
     })
 }
 
-/// Waits a little longer each time.
+/// Waits a little longer after each failed attempt.
 fn pause(failed: &mut u32) {
     *failed += 1;
     if *failed < SPINS {
@@ -244,23 +245,23 @@ fn pause(failed: &mut u32) {
     }
 }
 
-fn produce(subject: &impl Subject, first: u64, share: u64, ticks: bool) -> Histogram<u64> {
+fn produce(queue: &impl BenchQueue, first: u64, share: u64, ticks: bool) -> Histogram<u64> {
     let mut times = nanos();
     let start = Instant::now();
     for n in 0..share {
-        let sampled = n.is_multiple_of(SAMPLE);
+        let sampled = n.is_multiple_of(SAMPLE_ONE_IN);
         if sampled && ticks {
-            subject.tick(start.elapsed());
+            queue.tick(start.elapsed());
         }
         let mut failed = 0;
         let mut began = sampled.then(Instant::now);
         loop {
-            match subject.put(first.wrapping_add(n)) {
+            match queue.put(first.wrapping_add(n)) {
                 Attempt::Done => break,
                 Attempt::Again => std::thread::yield_now(),
                 Attempt::Wait => {
                     pause(&mut failed);
-                    // Waiting for room is not the time of an enqueue.
+                    // Waiting for room is not part of the enqueue time.
                     began = sampled.then(Instant::now);
                 }
             }
@@ -272,17 +273,17 @@ fn produce(subject: &impl Subject, first: u64, share: u64, ticks: bool) -> Histo
     times
 }
 
-fn consume(subject: &impl Subject, producing: &AtomicUsize) -> (Histogram<u64>, u64) {
+fn consume(queue: &impl BenchQueue, producing: &AtomicUsize) -> (Histogram<u64>, u64) {
     let mut times = nanos();
     let mut moved = 0_u64;
     loop {
-        let sampled = moved.is_multiple_of(SAMPLE);
+        let sampled = moved.is_multiple_of(SAMPLE_ONE_IN);
         let mut failed = 0;
         let mut began = sampled.then(Instant::now);
         loop {
-            // Read first: what is empty after the last producer left stays empty.
+            // Reads the flag first: a queue that is empty after the last producer left stays empty.
             let last = producing.load(Ordering::Acquire) == 0;
-            match subject.take() {
+            match queue.take() {
                 Attempt::Done => break,
                 Attempt::Again => std::thread::yield_now(),
                 Attempt::Wait if last => return (times, moved),
@@ -299,7 +300,7 @@ fn consume(subject: &impl Subject, producing: &AtomicUsize) -> (Histogram<u64>, 
     }
 }
 
-/// One line of the report.
+/// One row of the report.
 #[derive(Serialize)]
 struct Figure {
     what: &'static str,
@@ -307,11 +308,11 @@ struct Figure {
     consumers: usize,
     cores: usize,
     runs: usize,
-    /// Enqueues and dequeues.
+    /// Enqueues and dequeues per second.
     ops_per_second: f64,
     ops_per_second_min: f64,
     ops_per_second_max: f64,
-    /// Median over the runs of this figure divided by the bare ring's of the same run.
+    /// The median over the runs of this rate divided by the bare ring's in the same run.
     of_bare: Option<f64>,
     enqueue_p50_ns: u64,
     enqueue_p95_ns: u64,

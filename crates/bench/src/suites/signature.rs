@@ -1,18 +1,18 @@
-//! The signature suite: how fast failures are understood. Signatures with their groups (P9), classes (P10), and
-//! the whole way from a report to a verdict. One thread, nothing is stored; beside each stands the bare limit: one
-//! hash of the same bytes, which whoever tells messages apart by their text cannot do without.
+//! The signature suite: how fast failures are analysed. It measures signatures with their groups (P9),
+//! classes (P10), and the whole path from a report to a verdict, on one thread and without storage. The bare
+//! limit is one hash of the same bytes, the minimum to tell messages apart by their text.
 
 use super::measure::{Figure, Run, Stopwatch, run_of};
 use super::printer::Printer;
-use super::{BenchArgs, Measured};
+use super::{BenchArgs, BenchResult};
 use redrive::core::classify::{Patterns, classify};
-use redrive::core::failure::{ErrorInfo, Report};
+use redrive::core::failure::{ErrorInfo, FailureReport};
 use redrive::core::ids::MessageId;
-use redrive::core::lifecycle::Life;
-use redrive::core::message::{NewMessage, Payload, Slip};
-use redrive::core::poison::Standing;
+use redrive::core::lifecycle::Lifecycle;
+use redrive::core::message::{MessageMeta, NewMessage, Payload};
+use redrive::core::poison::GroupHistory;
 use redrive::core::policy::QueuePolicy;
-use redrive::core::review::{Failed, review};
+use redrive::core::review::{FailedDelivery, review};
 use redrive::core::signature::{Signature, Tree};
 use redrive::core::time::Time;
 use std::collections::hash_map::DefaultHasher;
@@ -20,12 +20,12 @@ use std::hash::{Hash as _, Hasher as _};
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Errors per run when nothing is said.
+/// The default number of errors per run.
 const ERRORS: u64 = 200_000;
-/// Calls between two looks at the clock: one call is too short to be timed alone.
+/// The number of calls that are timed together, because one call is too short.
 const LAP: usize = 64;
 
-/// Errors of the shapes services report, each with parts that vary.
+/// Errors in the shapes that services report, each with varying parts.
 fn errors(count: u64, seed: u64) -> Vec<ErrorInfo> {
     let names = ["orders", "invoices", "carts", "users", "sessions", "ledger", "refunds", "webhooks"];
     let mut state = seed | 1;
@@ -84,7 +84,7 @@ fn errors(count: u64, seed: u64) -> Vec<ErrorInfo> {
     (0..count).map(make).collect()
 }
 
-/// Goes through all errors once, timing laps.
+/// Processes all errors once and times groups of calls.
 fn timed(errors: &[ErrorInfo], mut each: impl FnMut(&ErrorInfo)) -> Run {
     let mut watch = Stopwatch::new();
     let began = Instant::now();
@@ -104,8 +104,8 @@ fn bare(errors: &[ErrorInfo]) -> Run {
     })
 }
 
-/// Runs it.
-pub(super) fn run(printer: &Printer, args: &BenchArgs) -> Measured<()> {
+/// Runs the suite.
+pub(super) fn run(printer: &Printer, args: &BenchArgs) -> BenchResult<()> {
     let errors = errors(args.messages.unwrap_or(ERRORS).max(1), args.seed);
     let runs = usize::try_from(args.runs.max(1)).unwrap_or(1);
     let patterns = Patterns::default();
@@ -137,31 +137,39 @@ pub(super) fn run(printer: &Printer, args: &BenchArgs) -> Measured<()> {
     let figures: Vec<Figure> =
         names.iter().zip(&lists).map(|(name, runs)| Figure::of(name, "in memory", LAP, runs)).collect();
     printer.figures(&figures)?;
-    printer.note(&format!("one thread; the times are of {LAP} errors each: divide by {LAP} for one"));
+    printer.note(&format!("one thread; each time covers {LAP} errors: divide by {LAP} for one"));
     Ok(())
 }
 
-/// The whole way of a failed delivery, without the store.
+/// The whole analysis of a failed delivery, without the store.
 fn verdicts(errors: &[ErrorInfo]) -> Run {
     let now = Time::from_millis(1_800_000_000_000);
     let policy = QueuePolicy::default();
     let id = MessageId::new(1, [7; 10]);
     let queue = "bench".parse().unwrap_or_else(|_| unnamed());
     let record = NewMessage::new(id, queue, Payload::default()).accept(&policy, 1, now);
-    let slip = Slip::from(&record);
-    let life = Life { attempts: 1, deliveries: 1, ..record.life };
-    let standing = Standing::default();
+    let meta = MessageMeta::from(&record);
+    let lifecycle = Lifecycle { attempts: 1, deliveries: 1, ..record.lifecycle };
+    let standing = GroupHistory::default();
     let mut tree = Tree::new();
     timed(errors, |error| {
-        let mut failure = Report { error: error.clone(), ..Report::default() }.analyse();
+        let mut failure = FailureReport { error: error.clone(), ..FailureReport::default() }.analyse();
         failure.signature.leaf = tree.learn(&failure.signature).leaf;
         let (policy, standing) = (&policy, &standing);
-        let failed = Failed { slip: &slip, life: &life, policy, standing, same: false, said: None, now };
+        let failed = FailedDelivery {
+            meta: &meta,
+            lifecycle: &lifecycle,
+            policy,
+            group_history: standing,
+            same_group: false,
+            policy_override: None,
+            now,
+        };
         black_box(review(&failed, failure));
     })
 }
 
 #[expect(clippy::panic, reason = "a word of letters is always a queue's name")]
 fn unnamed() -> redrive::core::ids::QueueName {
-    panic!("a plain word is not accepted as a queue's name")
+    panic!("a plain word is not a valid queue name")
 }

@@ -1,9 +1,9 @@
-//! The size suite: many messages in, the same many dead letters beside them, a restart, and all messages out.
-//! Says how long opening takes, what it costs in memory, and whether the rates stay what they were.
+//! The size suite: fills a store with messages and as many dead letters, restarts it, and drains the
+//! messages. Reports how long opening takes, how much memory it needs, and whether the rates stay the same.
 
 use super::printer::{Printer, Row};
 use super::store::{bench_actor, failed, lease, message, open, queue, settle_all};
-use super::{BenchArgs, Measured, failed_at, throw_away};
+use super::{BenchArgs, BenchResult, failed_at, temp_directory};
 use redrive::core::policy::QueuePolicy;
 use redrive::core::store::{Settle, Settlement, Store};
 use redrive::core::time::Span;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// Items per call.
 const BATCH: usize = 1_000;
 
-/// One line of the report.
+/// One row of the report.
 #[derive(Serialize)]
 struct Step {
     what: String,
@@ -46,30 +46,30 @@ fn step(what: &str, items: u64, took: Duration) -> Step {
     Step { what: what.into(), items, seconds, per_second, rss_mb: resident_mb() }
 }
 
-/// Resident memory as the kernel counts it; 0 where it does not say.
+/// The resident memory according to the kernel, or 0 where it is not available.
 pub(super) fn resident_mb() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<u64>().ok()).map_or(0, |kb| kb / 1_024)
 }
 
-/// Runs it.
-pub(super) async fn run(printer: &Printer, args: BenchArgs) -> Measured<()> {
-    let root = throw_away(&args);
+/// Runs the suite.
+pub(super) async fn run(printer: &Printer, args: BenchArgs) -> BenchResult<()> {
+    let root = temp_directory(&args);
     let result = measure(printer, &args, &root).await;
     let _ = std::fs::remove_dir_all(&root);
     printer.figures(&result?)?;
     Ok(())
 }
 
-async fn measure(printer: &Printer, args: &BenchArgs, root: &Path) -> Measured<Vec<Step>> {
+async fn measure(printer: &Printer, args: &BenchArgs, root: &Path) -> BenchResult<Vec<Step>> {
     let messages = args.messages.unwrap_or(1_000_000);
     printer.note(&format!("size suite in {}: {messages} messages of {} bytes", root.display(), args.payload));
     std::fs::create_dir_all(root).map_err(|e| failed_at("make", root, &e))?;
-    let place = root.join("data");
+    let directory = root.join("data");
     let mut steps = Vec::new();
 
-    let store = open(place.clone()).await?;
+    let store = open(directory.clone()).await?;
     let policy = QueuePolicy { max_attempts: 1, lease: Span::from_hours(1), ..QueuePolicy::default() };
     store.configure(queue()?, policy, bench_actor()).await?;
     steps.push(step("enqueue those that will die", messages, fill(store.as_ref(), args, messages).await?));
@@ -82,7 +82,7 @@ async fn measure(printer: &Printer, args: &BenchArgs, root: &Path) -> Measured<V
     steps.push(step("close", 1, began.elapsed()));
 
     let began = Instant::now();
-    let store = open(place.clone()).await?;
+    let store = open(directory.clone()).await?;
     let page = store.letters(redrive::core::query::Query::default()).await?;
     steps.push(step("open, first page of letters", page.items.len() as u64, began.elapsed()));
     let began = Instant::now();
@@ -97,7 +97,7 @@ async fn measure(printer: &Printer, args: &BenchArgs, root: &Path) -> Measured<V
     Ok(steps)
 }
 
-async fn fill(store: &dyn Store, args: &BenchArgs, messages: u64) -> Measured<Duration> {
+async fn fill(store: &dyn Store, args: &BenchArgs, messages: u64) -> BenchResult<Duration> {
     let mut took = Duration::ZERO;
     for first in (0..messages).step_by(BATCH) {
         let batch: Result<Vec<_>, _> =
@@ -110,11 +110,11 @@ async fn fill(store: &dyn Store, args: &BenchArgs, messages: u64) -> Measured<Du
     Ok(took)
 }
 
-/// Leases all there is and settles it; says how many.
+/// Leases and settles every message; returns how many there were.
 async fn drain(
     store: &dyn Store,
     settle: impl Fn(redrive::core::ids::LeaseToken, usize) -> Settlement,
-) -> Measured<u64> {
+) -> BenchResult<u64> {
     let mut done = 0;
     loop {
         let tokens = lease(store, BATCH).await?;

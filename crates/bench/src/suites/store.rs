@@ -1,12 +1,12 @@
-//! The store suite: the embedded store beside the bare limit of the same run, in a throw-away directory.
+//! The store suite: the embedded store beside the bare limit of the same run, in a temporary directory.
 
 use super::bare::{Append, BareFile};
 use super::measure::{Figure, Run, Stopwatch, run_of};
 use super::printer::Printer;
 use super::worker;
-use super::{BenchArgs, BenchError, Measured, failed_at, throw_away};
+use super::{BenchArgs, BenchError, BenchResult, failed_at, temp_directory};
 use redrive::OpenOptions;
-use redrive::core::failure::{ErrorInfo, Report};
+use redrive::core::failure::{ErrorInfo, FailureReport};
 use redrive::core::ids::{LeaseToken, QueueName};
 use redrive::core::message::{NewMessage, Payload, Priority};
 use redrive::core::policy::QueuePolicy;
@@ -21,16 +21,16 @@ use tokio::task::JoinSet;
 
 const DURABLE: &str = "fsync before reply";
 
-/// Runs it.
-pub(super) async fn run(printer: &Printer, args: BenchArgs) -> Measured<()> {
-    let root = throw_away(&args);
+/// Runs the suite.
+pub(super) async fn run(printer: &Printer, args: BenchArgs) -> BenchResult<()> {
+    let root = temp_directory(&args);
     let result = measure_all(printer, &args, &root).await;
     let _ = std::fs::remove_dir_all(&root);
     printer.figures(&result?)?;
     Ok(())
 }
 
-async fn measure_all(printer: &Printer, args: &BenchArgs, root: &Path) -> Measured<Vec<Figure>> {
+async fn measure_all(printer: &Printer, args: &BenchArgs, root: &Path) -> BenchResult<Vec<Figure>> {
     let messages = args.messages.unwrap_or(100_000);
     printer.note(&format!(
         "store suite in {}: {} runs, {} producers, {} messages of {} bytes, seed {}",
@@ -50,13 +50,13 @@ async fn measure_all(printer: &Printer, args: &BenchArgs, root: &Path) -> Measur
     let mut dead = Vec::new();
     for number in 1..=args.runs.max(1) {
         printer.note(&format!("run {number} of {}", args.runs));
-        let place = root.join(number.to_string());
-        std::fs::create_dir_all(&place).map_err(|e| failed_at("make", &place, &e))?;
-        let limit = bare_run(args, messages, &place).await?;
+        let directory = root.join(number.to_string());
+        std::fs::create_dir_all(&directory).map_err(|e| failed_at("create", &directory, &e))?;
+        let limit = bare_run(args, messages, &directory).await?;
         let rate = limit.rate();
         bare.push(limit);
         let beside = |run: Run| Run { bare: Some(rate), ..run };
-        let fresh = |name: &str| open(place.join(name));
+        let fresh = |name: &str| open(directory.join(name));
         plain.push(beside(enqueue_run(fresh("plain").await?, args, messages, false).await?));
         rich.push(beside(enqueue_run(fresh("rich").await?, args, messages, true).await?));
         cycle.push(beside(cycle_run(fresh("cycle").await?, args, messages, 64, 4).await?));
@@ -64,7 +64,7 @@ async fn measure_all(printer: &Printer, args: &BenchArgs, root: &Path) -> Measur
             .push(beside(cycle_run(fresh("single").await?, args, messages / 20, 1, args.producers).await?));
         handled.push(beside(worker::run(fresh("worker").await?, args, messages).await?));
         dead.push(beside(death_run(fresh("dead").await?, args, messages / 2, 64).await?));
-        let _ = std::fs::remove_dir_all(&place);
+        let _ = std::fs::remove_dir_all(&directory);
     }
     Ok(vec![
         Figure::of("bare file: append", DURABLE, 1, &bare),
@@ -77,16 +77,16 @@ async fn measure_all(printer: &Printer, args: &BenchArgs, root: &Path) -> Measur
     ])
 }
 
-pub(super) async fn open(place: PathBuf) -> Measured<Arc<dyn Store>> {
+pub(super) async fn open(directory: PathBuf) -> BenchResult<Arc<dyn Store>> {
     let options = OpenOptions::default();
-    Ok(redrive::open(&place, options).await?)
+    Ok(redrive::open(&directory, options).await?)
 }
 
-pub(super) fn queue() -> Measured<QueueName> {
-    "bench".parse().map_err(|e| BenchError::from(format!("the bench's queue: {e}")))
+pub(super) fn queue() -> BenchResult<QueueName> {
+    "bench".parse().map_err(|e| BenchError::from(format!("the queue of the bench: {e}")))
 }
 
-pub(super) fn message(args: &BenchArgs, n: u64, rich: bool) -> Measured<NewMessage> {
+pub(super) fn message(args: &BenchArgs, n: u64, rich: bool) -> BenchResult<NewMessage> {
     // Bytes that do not compress to nothing, the same for every run with this seed.
     let mut x = args.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ n;
     let bytes = (0..args.payload).map(|_| {
@@ -107,11 +107,11 @@ pub(super) fn message(args: &BenchArgs, n: u64, rich: bool) -> Measured<NewMessa
     Ok(new)
 }
 
-/// Runs `tasks` copies of a task and times the whole.
-pub(super) async fn many<F, Fut>(tasks: usize, items: u64, task: F) -> Measured<Run>
+/// Runs `tasks` copies of a task and times them together.
+pub(super) async fn many<F, Fut>(tasks: usize, items: u64, task: F) -> BenchResult<Run>
 where
     F: Fn(usize) -> Fut,
-    Fut: Future<Output = Measured<Stopwatch>> + Send + 'static,
+    Fut: Future<Output = BenchResult<Stopwatch>> + Send + 'static,
 {
     let mut set = JoinSet::new();
     let began = Instant::now();
@@ -120,16 +120,16 @@ where
     }
     let mut watches = Vec::new();
     while let Some(done) = set.join_next().await {
-        watches.push(done.map_err(|e| BenchError::from(format!("a bench task died: {e}")))??);
+        watches.push(done.map_err(|e| BenchError::from(format!("a bench task panicked: {e}")))??);
     }
     Ok(run_of(items, began.elapsed(), watches))
 }
 
-async fn bare_run(args: &BenchArgs, messages: u64, place: &Path) -> Measured<Run> {
+async fn bare_run(args: &BenchArgs, messages: u64, directory: &Path) -> BenchResult<Run> {
     let record = args.payload + 64;
     let bytes = messages * record as u64;
-    let failed = |e: &std::io::Error| BenchError::from(format!("cannot measure the bare file: {e}"));
-    let file = BareFile::start(&place.join("bare"), bytes).map_err(|e| failed(&e))?;
+    let failed = |e: &std::io::Error| BenchError::from(format!("failed to measure the bare file: {e}"));
+    let file = BareFile::start(&directory.join("bare"), bytes).map_err(|e| failed(&e))?;
     let left = Arc::new(AtomicU64::new(messages));
     let run = many(args.producers, messages, |_| {
         let (sender, left) = (file.sender.clone(), Arc::clone(&left));
@@ -150,15 +150,15 @@ async fn bare_run(args: &BenchArgs, messages: u64, place: &Path) -> Measured<Run
     Ok(run)
 }
 
-/// Takes one of what is left to do.
+/// Takes one of the remaining items; returns `false` if there is none.
 fn take(left: &AtomicU64) -> bool {
     left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()
 }
 
-async fn enqueue_run(store: Arc<dyn Store>, args: &BenchArgs, messages: u64, rich: bool) -> Measured<Run> {
+async fn enqueue_run(store: Arc<dyn Store>, args: &BenchArgs, messages: u64, rich: bool) -> BenchResult<Run> {
     let share = messages / args.producers as u64;
-    // Made beforehand, all but the id: what is measured is the store, not the making of payloads, but an id
-    // is as old as its enqueue.
+    // Payloads are generated beforehand, because only the store is measured. Ids are not: an id must be as
+    // recent as its enqueue.
     let mut ready = Vec::new();
     for producer in 0..args.producers as u64 {
         let mine: Result<Vec<_>, _> = (0..share).map(|n| message(args, producer * share + n, rich)).collect();
@@ -183,26 +183,26 @@ async fn enqueue_run(store: Arc<dyn Store>, args: &BenchArgs, messages: u64, ric
     .await
 }
 
-pub(super) fn settle_all<T>(results: Vec<Result<T, redrive::core::error::Refusal>>) -> Measured<()> {
+pub(super) fn settle_all<T>(results: Vec<Result<T, redrive::core::error::Refusal>>) -> BenchResult<()> {
     for result in results {
-        result.map_err(redrive::core::error::Error::Refused)?;
+        result.map_err(redrive::core::error::CallError::Refused)?;
     }
     Ok(())
 }
 
-pub(super) async fn lease(store: &dyn Store, max: usize) -> Measured<Vec<LeaseToken>> {
+pub(super) async fn lease(store: &dyn Store, max: usize) -> BenchResult<Vec<LeaseToken>> {
     let request = LeaseRequest { queues: vec![queue()?], max, lease_for: None, worker: "bench".into() };
     Ok(store.lease(request).await?.into_iter().map(|delivery| delivery.token).collect())
 }
 
-/// The whole life: each task enqueues a batch, leases as many and acks them.
+/// The whole lifecycle: each task enqueues a batch, leases as many messages and acknowledges them.
 async fn cycle_run(
     store: Arc<dyn Store>,
     args: &BenchArgs,
     messages: u64,
     batch: usize,
     tasks: usize,
-) -> Measured<Run> {
+) -> BenchResult<Run> {
     let rounds = messages / (batch * tasks) as u64;
     let mut ready = Vec::new();
     for task in 0..tasks as u64 {
@@ -237,8 +237,8 @@ async fn cycle_run(
     .await
 }
 
-/// From failure to durable dead letter: signature, classification, counters and history included.
-async fn death_run(store: Arc<dyn Store>, args: &BenchArgs, messages: u64, batch: usize) -> Measured<Run> {
+/// From failure to durable dead letter, including signature, classification, counters and history.
+async fn death_run(store: Arc<dyn Store>, args: &BenchArgs, messages: u64, batch: usize) -> BenchResult<Run> {
     let policy = QueuePolicy { max_attempts: 1, lease: Span::from_hours(1), ..QueuePolicy::default() };
     store.configure(queue()?, policy, bench_actor()).await?;
     let all: Result<Vec<_>, _> = (0..messages).map(|n| message(args, n, false)).collect();
@@ -285,6 +285,6 @@ pub(super) fn failed(token: LeaseToken, n: usize) -> Settlement {
         code: Some("503".into()),
         ..ErrorInfo::default()
     };
-    let failure = Box::new(Report { error, ..Report::default() }.analyse());
-    Settlement { token, what: Settle::Fail { failure, said: None } }
+    let failure = Box::new(FailureReport { error, ..FailureReport::default() }.analyse());
+    Settlement { token, what: Settle::Fail { failure, policy_override: None } }
 }

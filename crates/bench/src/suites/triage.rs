@@ -1,15 +1,15 @@
-//! The triage suite: many dead letters of many causes, and what a person does with them. Every figure is taken on
-//! the same store, after it was closed and opened again; the redrive runs beside live enqueues, and those are
-//! measured without it too, in the same run.
+//! The triage suite: many dead letters with many causes, and what a person does with them. Every figure is
+//! measured on the same store after it was closed and reopened. The redrive runs beside live enqueues, and
+//! these are also measured without it in the same run.
 
 use super::measure::{Stopwatch, new_histogram};
 use super::printer::{Printer, Row};
 use super::size::resident_mb;
 use super::store::{bench_actor, open, settle_all};
-use super::{BenchArgs, BenchError, Measured, failed_at, throw_away};
+use super::{BenchArgs, BenchError, BenchResult, failed_at, temp_directory};
 use hdrhistogram::Histogram;
 use redrive::core::dead_letter::Act;
-use redrive::core::failure::{ErrorInfo, Report};
+use redrive::core::failure::{ErrorInfo, FailureReport};
 use redrive::core::filter::Filter;
 use redrive::core::ids::{LeaseToken, OperationId, QueueName};
 use redrive::core::message::{NewMessage, Payload};
@@ -25,35 +25,35 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
-/// Queues the letters are spread over.
+/// The number of queues that the letters are spread over.
 const QUEUES: u64 = 8;
-/// Letters made at a time.
+/// The number of letters created at a time.
 const CHUNK: u64 = 8_000;
-/// Failures per call, from so many workers at once.
+/// The number of failures per call, and the number of concurrent workers.
 const BATCH: usize = 64;
 const WORKERS: usize = 4;
-/// Live producers, and how long each waits between two enqueues.
+/// The number of live producers, and how long each waits between two enqueues.
 const PRODUCERS: usize = 8;
-const EVERY: Duration = Duration::from_millis(4);
-/// How long live enqueues are measured alone.
-const ALONE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(4);
+/// How long live enqueues are measured without the redrive.
+const BASELINE: Duration = Duration::from_secs(10);
 
-/// One line of the report.
+/// One row of the report.
 #[derive(Serialize)]
-struct Line {
+struct Figure {
     what: String,
-    /// Items, and how many per second; of calls, how many were measured.
+    /// The number of items, or of measured calls.
     items: u64,
     per_second: f64,
     p50_us: u64,
     p95_us: u64,
     p99_us: u64,
     max_us: u64,
-    /// Resident memory of this process after it.
+    /// The resident memory of this process afterwards.
     rss_mb: u64,
 }
 
-impl Row for Line {
+impl Row for Figure {
     const HEADINGS: &'static [&'static str] =
         &["what", "items", "items/s", "p50 us", "p95 us", "p99 us", "max us", "rss MB"];
 
@@ -71,10 +71,10 @@ impl Row for Line {
     }
 }
 
-fn line(what: impl Into<String>, items: u64, took: Duration, calls: &Histogram<u64>) -> Line {
+fn figure(what: impl Into<String>, items: u64, took: Duration, calls: &Histogram<u64>) -> Figure {
     #[expect(clippy::cast_precision_loss, reason = "a rate is not exact")]
     let per_second = items as f64 / took.as_secs_f64().max(1e-9);
-    Line {
+    Figure {
         what: what.into(),
         items,
         per_second,
@@ -86,18 +86,18 @@ fn line(what: impl Into<String>, items: u64, took: Duration, calls: &Histogram<u
     }
 }
 
-/// Runs it.
-pub(super) async fn run(printer: &Printer, args: BenchArgs) -> Measured<()> {
-    let root = throw_away(&args);
+/// Runs the suite.
+pub(super) async fn run(printer: &Printer, args: BenchArgs) -> BenchResult<()> {
+    let root = temp_directory(&args);
     let result = measure(printer, &args, &root).await;
     let _ = std::fs::remove_dir_all(&root);
     printer.figures(&result?)?;
     Ok(())
 }
 
-async fn measure(printer: &Printer, args: &BenchArgs, root: &Path) -> Measured<Vec<Line>> {
+async fn measure(printer: &Printer, args: &BenchArgs, root: &Path) -> BenchResult<Vec<Figure>> {
     printer.note(&format!(
-        "triage suite in {}: {} dead letters in {} groups, payloads of {} bytes, {} runs of each question; fsync before reply",
+        "triage suite in {}: {} dead letters in {} groups, payloads of {} bytes, {} runs of each query; fsync before reply",
         root.display(),
         args.letters,
         args.groups,
@@ -105,30 +105,30 @@ async fn measure(printer: &Printer, args: &BenchArgs, root: &Path) -> Measured<V
         args.runs
     ));
     std::fs::create_dir_all(root).map_err(|e| failed_at("make", root, &e))?;
-    let place = root.join("data");
-    let store = open(place.clone()).await?;
-    let mut lines = vec![ingest(&store, args).await?];
+    let directory = root.join("data");
+    let store = open(directory.clone()).await?;
+    let mut figures = vec![ingest(&store, args).await?];
     drop(store);
     let began = Instant::now();
-    let store = open(place).await?;
+    let store = open(directory).await?;
     store.letters(Query::default()).await?;
-    lines.push(line("open, first page of letters", 1, began.elapsed(), &new_histogram()));
+    figures.push(figure("open, first page of letters", 1, began.elapsed(), &new_histogram()));
     printer.note("groups and pages");
-    lines.push(groups(store.as_ref(), args).await?);
-    lines.extend(pages(store.as_ref(), args).await?);
-    lines.push(count(store.as_ref(), args).await?);
+    figures.push(groups(store.as_ref(), args).await?);
+    figures.extend(pages(store.as_ref(), args).await?);
+    figures.push(count(store.as_ref(), args).await?);
     printer.note("text index");
-    lines.push(search(store.as_ref(), args, "search, nothing indexed", "order 4711*a").await?);
-    lines.push(index(store.as_ref()).await?);
+    figures.push(search(store.as_ref(), args, "search, nothing indexed", "order 4711*a").await?);
+    figures.push(index(store.as_ref()).await?);
     for (what, filter) in SEARCHES {
-        lines.push(search(store.as_ref(), args, what, filter).await?);
+        figures.push(search(store.as_ref(), args, what, filter).await?);
     }
     printer.note("redrive");
-    lines.extend(redrive(&store, args).await?);
-    Ok(lines)
+    figures.extend(redrive(&store, args).await?);
+    Ok(figures)
 }
 
-/// What is searched for: what few letters say, what all say, what none says, and text with a filter.
+/// The searches: text in few letters, in all letters and in none, and text with a filter.
 const SEARCHES: [(&str, &str); 5] = [
     ("search, rare text", "\"order 4711a\""),
     ("search, text in every letter", "\"answered 503\""),
@@ -137,12 +137,12 @@ const SEARCHES: [(&str, &str); 5] = [
     ("search, text and filter", "\"order 471\" queue:triage-3 status:pending"),
 ];
 
-fn queue(n: u64) -> Measured<QueueName> {
+fn queue(n: u64) -> BenchResult<QueueName> {
     let name = format!("triage-{}", n % QUEUES);
-    name.parse().map_err(|e| BenchError::from(format!("the bench's queue: {e}")))
+    name.parse().map_err(|e| BenchError::from(format!("the queue of the bench: {e}")))
 }
 
-fn message(args: &BenchArgs, n: u64) -> Measured<NewMessage> {
+fn message(args: &BenchArgs, n: u64) -> BenchResult<NewMessage> {
     let mut bytes = format!("{{\"order\":{{\"id\":{n}}},\"fill\":\"").into_bytes();
     bytes.resize(args.payload.saturating_sub(2).max(bytes.len()), b'x');
     bytes.extend(b"\"}");
@@ -152,7 +152,7 @@ fn message(args: &BenchArgs, n: u64) -> Measured<NewMessage> {
     Ok(new)
 }
 
-/// The causes differ by their type, so there are exactly as many groups.
+/// A failure. The causes differ in their error type, so there are exactly as many groups.
 fn failed(args: &BenchArgs, token: LeaseToken, n: u64) -> Settlement {
     let error = ErrorInfo {
         error_type: format!("Upstream{}Error", n % args.groups.max(1)),
@@ -160,12 +160,12 @@ fn failed(args: &BenchArgs, token: LeaseToken, n: u64) -> Settlement {
         code: Some("503".into()),
         ..ErrorInfo::default()
     };
-    let failure = Box::new(Report { error, permanent: true, ..Report::default() }.analyse());
-    Settlement { token, what: Settle::Fail { failure, said: None } }
+    let failure = Box::new(FailureReport { error, permanent: true, ..FailureReport::default() }.analyse());
+    Settlement { token, what: Settle::Fail { failure, policy_override: None } }
 }
 
-/// From failure to durable dead letter; enqueue and lease are not counted.
-async fn ingest(store: &Arc<dyn Store>, args: &BenchArgs) -> Measured<Line> {
+/// From failure to durable dead letter; enqueues and leases are not timed.
+async fn ingest(store: &Arc<dyn Store>, args: &BenchArgs) -> BenchResult<Figure> {
     let policy = QueuePolicy { lease: Span::from_hours(1), ..QueuePolicy::default() };
     let mut queues = Vec::new();
     for n in 0..QUEUES {
@@ -197,25 +197,25 @@ async fn ingest(store: &Arc<dyn Store>, args: &BenchArgs) -> Measured<Line> {
             workers.spawn(fail_all(Arc::clone(store), args.clone(), mine.to_vec()));
         }
         while let Some(done) = workers.join_next().await {
-            let _ = calls.add(&done.map_err(|error| died(&error))??);
+            let _ = calls.add(&done.map_err(|error| task_panicked(&error))??);
         }
         took += began.elapsed();
     }
-    Ok(line(format!("failure to dead letter, {BATCH} a call"), args.letters, took, &calls))
+    Ok(figure(format!("failure to dead letter, {BATCH} a call"), args.letters, took, &calls))
 }
 
-/// A filter for the nth question.
-type Asked<'a> = Box<dyn Fn(u64) -> String + 'a>;
+/// The filter of the n-th query.
+type FilterOf<'a> = Box<dyn Fn(u64) -> String + 'a>;
 
-fn died(error: &tokio::task::JoinError) -> BenchError {
-    BenchError::from(format!("a bench task died: {error}"))
+fn task_panicked(error: &tokio::task::JoinError) -> BenchError {
+    BenchError::from(format!("a bench task panicked: {error}"))
 }
 
 async fn fail_all(
     store: Arc<dyn Store>,
     args: BenchArgs,
     mine: Vec<(u64, LeaseToken)>,
-) -> Measured<Histogram<u64>> {
+) -> BenchResult<Histogram<u64>> {
     let mut watch = Stopwatch::new();
     for chunk in mine.chunks(BATCH) {
         let began = Instant::now();
@@ -225,23 +225,23 @@ async fn fail_all(
     Ok(watch.into_calls())
 }
 
-/// How many times each question is asked.
+/// The number of times each query is run.
 fn rounds(args: &BenchArgs) -> u64 {
     u64::from(args.runs.max(1)) * 10
 }
 
-async fn groups(store: &dyn Store, args: &BenchArgs) -> Measured<Line> {
+async fn groups(store: &dyn Store, args: &BenchArgs) -> BenchResult<Figure> {
     let (mut watch, began) = (Stopwatch::new(), Instant::now());
     for _ in 0..rounds(args) {
         let asked = Instant::now();
         store.groups(PageRequest::first(200).into()).await?;
         watch.lap(asked);
     }
-    Ok(line("groups, a page of 200", rounds(args), began.elapsed(), &watch.into_calls()))
+    Ok(figure("groups, a page of 200", rounds(args), began.elapsed(), &watch.into_calls()))
 }
 
-/// A page of 50, at the latest death and in the depth; the filter is another one each time.
-async fn pages(store: &dyn Store, args: &BenchArgs) -> Measured<Vec<Line>> {
+/// Pages of 50 letters, the latest ones and older ones. The filter differs each time.
+async fn pages(store: &dyn Store, args: &BenchArgs) -> BenchResult<Vec<Figure>> {
     let ids: Vec<String> = store
         .groups(PageRequest::first(1_000).into())
         .await?
@@ -251,7 +251,7 @@ async fn pages(store: &dyn Store, args: &BenchArgs) -> Measured<Vec<Line>> {
         .collect();
     let group =
         |n: u64| ids.get(usize::try_from(n).unwrap_or(0) % ids.len().max(1)).cloned().unwrap_or_default();
-    let filters: [(&str, Asked<'_>); 5] = [
+    let filters: [(&str, FilterOf<'_>); 5] = [
         ("page, all", Box::new(|_| String::new())),
         ("page, group and status", Box::new(|n| format!("group:{} status:pending", group(n)))),
         (
@@ -261,9 +261,9 @@ async fn pages(store: &dyn Store, args: &BenchArgs) -> Measured<Vec<Line>> {
         ("page, a rare status", Box::new(|_| "status:review".into())),
         ("page, looks into letters", Box::new(|n| format!("queue:triage-{} code:503 age<30d", n % QUEUES))),
     ];
-    let mut lines = Vec::new();
+    let mut figures = Vec::new();
     for (what, filter) in &filters {
-        for (place, death) in [("first", None), ("deep", Some(args.letters / 3))] {
+        for (position, death) in [("first", None), ("deep", Some(args.letters / 3))] {
             let (mut watch, began) = (Stopwatch::new(), Instant::now());
             for n in 0..rounds(args) {
                 let cursor = death.map(|death| Cursor::after("l", death + n));
@@ -273,18 +273,23 @@ async fn pages(store: &dyn Store, args: &BenchArgs) -> Measured<Vec<Line>> {
                 store.letters(query).await?;
                 watch.lap(asked);
             }
-            lines.push(line(format!("{what}, {place}"), rounds(args), began.elapsed(), &watch.into_calls()));
+            figures.push(figure(
+                format!("{what}, {position}"),
+                rounds(args),
+                began.elapsed(),
+                &watch.into_calls(),
+            ));
         }
     }
-    Ok(lines)
+    Ok(figures)
 }
 
-fn parse(text: &str) -> Measured<Filter> {
-    Filter::parse(text).map_err(|e| BenchError::from(format!("the bench's filter: {e}")))
+fn parse(text: &str) -> BenchResult<Filter> {
+    Filter::parse(text).map_err(|e| BenchError::from(format!("the filter of the bench: {e}")))
 }
 
-/// The exact count before an operation, over a whole queue.
-async fn count(store: &dyn Store, args: &BenchArgs) -> Measured<Line> {
+/// The exact count that precedes an operation, over a whole queue.
+async fn count(store: &dyn Store, args: &BenchArgs) -> BenchResult<Figure> {
     let (mut watch, began) = (Stopwatch::new(), Instant::now());
     for n in 0..u64::from(args.runs.max(1)) {
         let asked = Instant::now();
@@ -292,10 +297,10 @@ async fn count(store: &dyn Store, args: &BenchArgs) -> Measured<Line> {
         store.preview(PreviewRequest::new(Act::retry(), filter, 5)).await?;
         watch.lap(asked);
     }
-    Ok(line("preview of a whole queue", u64::from(args.runs.max(1)), began.elapsed(), &watch.into_calls()))
+    Ok(figure("preview of a whole queue", u64::from(args.runs.max(1)), began.elapsed(), &watch.into_calls()))
 }
 
-async fn index(store: &dyn Store) -> Measured<Line> {
+async fn index(store: &dyn Store) -> BenchResult<Figure> {
     let (mut watch, began, mut made) = (Stopwatch::new(), Instant::now(), 0);
     loop {
         let asked = Instant::now();
@@ -303,12 +308,12 @@ async fn index(store: &dyn Store) -> Measured<Line> {
         watch.lap(asked);
         made += pass.indexed;
         if !pass.more {
-            return Ok(line("index text, 200 a commit", made, began.elapsed(), &watch.into_calls()));
+            return Ok(figure("index text, 200 a commit", made, began.elapsed(), &watch.into_calls()));
         }
     }
 }
 
-async fn search(store: &dyn Store, args: &BenchArgs, what: &str, filter: &str) -> Measured<Line> {
+async fn search(store: &dyn Store, args: &BenchArgs, what: &str, filter: &str) -> BenchResult<Figure> {
     let (mut watch, began) = (Stopwatch::new(), Instant::now());
     let mut found = 0;
     for _ in 0..rounds(args) {
@@ -322,14 +327,14 @@ async fn search(store: &dyn Store, args: &BenchArgs, what: &str, filter: &str) -
         }
     }
     let what = format!("{what} ({found} found)");
-    Ok(line(what, watch.count(), began.elapsed(), &watch.into_calls()))
+    Ok(figure(what, watch.count(), began.elapsed(), &watch.into_calls()))
 }
 
-/// Enqueues at a steady pace until it is told to stop.
-async fn live(store: Arc<dyn Store>, args: BenchArgs, stop: Arc<AtomicBool>) -> Measured<Stopwatch> {
+/// Enqueues at a steady rate until `stop` is set.
+async fn live(store: Arc<dyn Store>, args: BenchArgs, stop: Arc<AtomicBool>) -> BenchResult<Stopwatch> {
     let mut watch = Stopwatch::new();
     let live: QueueName = "live".parse().map_err(|e| BenchError::from(format!("{e}")))?;
-    let mut tick = tokio::time::interval(EVERY);
+    let mut tick = tokio::time::interval(PAUSE);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     while !stop.load(Ordering::Relaxed) {
         tick.tick().await;
@@ -341,13 +346,13 @@ async fn live(store: Arc<dyn Store>, args: BenchArgs, stop: Arc<AtomicBool>) -> 
     Ok(watch)
 }
 
-/// What live enqueues take while something else goes on.
-async fn beside(
+/// Measures live enqueues while another task runs.
+async fn live_enqueues_during(
     store: &Arc<dyn Store>,
     args: &BenchArgs,
     what: &str,
-    work: impl Future<Output = Measured<()>>,
-) -> Measured<Line> {
+    work: impl Future<Output = BenchResult<()>>,
+) -> BenchResult<Figure> {
     let stop = Arc::new(AtomicBool::new(false));
     let mut set = JoinSet::new();
     for _ in 0..PRODUCERS {
@@ -358,32 +363,32 @@ async fn beside(
     stop.store(true, Ordering::Relaxed);
     let (mut calls, mut items) = (new_histogram(), 0);
     while let Some(done) = set.join_next().await {
-        let watch = done.map_err(|error| died(&error))??;
+        let watch = done.map_err(|error| task_panicked(&error))??;
         items += watch.count();
         let _ = calls.add(watch.into_calls());
     }
-    Ok(line(what, items, began.elapsed(), &calls))
+    Ok(figure(what, items, began.elapsed(), &calls))
 }
 
-async fn redrive(store: &Arc<dyn Store>, args: &BenchArgs) -> Measured<Vec<Line>> {
-    let alone = beside(store, args, "live enqueue, alone", async {
-        tokio::time::sleep(ALONE).await;
+async fn redrive(store: &Arc<dyn Store>, args: &BenchArgs) -> BenchResult<Vec<Figure>> {
+    let alone = live_enqueues_during(store, args, "live enqueue, alone", async {
+        tokio::time::sleep(BASELINE).await;
         Ok(())
     });
-    let mut lines = vec![alone.await?];
+    let mut figures = vec![alone.await?];
     let mut done = None;
     let working = async {
         done = Some(redrive_all(store.as_ref()).await?);
         Ok(())
     };
-    let live = beside(store, args, "live enqueue, beside the redrive", working).await?;
-    lines.extend(done);
-    lines.push(live);
-    Ok(lines)
+    let live = live_enqueues_during(store, args, "live enqueue, beside the redrive", working).await?;
+    figures.extend(done);
+    figures.push(live);
+    Ok(figures)
 }
 
-/// Sends every letter back as one operation, as fast as it goes.
-async fn redrive_all(store: &dyn Store) -> Measured<Line> {
+/// Redrives every letter with one operation, as fast as possible.
+async fn redrive_all(store: &dyn Store) -> BenchResult<Figure> {
     let id = OperationId::new(redrive::new_id());
     let spec = OperationSpec::new(id, Act::retry(), parse("status:pending")?, bench_actor());
     let (mut watch, began) = (Stopwatch::new(), Instant::now());
@@ -392,11 +397,16 @@ async fn redrive_all(store: &dyn Store) -> Measured<Line> {
         let asked = Instant::now();
         operation = store.step(operation.id).await?;
         watch.lap(asked);
-        // As every driver does: a store that is busy says for how long it wants to be left alone.
+        // Waits as long as the operation asks for, as every driver of an operation does.
         let nap = operation.next_in.unwrap_or_default().to_std();
         if !nap.is_zero() {
             tokio::time::sleep(nap).await;
         }
     }
-    Ok(line("redrive of everything (calls: steps)", operation.members, began.elapsed(), &watch.into_calls()))
+    Ok(figure(
+        "redrive of everything (calls: steps)",
+        operation.members,
+        began.elapsed(),
+        &watch.into_calls(),
+    ))
 }

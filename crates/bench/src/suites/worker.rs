@@ -1,22 +1,22 @@
-//! The worker of the store suite: the same life as `enqueue, lease, ack`, but through the library's worker,
-//! with a handler that does nothing. What it costs more is what the worker costs.
+//! The worker of the store suite: the same lifecycle as `enqueue, lease, ack`, but through the library's
+//! worker with a handler that does nothing. The difference is the cost of the worker.
 
 use super::measure::{Run, Stopwatch};
 use super::store::{many, message, queue, settle_all};
-use super::{BenchArgs, BenchError, Measured};
+use super::{BenchArgs, BenchError, BenchResult};
 use redrive::core::store::Store;
 use redrive::{Context, Worker};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Handlers at once.
+/// The number of concurrent handlers.
 pub(super) const CONCURRENCY: usize = 256;
-/// Producers, and messages each sends with one call.
+/// The number of producers, and of messages per call.
 const PRODUCERS: usize = 4;
 const BATCH: usize = 64;
 
-/// Producers send, a worker handles, until everything is done.
-pub(super) async fn run(store: Arc<dyn Store>, args: &BenchArgs, messages: u64) -> Measured<Run> {
+/// Sends messages and handles them with a worker until all are done.
+pub(super) async fn run(store: Arc<dyn Store>, args: &BenchArgs, messages: u64) -> BenchResult<Run> {
     let share = messages / PRODUCERS as u64;
     let total = share * PRODUCERS as u64;
     let mut ready = Vec::new();
@@ -52,9 +52,9 @@ pub(super) async fn run(store: Arc<dyn Store>, args: &BenchArgs, messages: u64) 
     })
     .await?;
     let failed = |why: String| BenchError::from(why);
-    let counts = handled.await.map_err(|error| failed(format!("the worker died: {error}")))??;
+    let counts = handled.await.map_err(|error| failed(format!("the worker panicked: {error}")))??;
     if counts.done != total {
-        return Err(failed(format!("{total} were sent and {} done", counts.done)));
+        return Err(failed(format!("{total} messages were sent and {} were done", counts.done)));
     }
     Ok(Run { took: began.elapsed(), ..sent })
 }

@@ -1,19 +1,19 @@
-//! The little of a command line that the drivers need: `--name value` pairs, each used once.
+//! A minimal command line parser for the drivers: `--name value` pairs, each used once.
 
-use super::Outcome;
+use super::ToolResult;
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-/// Named values that have not been asked for yet.
+/// Named values that have not been read yet.
 #[derive(Debug, Default)]
 pub struct Args(BTreeMap<String, String>);
 
 impl Args {
-    /// Reads what follows the subcommand.
+    /// Parses the words after the subcommand.
     ///
     /// # Errors
-    /// For a word that is not `--name`, and for a name without a value.
-    pub fn parse(words: impl IntoIterator<Item = String>) -> Outcome<Self> {
+    /// If a word is not `--name`, or a name has no value.
+    pub fn parse(words: impl IntoIterator<Item = String>) -> ToolResult<Self> {
         let mut words = words.into_iter();
         let mut named = BTreeMap::new();
         while let Some(word) = words.next() {
@@ -24,38 +24,38 @@ impl Args {
         Ok(Self(named))
     }
 
-    /// The value of an option that may be left out.
+    /// The value of an optional option.
     ///
     /// # Errors
-    /// When it is not what is expected.
-    pub fn maybe<T: FromStr>(&mut self, name: &str) -> Outcome<Option<T>> {
+    /// If the value cannot be parsed.
+    pub fn optional<T: FromStr>(&mut self, name: &str) -> ToolResult<Option<T>> {
         let Some(text) = self.0.remove(name) else { return Ok(None) };
-        text.parse().map(Some).map_err(|_| format!("--{name} {text:?} is not understood").into())
+        text.parse().map(Some).map_err(|_| format!("--{name} {text:?} is not a valid value").into())
     }
 
-    /// The value of an option, or this one.
+    /// The value of an option, or a default.
     ///
     /// # Errors
-    /// When it is not what is expected.
-    pub fn or<T: FromStr>(&mut self, name: &str, default: T) -> Outcome<T> {
-        Ok(self.maybe(name)?.unwrap_or(default))
+    /// If the value cannot be parsed.
+    pub fn value_or<T: FromStr>(&mut self, name: &str, default: T) -> ToolResult<T> {
+        Ok(self.optional(name)?.unwrap_or(default))
     }
 
-    /// The value of an option that must be given.
+    /// The value of a required option.
     ///
     /// # Errors
-    /// When it is missing or not what is expected.
-    pub fn need<T: FromStr>(&mut self, name: &str) -> Outcome<T> {
-        self.maybe(name)?.ok_or_else(|| format!("--{name} is missing").into())
+    /// If the option is missing or cannot be parsed.
+    pub fn required<T: FromStr>(&mut self, name: &str) -> ToolResult<T> {
+        self.optional(name)?.ok_or_else(|| format!("--{name} is missing").into())
     }
 
-    /// Complains about options that nobody asked for.
+    /// Refuses options that no code read.
     ///
     /// # Errors
-    /// Naming the first.
-    pub fn done(self) -> Outcome<()> {
+    /// Names the first unknown option.
+    pub fn finish(self) -> ToolResult<()> {
         match self.0.keys().next() {
-            Some(name) => Err(format!("--{name} is not known here").into()),
+            Some(name) => Err(format!("--{name} is not an option of this command").into()),
             None => Ok(()),
         }
     }

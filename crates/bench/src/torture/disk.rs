@@ -1,14 +1,14 @@
-//! A disk as it may be when the power fails. The model is harsher than a real one:
+//! A model of a disk whose power fails. It is harsher than a real disk:
 //!
-//! - What was written to a file before a sync of that file that said success is there. Anything written since
-//!   may be there or not, in any part, in any order.
-//! - The length of a file is like its content.
-//! - A name (made, changed, removed) is sure once the directory was synced; strictly, only then; otherwise also
-//!   once the file itself was, as on ext4.
-//! - After a sync that failed, what was written before it may never arrive, even if a later sync succeeds.
+//! - Data written before a successful sync of its file is durable. Any part of the data written since then
+//!   may survive, in any order.
+//! - The length of a file behaves like its content.
+//! - A name change (create, rename, remove) is durable once the directory is synced. In strict mode only
+//!   then; otherwise also once the file itself is synced, as on ext4.
+//! - Data written before a failed sync may be lost even if a later sync succeeds.
 //!
-//! Files for shared memory (`-shm`) are not on the disk: they are made anew from the log. Nor is the room that
-//! the store keeps back: nothing is ever read from it.
+//! Shared memory files (`-shm`) are not part of the image: SQLite rebuilds them from the log. Neither is the
+//! reserved space of the store, because nothing is ever read from it.
 
 use super::rng::Rng;
 use super::trace::{Event, zeros_at_end};
@@ -17,7 +17,7 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::path::Path;
 
-/// A change of a file's content that is not sure yet.
+/// A change of a file's content that is not durable yet.
 #[derive(Clone, Debug)]
 enum Change {
     Write { at: usize, data: Vec<u8> },
@@ -25,14 +25,14 @@ enum Change {
     Length(usize),
 }
 
-/// A change together with whether a failed sync has passed over it.
+/// A change, and whether a sync failed after it.
 #[derive(Clone, Debug)]
 struct Pending {
     change: Change,
     doomed: bool,
 }
 
-/// The content of a file. The store lays its log out as zeros beforehand, so zeros at the end are not kept.
+/// The content of a file. The store preallocates its log with zeros, so trailing zeros are not stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Content {
     bytes: Vec<u8>,
@@ -66,7 +66,7 @@ impl Content {
 
     fn write(&mut self, at: usize, data: &[u8]) {
         self.length = self.length.max(at + data.len());
-        // Zeros beyond what is kept are there already.
+        // Zeros beyond the stored bytes are already there.
         let zeros = zeros_at_end(data);
         let kept = if at + data.len() > self.bytes.len() { data.len() - zeros } else { data.len() };
         let end = (at + kept).max(self.bytes.len().min(at + data.len()));
@@ -82,61 +82,61 @@ impl Content {
 
 #[derive(Clone, Debug, Default)]
 struct Inode {
-    sure: Content,
+    durable: Content,
     pending: Vec<Pending>,
 }
 
-/// A change of a name that is not sure yet.
+/// A name change that is not durable yet.
 #[derive(Clone, Debug)]
-enum Naming {
+enum NameChange {
     Made(String, usize),
     Renamed(String, String),
     Removed(String),
 }
 
-/// A disk at a moment of a recording.
+/// The disk at one point of a recording.
 #[derive(Clone, Debug, Default)]
 pub struct Disk {
     inodes: Vec<Inode>,
-    /// Names that are sure.
-    sure: BTreeMap<String, usize>,
+    /// Durable names.
+    durable: BTreeMap<String, usize>,
     /// Names as the program sees them.
     now: BTreeMap<String, usize>,
-    naming: Vec<Naming>,
+    name_changes: Vec<NameChange>,
     open: BTreeMap<i64, Option<usize>>,
     /// The file that was written to last.
     last: Option<usize>,
-    /// Whether a name is sure only when the directory was synced.
+    /// Whether a name is durable only after a sync of the directory.
     strict: bool,
 }
 
-/// What becomes of what is not sure.
+/// What happens to changes that are not durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Choice {
-    /// All of it arrived: also what a killed process leaves.
+pub enum LossMode {
+    /// All of them survive, as after a kill of the process.
     Kept,
-    /// None of it.
+    /// None of them survives.
     Dropped,
-    /// Some writes, each whole, in order.
+    /// Some writes survive, each complete and in order.
     Writes,
-    /// Some blocks of 4 KiB of the writes.
+    /// Some 4 KiB blocks of the writes survive.
     Blocks,
-    /// Some blocks of 512 bytes.
+    /// Some 512-byte blocks of the writes survive.
     Sectors,
-    /// Some blocks, in another order: an older write may come last.
+    /// Some blocks survive in a different order: an older write may come last.
     Reordered,
-    /// All, but the last write ends at a multiple of 512 bytes.
+    /// All survive, but the last write ends at a multiple of 512 bytes.
     TornSector,
-    /// All, but the last write ends at any byte.
+    /// All survive, but the last write ends at any byte.
     TornByte,
-    /// All of some files, nothing of others.
+    /// All changes of some files survive, none of the others.
     Files,
-    /// The lengths arrived, of the content some; the rest is zeros.
+    /// The lengths survive with some of the content; the rest is zeros.
     Zeros,
 }
 
-impl Choice {
-    /// Every one; a choice is named by its place.
+impl LossMode {
+    /// Every mode.
     pub const ALL: [Self; 10] = [
         Self::Kept,
         Self::Dropped,
@@ -151,10 +151,10 @@ impl Choice {
     ];
 }
 
-/// The content of a directory: what a machine finds when it starts again.
+/// The content of a directory after a restart of the machine.
 pub type Image = BTreeMap<String, Content>;
 
-/// Room that the store keeps back, and how much.
+/// The file that reserves disk space for the store, and its size.
 const RESERVE: &str = "reserve";
 const RESERVE_BYTES: u64 = 4 * 1024 * 1024;
 
@@ -170,7 +170,7 @@ fn apply(content: &mut Content, change: &Change) {
     }
 }
 
-/// A write cut into the blocks of the file that it touches.
+/// Splits a write at the block boundaries of its file.
 fn blocks(change: &Change, size: usize) -> Vec<Change> {
     let Change::Write { at, data } = change else { return vec![change.clone()] };
     let mut pieces = Vec::new();
@@ -184,7 +184,7 @@ fn blocks(change: &Change, size: usize) -> Vec<Change> {
     pieces
 }
 
-/// The write without its end.
+/// The first `keep` bytes of a write.
 fn torn(change: &Change, keep: usize) -> Change {
     match change {
         Change::Write { at, data } => {
@@ -196,7 +196,7 @@ fn torn(change: &Change, keep: usize) -> Change {
 }
 
 impl Change {
-    /// The bytes that it changes.
+    /// The range of bytes that the change covers.
     fn range(&self) -> Option<(usize, usize)> {
         match self {
             Self::Write { at, data } => Some((*at, at + data.len())),
@@ -207,23 +207,23 @@ impl Change {
 }
 
 impl Disk {
-    /// A disk that holds this and nothing that is not sure. Strictly, names are sure only when the directory
-    /// was synced.
+    /// A disk with this durable image and no pending changes. In strict mode names are durable only after a
+    /// sync of the directory.
     #[must_use]
-    pub fn holding(image: &Image, strict: bool) -> Self {
+    pub fn with_image(image: &Image, strict: bool) -> Self {
         let mut disk = Self { strict, ..Self::default() };
         for (name, content) in image {
-            disk.sure.insert(name.clone(), disk.inodes.len());
-            disk.inodes.push(Inode { sure: content.clone(), pending: Vec::new() });
+            disk.durable.insert(name.clone(), disk.inodes.len());
+            disk.inodes.push(Inode { durable: content.clone(), pending: Vec::new() });
         }
-        disk.now = disk.sure.clone();
+        disk.now = disk.durable.clone();
         disk
     }
 
-    /// Lets the next thing of the recording happen.
-    pub fn happen(&mut self, event: &Event) {
+    /// Applies the next event of the recording.
+    pub fn apply(&mut self, event: &Event) {
         match event {
-            Event::Open { fd, name, made, emptied } => self.opened(*fd, name, *made, *emptied),
+            Event::Open { fd, name, created, truncated } => self.opened(*fd, name, *created, *truncated),
             Event::Close { fd } => {
                 self.open.remove(fd);
             }
@@ -242,34 +242,34 @@ impl Disk {
             Event::Rename { from, to } => {
                 if let Some(inode) = self.now.remove(from) {
                     self.now.insert(to.clone(), inode);
-                    self.naming.push(Naming::Renamed(from.clone(), to.clone()));
+                    self.name_changes.push(NameChange::Renamed(from.clone(), to.clone()));
                 }
             }
             Event::Unlink { name } => {
                 self.now.remove(name);
-                self.naming.push(Naming::Removed(name.clone()));
+                self.name_changes.push(NameChange::Removed(name.clone()));
             }
-            Event::Said(_) => {}
+            Event::LogLine(_) => {}
         }
     }
 
-    fn opened(&mut self, fd: i64, name: &str, made: bool, emptied: bool) {
+    fn opened(&mut self, fd: i64, name: &str, created: bool, truncated: bool) {
         if name == "." || !is_on_disk(name) {
             self.open.insert(fd, None);
             return;
         }
         let inode = match self.now.get(name) {
-            Some(inode) if !made => *inode,
+            Some(inode) if !created => *inode,
             Some(_) | None => {
                 self.inodes.push(Inode::default());
                 let inode = self.inodes.len() - 1;
                 self.now.insert(name.to_owned(), inode);
-                self.naming.push(Naming::Made(name.to_owned(), inode));
+                self.name_changes.push(NameChange::Made(name.to_owned(), inode));
                 inode
             }
         };
         self.open.insert(fd, Some(inode));
-        if emptied {
+        if truncated {
             self.changed(fd, Change::Length(0));
         }
     }
@@ -290,61 +290,62 @@ impl Disk {
                     inode.pending.iter_mut().for_each(|pending| pending.doomed = true);
                     return;
                 }
-                // What is doomed stays doubtful, unless it was written again: then the newer is sure.
-                let mut doubtful = Vec::new();
+                // A write before a failed sync stays pending, unless a newer write to the same bytes is
+                // durable.
+                let mut unconfirmed = Vec::new();
                 for pending in std::mem::take(&mut inode.pending) {
                     if pending.doomed {
-                        doubtful.push(pending);
+                        unconfirmed.push(pending);
                     } else {
-                        doubtful.retain(|old| !overlaps(&old.change, &pending.change));
-                        apply(&mut inode.sure, &pending.change);
+                        unconfirmed.retain(|old| !overlaps(&old.change, &pending.change));
+                        apply(&mut inode.durable, &pending.change);
                     }
                 }
-                inode.pending = doubtful;
+                inode.pending = unconfirmed;
                 if !self.strict {
-                    let (sure, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.naming)
+                    let (durable, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.name_changes)
                         .into_iter()
-                        .partition(|naming| matches!(naming, Naming::Made(_, inode) if *inode == n));
-                    self.naming = rest;
-                    sure.iter().for_each(|naming| rename(&mut self.sure, naming));
+                        .partition(|change| matches!(change, NameChange::Made(_, inode) if *inode == n));
+                    self.name_changes = rest;
+                    durable.iter().for_each(|change| rename(&mut self.durable, change));
                 }
             }
             Some(None) if ok => {
-                for naming in std::mem::take(&mut self.naming) {
-                    rename(&mut self.sure, &naming);
+                for change in std::mem::take(&mut self.name_changes) {
+                    rename(&mut self.durable, &change);
                 }
             }
             Some(None) | None => {}
         }
     }
 
-    /// Whether there is anything that may be lost.
+    /// Whether nothing can be lost any more.
     #[must_use]
-    pub fn is_sure(&self) -> bool {
-        self.naming.is_empty() && self.now.values().all(|n| self.is_settled(*n))
+    pub fn is_durable(&self) -> bool {
+        self.name_changes.is_empty() && self.now.values().all(|n| self.is_settled(*n))
     }
 
     fn is_settled(&self, n: usize) -> bool {
         self.inodes.get(n).is_none_or(|inode| inode.pending.is_empty())
     }
 
-    /// What the machine finds when the power fails now, with these choices.
+    /// The image that remains if the power fails now, with this loss mode.
     #[must_use]
-    pub fn image(&self, choice: Choice, rng: &mut Rng) -> Image {
-        let mut names = self.sure.clone();
-        for naming in &self.naming {
+    pub fn image(&self, choice: LossMode, rng: &mut Rng) -> Image {
+        let mut names = self.durable.clone();
+        for change in &self.name_changes {
             let kept = match choice {
-                Choice::Kept | Choice::TornSector | Choice::TornByte => true,
-                Choice::Dropped => false,
-                Choice::Writes
-                | Choice::Blocks
-                | Choice::Sectors
-                | Choice::Reordered
-                | Choice::Files
-                | Choice::Zeros => !rng.one_in(4),
+                LossMode::Kept | LossMode::TornSector | LossMode::TornByte => true,
+                LossMode::Dropped => false,
+                LossMode::Writes
+                | LossMode::Blocks
+                | LossMode::Sectors
+                | LossMode::Reordered
+                | LossMode::Files
+                | LossMode::Zeros => !rng.one_in(4),
             };
             if kept {
-                rename(&mut names, naming);
+                rename(&mut names, change);
             }
         }
         let content = |(name, n): (String, usize)| {
@@ -362,56 +363,56 @@ fn overlaps(a: &Change, b: &Change) -> bool {
     }
 }
 
-fn rename(names: &mut BTreeMap<String, usize>, naming: &Naming) {
-    match naming {
-        Naming::Made(name, inode) => {
+fn rename(names: &mut BTreeMap<String, usize>, change: &NameChange) {
+    match change {
+        NameChange::Made(name, inode) => {
             names.insert(name.clone(), *inode);
         }
-        Naming::Renamed(from, to) => {
+        NameChange::Renamed(from, to) => {
             if let Some(inode) = names.remove(from) {
                 names.insert(to.clone(), inode);
             }
         }
-        Naming::Removed(name) => {
+        NameChange::Removed(name) => {
             names.remove(name);
         }
     }
 }
 
 impl Inode {
-    /// The content that this choice leaves of this file.
-    fn content(&self, choice: Choice, is_last: bool, rng: &mut Rng) -> Content {
-        let mut content = self.sure.clone();
+    /// The content of this file that remains with this loss mode.
+    fn content(&self, choice: LossMode, is_last: bool, rng: &mut Rng) -> Content {
+        let mut content = self.durable.clone();
         let changes: Vec<&Change> = self.pending.iter().map(|pending| &pending.change).collect();
         let kept: Vec<Change> = match choice {
-            Choice::Kept => changes.into_iter().cloned().collect(),
-            Choice::Dropped => Vec::new(),
-            Choice::Writes => changes.into_iter().filter(|_| rng.one_in(2)).cloned().collect(),
-            Choice::Blocks => some_blocks(&changes, 4_096, rng),
-            Choice::Sectors => some_blocks(&changes, 512, rng),
-            Choice::Reordered => {
+            LossMode::Kept => changes.into_iter().cloned().collect(),
+            LossMode::Dropped => Vec::new(),
+            LossMode::Writes => changes.into_iter().filter(|_| rng.one_in(2)).cloned().collect(),
+            LossMode::Blocks => some_blocks(&changes, 4_096, rng),
+            LossMode::Sectors => some_blocks(&changes, 512, rng),
+            LossMode::Reordered => {
                 let mut pieces = some_blocks(&changes, 4_096, rng);
                 rng.shuffle(&mut pieces);
                 pieces
             }
-            Choice::TornSector | Choice::TornByte => {
+            LossMode::TornSector | LossMode::TornByte => {
                 let mut all: Vec<Change> = changes.into_iter().cloned().collect();
                 if let Some(end) = all.pop_if(|_| is_last) {
                     let length = end.range().map_or(0, |(from, to)| to - from);
                     let cut = rng.index(length + 1);
-                    let keep = if choice == Choice::TornSector { cut - cut % 512 } else { cut };
+                    let keep = if choice == LossMode::TornSector { cut - cut % 512 } else { cut };
                     all.push(torn(&end, keep));
                 }
                 all
             }
-            Choice::Files => {
+            LossMode::Files => {
                 if rng.one_in(2) {
                     changes.into_iter().cloned().collect()
                 } else {
                     Vec::new()
                 }
             }
-            Choice::Zeros => {
+            LossMode::Zeros => {
                 let mut whole = content.clone();
                 changes.iter().for_each(|change| apply(&mut whole, change));
                 content.resize(whole.length);
@@ -427,7 +428,7 @@ fn some_blocks(changes: &[&Change], size: usize, rng: &mut Rng) -> Vec<Change> {
     changes.iter().flat_map(|change| blocks(change, size)).filter(|_| !rng.one_in(3)).collect()
 }
 
-/// A mark of an image's whole content, to know one that was looked at already.
+/// A fingerprint of an image, to skip images that were already inspected.
 #[must_use]
 pub fn fingerprint(image: &Image) -> u64 {
     let mut hash: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -445,8 +446,8 @@ pub fn fingerprint(image: &Image) -> u64 {
 /// Reads an image from a directory.
 ///
 /// # Errors
-/// What the operating system says.
-pub fn read_in(directory: &Path) -> io::Result<Image> {
+/// Any error of the file system.
+pub fn read_image(directory: &Path) -> io::Result<Image> {
     let mut image = Image::new();
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
@@ -458,11 +459,11 @@ pub fn read_in(directory: &Path) -> io::Result<Image> {
     Ok(image)
 }
 
-/// Puts an image into a directory in place of what is there, and the room that is kept back beside it.
+/// Replaces the content of a directory by an image, and adds the file of reserved space.
 ///
 /// # Errors
-/// What the operating system says.
-pub fn write_out(image: &Image, directory: &Path) -> io::Result<()> {
+/// Any error of the file system.
+pub fn write_image(image: &Image, directory: &Path) -> io::Result<()> {
     super::make_private(directory)?;
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
@@ -485,17 +486,17 @@ pub fn write_out(image: &Image, directory: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn open(fd: i64, name: &str, made: bool) -> Event {
-        Event::Open { fd, name: name.into(), made, emptied: false }
+    fn open(fd: i64, name: &str, created: bool) -> Event {
+        Event::Open { fd, name: name.into(), created, truncated: false }
     }
 
     fn write(at: u64, data: &[u8]) -> Event {
         Event::Write { fd: 3, at, data: data.to_vec() }
     }
 
-    fn after(events: &[Event], strict: bool, choice: Choice) -> BTreeMap<String, Vec<u8>> {
+    fn after(events: &[Event], strict: bool, choice: LossMode) -> BTreeMap<String, Vec<u8>> {
         let mut disk = Disk { strict, ..Disk::default() };
-        events.iter().for_each(|event| disk.happen(event));
+        events.iter().for_each(|event| disk.apply(event));
         let image = disk.image(choice, &mut Rng::new(1));
         image.into_iter().map(|(name, content)| (name, whole(&content))).collect()
     }
@@ -535,11 +536,11 @@ mod tests {
     #[test]
     fn only_what_was_synced_is_sure() {
         let synced = [open(3, "a", true), write(0, b"one"), Event::Sync { fd: 3, ok: true }, write(1, b"xy")];
-        assert_eq!(after(&synced, false, Choice::Dropped)["a"], b"one");
-        assert_eq!(after(&synced, false, Choice::Kept)["a"], b"oxy");
-        assert!(after(&synced, true, Choice::Dropped).is_empty(), "the name was never synced");
+        assert_eq!(after(&synced, false, LossMode::Dropped)["a"], b"one");
+        assert_eq!(after(&synced, false, LossMode::Kept)["a"], b"oxy");
+        assert!(after(&synced, true, LossMode::Dropped).is_empty(), "the name was never synced");
         let named = [synced.as_slice(), &[open(4, ".", false), Event::Sync { fd: 4, ok: true }]].concat();
-        assert_eq!(after(&named, true, Choice::Dropped)["a"], b"one");
+        assert_eq!(after(&named, true, LossMode::Dropped)["a"], b"one");
     }
 
     #[test]
@@ -551,9 +552,9 @@ mod tests {
             Event::Sync { fd: 3, ok: false },
             Event::Sync { fd: 3, ok: true },
         ];
-        assert_eq!(after(&failed, false, Choice::Dropped)["a"], b"");
-        let again = [failed.as_slice(), &[write(0, b"two"), Event::Sync { fd: 3, ok: true }]].concat();
-        assert_eq!(after(&again, false, Choice::Dropped)["a"], b"two");
+        assert_eq!(after(&failed, false, LossMode::Dropped)["a"], b"");
+        let repro = [failed.as_slice(), &[write(0, b"two"), Event::Sync { fd: 3, ok: true }]].concat();
+        assert_eq!(after(&repro, false, LossMode::Dropped)["a"], b"two");
     }
 
     #[test]
@@ -567,7 +568,7 @@ mod tests {
             open(3, "a", true),
             write(0, b"new"),
         ];
-        assert_eq!(after(&events, false, Choice::Dropped)["a"], b"old");
-        assert_eq!(after(&events, false, Choice::Kept)["a"], b"new");
+        assert_eq!(after(&events, false, LossMode::Dropped)["a"], b"old");
+        assert_eq!(after(&events, false, LossMode::Kept)["a"], b"new");
     }
 }

@@ -1,11 +1,11 @@
-//! The disk fails. A script runs in a child whose k-th write, sync or truncation fails, for every k until the
-//! script runs through without reaching it. Afterwards a store without faults must open, add up, hold every
-//! reply in the log, and none may have been given after a failed sync (I6).
+//! Tests disk failures. A script runs in a child process whose k-th write, sync or truncation fails, for
+//! every k until the script ends without reaching it. Afterwards a store without faults must open, verify and
+//! hold every reply in the log, and no reply may follow a failed sync (I6).
 
-use super::Outcome;
-use super::disk::{Choice, Disk, Image, read_in, write_out};
-use super::inspect::{Tally, look};
-use super::oracle::{Told, Wrong};
+use super::ToolResult;
+use super::disk::{Disk, Image, LossMode, read_image, write_image};
+use super::inspect::{Findings, inspect_store};
+use super::oracle::{ScriptLog, Violation};
 use super::replies::lines;
 use super::rng::Rng;
 use super::script::Script;
@@ -16,23 +16,23 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use tokio::runtime::Runtime;
 
-/// Input/output error.
+/// The error number for an input/output error.
 const EIO: i32 = 5;
-/// No space left.
+/// The error number for a full disk.
 const ENOSPC: i32 = 28;
-/// A dead disk fails all of these.
+/// The calls that fail on a dead disk: all of them.
 const ALL_CALLS: &str = "wst";
 
 /// A way in which a call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mode {
-    /// Its name.
+    /// The name of the mode on the command line.
     pub name: &'static str,
     calls: &'static str,
     errno: i32,
     short: bool,
     forever: &'static str,
-    /// Whether the power fails afterwards, so that what was not synced may be gone.
+    /// Whether the power fails afterwards, so that unsynced data may be lost.
     power: bool,
 }
 
@@ -57,14 +57,14 @@ pub const MODES: [Mode; 13] = [
     mode("truncate-eio-forever", "t", EIO, ALL_CALLS),
 ];
 
-/// Which modes, and every which k of each.
+/// The modes to run, each with the stride between tested values of k.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Modes(pub Vec<(Mode, u64)>);
 
 impl FromStr for Modes {
     type Err = String;
 
-    /// `all`, or names with commas between; `name/7` takes every seventh k.
+    /// Parses `all`, or mode names separated by commas. `name/7` tests every seventh k.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text == "all" {
             return Ok(Self(MODES.iter().map(|mode| (*mode, 1)).collect()));
@@ -79,49 +79,49 @@ impl FromStr for Modes {
     }
 }
 
-/// What to do.
+/// The parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Which modes.
+    /// The modes to run.
     pub modes: Modes,
-    /// The seed of the random part of the script, and of which k are taken when not all are.
+    /// The seed of the random steps, and of the first k when a stride skips some.
     pub seed: u64,
-    /// Random steps after the tour.
+    /// The number of random steps after the tour.
     pub steps: usize,
-    /// Whether the store is opened as by somebody who holds it for long.
+    /// Whether the store is opened by a long-lived holder.
     pub served: bool,
-    /// Whether the script is long enough for the log to be moved into the file beside the commits.
+    /// Whether the script is long enough to cause a checkpoint while the store is open.
     pub long: bool,
-    /// Only this k.
+    /// Tests only this k.
     pub only: Option<u64>,
-    /// The driver itself.
+    /// The path of this driver.
     pub program: PathBuf,
-    /// Where everything happens.
+    /// The directory for all files.
     pub scratch: PathBuf,
 }
 
 /// What was done and found.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// For each mode: its name, and the number of calls that the script makes.
+    /// For each mode, its name and the number of calls that the script makes.
     pub reached: Vec<(&'static str, u64)>,
     /// Runs of the script in which a call failed.
     pub runs: u64,
-    /// Answers in those runs, all of which were held.
+    /// Replies in those runs, all of which were kept.
     pub answers: u64,
-    /// Directories that were looked at.
+    /// Directories that were inspected.
     pub states: u64,
-    /// Answers that came after a failed sync.
+    /// Replies that came after a failed sync.
     pub violations: u64,
-    /// What was found.
-    pub found: Tally,
+    /// The violations that were found.
+    pub found: Findings,
 }
 
-/// Runs the plan.
+/// Runs the fault loop.
 ///
 /// # Errors
-/// When something of the driver itself goes wrong.
-pub fn run(plan: &Plan) -> Outcome<Report> {
+/// If the driver itself fails.
+pub fn run(plan: &Plan) -> ToolResult<Report> {
     let shim = Shim::build(&plan.scratch)?;
     let script = match plan.steps {
         steps if plan.long => Script { served: plan.served, ..Script::long(plan.seed, steps)?.0 },
@@ -135,7 +135,7 @@ pub fn run(plan: &Plan) -> Outcome<Report> {
     for (mode, stride) in &plan.modes.0 {
         let first = plan.only.unwrap_or_else(|| 1 + plan.seed % stride);
         let mut k = first;
-        while runner.fault(*mode, k)? && plan.only.is_none() {
+        while runner.run_with_fault(*mode, k)? && plan.only.is_none() {
             k += stride;
         }
         runner.report.reached.push((mode.name, k.saturating_sub(1)));
@@ -153,8 +153,8 @@ struct Runner<'a> {
 }
 
 impl Runner<'_> {
-    /// Runs the script with one fault; false when the script did not get that far.
-    fn fault(&mut self, mode: Mode, k: u64) -> Outcome<bool> {
+    /// Runs the script with one fault. Returns `false` if the script ended before the k-th call.
+    fn run_with_fault(&mut self, mode: Mode, k: u64) -> ToolResult<bool> {
         let (data, log) = (self.plan.scratch.join("data"), self.plan.scratch.join("log"));
         let traced = self.plan.scratch.join("trace");
         clear(&data, &[&log, &traced])?;
@@ -167,66 +167,74 @@ impl Runner<'_> {
             command.env("REDRIVE_SHIM_TRACE", &traced);
         }
         let status = command.status()?;
-        let again = format!(
+        let repro = format!(
             "--modes {} --k {k} --seed {} --steps {} --served {} --long {}",
             mode.name, self.plan.seed, self.plan.steps, self.plan.served, self.plan.long
         );
         if !status.success() {
-            self.report.found.note(&Wrong::Broken(format!("the child ended with {status}")), &again);
+            self.report.found.record(&Violation::Broken(format!("the child ended with {status}")), &repro);
         }
-        let told = Told::read(&lines(&log)?);
-        if !told.faulty {
+        let script_log = ScriptLog::read(&lines(&log)?);
+        if !script_log.faulty {
             return Ok(false);
         }
         self.report.runs += 1;
-        self.report.answers += told.answered.len() as u64;
-        for violation in &told.after_failed_sync {
+        self.report.answers += script_log.answered.len() as u64;
+        for violation in &script_log.after_failed_sync {
             self.report.violations += 1;
-            let what = format!("answered after a failed sync: {violation}");
-            self.report.found.note(&Wrong::Broken(what), &again);
+            let what = format!("replied after a failed sync: {violation}");
+            self.report.found.record(&Violation::Broken(what), &repro);
         }
         if mode.power {
-            self.cut(&told, &trace::read(&traced)?, k, &again)?;
+            self.check_after_power_cut(&script_log, &trace::read(&traced)?, k, &repro)?;
         } else {
-            self.check(&told, &data, &again)?;
+            self.check(&script_log, &data, &repro)?;
         }
         Ok(true)
     }
 
-    /// Looks at what the failed process left.
-    fn check(&mut self, told: &Told, data: &Path, again: &str) -> Outcome<()> {
+    /// Inspects what the failed process left.
+    fn check(&mut self, script_log: &ScriptLog, data: &Path, repro: &str) -> ToolResult<()> {
         self.report.states += 1;
-        let wrong = match look(&self.runtime, data, time_of(told.last)) {
-            Err(wrong) => Some(wrong),
-            Ok(view) => self.runtime.block_on(told.judge(&self.script, &view))?,
+        let violation = match inspect_store(&self.runtime, data, time_of(script_log.last)) {
+            Err(violation) => Some(violation),
+            Ok(view) => self.runtime.block_on(script_log.check(&self.script, &view))?,
         };
-        if let Some(wrong) = wrong {
-            self.report.found.note(&wrong, again);
+        if let Some(violation) = violation {
+            self.report.found.record(&violation, repro);
         }
         Ok(())
     }
 
-    /// Looks at what may be left when, after the failed sync and whatever the process did then, the power fails.
-    fn cut(&mut self, told: &Told, events: &[trace::Event], k: u64, again: &str) -> Outcome<()> {
+    /// Inspects what may remain if the power fails after the failed sync and everything the process did after
+    /// it.
+    fn check_after_power_cut(
+        &mut self,
+        script_log: &ScriptLog,
+        events: &[trace::Event],
+        k: u64,
+        repro: &str,
+    ) -> ToolResult<()> {
         let data = self.plan.scratch.join("cut");
-        let mut disk = Disk::holding(&Image::new(), true);
-        events.iter().for_each(|event| disk.happen(event));
-        let choices = [Choice::Kept, Choice::Dropped, Choice::Writes, Choice::Blocks, Choice::Reordered];
+        let mut disk = Disk::with_image(&Image::new(), true);
+        events.iter().for_each(|event| disk.apply(event));
+        let choices =
+            [LossMode::Kept, LossMode::Dropped, LossMode::Writes, LossMode::Blocks, LossMode::Reordered];
         let mut before: Vec<Image> = Vec::new();
         for (n, choice) in choices.into_iter().enumerate() {
             let image = disk.image(choice, &mut Rng::of(&[self.plan.seed, k, n as u64]));
             if before.contains(&image) {
                 continue;
             }
-            write_out(&image, &data)?;
-            self.check(told, &data, &format!("{again} ({choice:?})"))?;
+            write_image(&image, &data)?;
+            self.check(script_log, &data, &format!("{repro} ({choice:?})"))?;
             before.push(image);
         }
         Ok(())
     }
 }
 
-fn clear(data: &Path, files: &[&PathBuf]) -> Outcome<()> {
+fn clear(data: &Path, files: &[&PathBuf]) -> ToolResult<()> {
     if data.exists() {
         std::fs::remove_dir_all(data)?;
     }
@@ -236,6 +244,6 @@ fn clear(data: &Path, files: &[&PathBuf]) -> Outcome<()> {
             std::fs::remove_file(file)?;
         }
     }
-    debug_assert!(read_in(data)?.is_empty(), "every run starts with nothing");
+    debug_assert!(read_image(data)?.is_empty(), "every run starts with an empty directory");
     Ok(())
 }

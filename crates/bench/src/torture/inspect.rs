@@ -1,8 +1,8 @@
-//! Looking at a directory after the fact: does it open, does it add up, what does it show, does it still work.
-//! And counting what was found.
+//! Inspects a data directory after a fault: whether it opens, verifies, shows the right state and still
+//! works. Also counts the findings.
 
-use super::Outcome;
-use super::oracle::{View, Wrong};
+use super::ToolResult;
+use super::oracle::{View, Violation};
 use super::script::options;
 use redrive::core::message::{NewMessage, Payload};
 use redrive::core::store::{LeaseRequest, Settle, Settlement, Store as _, VerifyRequest, Work as _};
@@ -15,29 +15,29 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use tokio::runtime::Runtime;
 
-/// The queue that only the inspector uses.
+/// The queue that only the inspection uses.
 const PROBE: &str = "probe";
 
-/// Opens a store that was cut off, lets it verify itself, and reads all it shows at this time. Then it must
-/// still do its work: take a message, hand it out, let it go.
+/// Opens a store that was interrupted, verifies it, and reads everything it shows at this time. Then sends
+/// one message through it.
 ///
 /// # Errors
-/// What is wrong with it.
-pub fn look(runtime: &Runtime, data: &Path, time: Time) -> Result<View, Wrong> {
+/// Describes what is wrong with the store.
+pub fn inspect_store(runtime: &Runtime, data: &Path, time: Time) -> Result<View, Violation> {
     let clock = TestClock::shared();
     clock.set(time);
     let opened = catch_unwind(AssertUnwindSafe(|| SqliteStore::open(data, options(&clock, 9, false))));
     let store = match opened {
         Ok(Ok(store)) => store,
-        Ok(Err(error)) => return Err(Wrong::Unopenable(error.to_string())),
-        Err(_) => return Err(Wrong::Unopenable("opening panicked".into())),
+        Ok(Err(error)) => return Err(Violation::Unopenable(error.to_string())),
+        Err(_) => return Err(Violation::Unopenable("opening panicked".into())),
     };
-    let looked = catch_unwind(AssertUnwindSafe(|| runtime.block_on(looked_at(&store))));
-    looked.unwrap_or_else(|_| Err(Wrong::Broken("reading the store panicked".into())))
+    let inspected = catch_unwind(AssertUnwindSafe(|| runtime.block_on(verify_read_and_probe(&store))));
+    inspected.unwrap_or_else(|_| Err(Violation::Broken("reading the store panicked".into())))
 }
 
-async fn looked_at(store: &SqliteStore) -> Result<View, Wrong> {
-    let broken = |what: &str, why: String| Wrong::Broken(format!("{what}: {why}"));
+async fn verify_read_and_probe(store: &SqliteStore) -> Result<View, Violation> {
+    let broken = |what: &str, why: String| Violation::Broken(format!("{what}: {why}"));
     let verified = store.verify(VerifyRequest { deep: true, repair: false }).await;
     let verified = verified.map_err(|e| broken("verify", e.to_string()))?;
     if !verified.is_clean() {
@@ -48,57 +48,57 @@ async fn looked_at(store: &SqliteStore) -> Result<View, Wrong> {
     Ok(view)
 }
 
-/// Sends a message through.
-async fn probe(store: &SqliteStore) -> Outcome<()> {
+/// Enqueues, leases and acknowledges one message.
+async fn probe(store: &SqliteStore) -> ToolResult<()> {
     let payload = Payload { bytes: b"still there?".to_vec(), content_type: String::new() };
     let message = NewMessage::new(message_id(u64::MAX >> 8), PROBE.parse()?, payload);
     store.enqueue(vec![message]).await?;
     let lease_for = Some(Span::from_secs(10));
     let request = LeaseRequest { queues: vec![PROBE.parse()?], max: 1, lease_for, worker: PROBE.into() };
-    let delivery = store.lease(request).await?.pop().ok_or("a message that was sent is not handed out")?;
+    let delivery = store.lease(request).await?.pop().ok_or("an enqueued message was not leased")?;
     let settled = store.settle(vec![Settlement { token: delivery.token, what: Settle::Ack }]).await?;
     match settled.into_iter().next() {
         Some(Ok(_)) => Ok(()),
-        other => Err(format!("an ack was answered with {other:?}").into()),
+        other => Err(format!("an ack returned {other:?}").into()),
     }
 }
 
-/// Most failures that are printed in full.
+/// The maximum number of findings that are described in full.
 const SHOWN_MAX: usize = 20;
 
 /// What a driver found.
 #[derive(Clone, Debug, Default)]
-pub struct Tally {
-    /// Things that were acknowledged and are not there.
+pub struct Findings {
+    /// Acknowledged changes that are missing.
     pub lost: u64,
-    /// Things that were finished and are live.
+    /// Finished messages that are live again.
     pub resurrected: u64,
     /// States that did not open.
     pub unopenable: u64,
     /// Everything else.
     pub other: u64,
-    /// The first of them in words, each with what it takes to have it again.
+    /// Descriptions of the first findings, each with the arguments that reproduce it.
     pub shown: Vec<String>,
 }
 
-impl Tally {
-    /// Takes note of a finding and how to have it again.
-    pub fn note(&mut self, wrong: &Wrong, again: &str) {
-        let (count, kind, text) = match wrong {
-            Wrong::Lost(text) => (&mut self.lost, "lost", text),
-            Wrong::Resurrected(text) => (&mut self.resurrected, "resurrected", text),
-            Wrong::Unopenable(text) => (&mut self.unopenable, "unopenable", text),
-            Wrong::Broken(text) => (&mut self.other, "broken", text),
+impl Findings {
+    /// Records a violation and the arguments that reproduce it.
+    pub fn record(&mut self, violation: &Violation, repro: &str) {
+        let (count, kind, text) = match violation {
+            Violation::Lost(text) => (&mut self.lost, "lost", text),
+            Violation::Resurrected(text) => (&mut self.resurrected, "resurrected", text),
+            Violation::Unopenable(text) => (&mut self.unopenable, "unopenable", text),
+            Violation::Broken(text) => (&mut self.other, "broken", text),
         };
         *count += 1;
         if self.shown.len() < SHOWN_MAX {
             let text: String = text.chars().take(600).collect();
-            self.shown.push(format!("{kind}: {text}\n    again: {again}"));
+            self.shown.push(format!("{kind}: {text}\n    repro: {repro}"));
         }
     }
 
-    /// Adds what another found.
-    pub fn add(&mut self, other: Self) {
+    /// Adds the findings of another run.
+    pub fn merge(&mut self, other: Self) {
         self.lost += other.lost;
         self.resurrected += other.resurrected;
         self.unopenable += other.unopenable;
@@ -114,7 +114,7 @@ impl Tally {
     }
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for Findings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for line in &self.shown {
             writeln!(f, "  {line}")?;

@@ -1,12 +1,12 @@
-//! The process is killed. A child works on a store and is killed after it has said a random number of things, again and
-//! again, on the same directory. After every kill a copy of the directory is checked, so that the directory
-//! itself goes from crash to crash without ever being closed.
+//! Tests process kills. A child works on a store and is killed after it has written a random number of log
+//! lines, again and again, on the same directory. After every kill a copy of the directory is checked, so
+//! that the directory itself is never closed cleanly.
 
-use super::Outcome;
-use super::disk::{read_in, write_out};
-use super::inspect::Tally;
+use super::ToolResult;
+use super::disk::{read_image, write_image};
+use super::inspect::Findings;
 use super::ledger::Ledger;
-use super::oracle::Wrong;
+use super::oracle::Violation;
 use super::replies::Reader;
 use super::rng::Rng;
 use std::io::{BufRead as _, BufReader};
@@ -14,93 +14,93 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Kills on one directory before a fresh one is taken.
+/// The number of kills on one directory before a new one is used.
 const CYCLES_PER_STORE: u64 = 50;
 
-/// What a line of the log has at least: a letter and an id.
+/// The minimum length of a log line: a letter and an id.
 const LINE_BYTES: u64 = 39;
 
-/// How often it is looked how far a child came.
-const LOOK_EVERY: Duration = Duration::from_micros(200);
+/// How often the driver checks the progress of the child.
+const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
-/// What to do.
+/// The parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Kills.
+    /// The number of kills.
     pub cycles: u64,
-    /// The seed of everything that can have one.
+    /// The seed of all random choices.
     pub seed: u64,
-    /// Tasks that enqueue.
+    /// The number of tasks that enqueue.
     pub producers: u64,
-    /// Tasks that lease and settle.
+    /// The number of tasks that lease and settle.
     pub workers: u64,
-    /// Whether the first promise that is seen to be broken ends it.
+    /// Whether the first violation ends the run.
     pub stop_early: bool,
-    /// The driver itself.
+    /// The path of this driver.
     pub program: PathBuf,
-    /// Where everything happens.
+    /// The directory for all files.
     pub scratch: PathBuf,
 }
 
 /// What was done and found.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Kills.
+    /// The number of kills.
     pub cycles: u64,
-    /// Enqueues that were acknowledged.
+    /// Acknowledged enqueues.
     pub enqueues: u64,
-    /// Acks that were acknowledged.
+    /// Acknowledged acks.
     pub acks: u64,
-    /// Other changes that were acknowledged.
+    /// Other acknowledged changes.
     pub others: u64,
-    /// What was found.
-    pub found: Tally,
+    /// The violations that were found.
+    pub found: Findings,
 }
 
 impl Report {
-    fn enough(&self, plan: &Plan) -> bool {
-        let Tally { lost, resurrected, other, .. } = self.found;
+    fn should_stop(&self, plan: &Plan) -> bool {
+        let Findings { lost, resurrected, other, .. } = self.found;
         plan.stop_early && lost + resurrected + other > 0
     }
 }
 
-/// A child that is killed when it is forgotten.
-struct Killed(Child);
+/// A child that is killed when it is dropped.
+struct KillOnDrop(Child);
 
-impl Drop for Killed {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Runs the plan.
+/// Runs the kill loop.
 ///
 /// # Errors
-/// When something of the driver itself goes wrong.
-pub fn run(plan: &Plan) -> Outcome<Report> {
+/// If the driver itself fails.
+pub fn run(plan: &Plan) -> ToolResult<Report> {
     let runtime = super::runtime()?;
     let mut rng = Rng::of(&[plan.seed, 0x6b69_6c6c]);
     let mut report = Report::default();
-    while report.cycles < plan.cycles && !report.enough(plan) {
+    while report.cycles < plan.cycles && !report.should_stop(plan) {
         let store = report.cycles / CYCLES_PER_STORE;
         let (data, log) =
             (plan.scratch.join(format!("data-{store}")), plan.scratch.join(format!("log-{store}")));
         let (mut ledger, mut reader) = (Ledger::default(), Reader::default());
         let end = plan.cycles.min(report.cycles + CYCLES_PER_STORE);
-        while report.cycles < end && !report.enough(plan) {
-            let again =
-                format!("--seed {} (cycle {}; moments differ from run to run)", plan.seed, report.cycles);
-            if let Some(wrong) = cycle(plan, &data, &log, report.cycles, &mut rng)? {
-                report.found.note(&wrong, &again);
+        while report.cycles < end && !report.should_stop(plan) {
+            let repro =
+                format!("--seed {} (cycle {}; kill times differ from run to run)", plan.seed, report.cycles);
+            if let Some(violation) = cycle(plan, &data, &log, report.cycles, &mut rng)? {
+                report.found.record(&violation, &repro);
             }
             report.cycles += 1;
-            for line in reader.more(&log)? {
-                ledger.hear(&line)?;
+            for line in reader.read_new_lines(&log)? {
+                ledger.read_line(&line)?;
             }
             let copy = plan.scratch.join("copy");
-            write_out(&read_in(&data)?, &copy)?;
-            runtime.block_on(ledger.check(&copy, &again, &mut report.found))?;
+            write_image(&read_image(&data)?, &copy)?;
+            runtime.block_on(ledger.check(&copy, &repro, &mut report.found))?;
         }
         report.enqueues += ledger.enqueues;
         report.acks += ledger.acks;
@@ -111,38 +111,38 @@ pub fn run(plan: &Plan) -> Outcome<Report> {
     Ok(report)
 }
 
-/// One life of a child, from its start to its kill.
-fn cycle(plan: &Plan, data: &Path, log: &Path, n: u64, rng: &mut Rng) -> Outcome<Option<Wrong>> {
+/// Runs one child from its start to its kill.
+fn cycle(plan: &Plan, data: &Path, log: &Path, n: u64, rng: &mut Rng) -> ToolResult<Option<Violation>> {
     let mut command = Command::new(&plan.program);
     command.arg("work").arg("--data").arg(data).arg("--log").arg(log);
     command.args(["--producers", &plan.producers.to_string(), "--workers", &plan.workers.to_string()]);
     command.args(["--seed", &plan.seed.wrapping_add(n).to_string()]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let said = || std::fs::metadata(log).map_or(0, |log| log.len());
-    let before = said();
-    let mut child = Killed(command.spawn()?);
+    let log_bytes = || std::fs::metadata(log).map_or(0, |log| log.len());
+    let before = log_bytes();
+    let mut child = KillOnDrop(command.spawn()?);
     let mut first = String::new();
     if let Some(out) = child.0.stdout.take() {
         BufReader::new(out).read_line(&mut first)?;
     }
-    // How much it says before it is killed: on a slow machine a life takes longer, and gets as far.
+    // The kill waits for log lines instead of time, so that a child gets as far on a slow machine.
     let (lines, ms) =
         if n % 10 == 9 { (500 + rng.below(500), 200 + rng.below(300)) } else { (rng.below(200), 0) };
     if first.trim_end() == "open" {
-        // Leases run out only in a life that is longer than they are, so some are.
+        // Some children outlive their leases, so that leases expire.
         std::thread::sleep(Duration::from_millis(ms));
-        while said() < before + lines * LINE_BYTES && child.0.try_wait()?.is_none() {
-            std::thread::sleep(LOOK_EVERY);
+        while log_bytes() < before + lines * LINE_BYTES && child.0.try_wait()?.is_none() {
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
     if let Some(status) = child.0.try_wait()? {
-        let mut said = String::new();
+        let mut stderr_line = String::new();
         if let Some(errors) = child.0.stderr.take() {
-            BufReader::new(errors).read_line(&mut said)?;
+            BufReader::new(errors).read_line(&mut stderr_line)?;
         }
-        return Ok(Some(Wrong::Unopenable(format!(
-            "the child ended by itself, {status}: {}",
-            said.trim_end()
+        return Ok(Some(Violation::Unopenable(format!(
+            "the child exited early, {status}: {}",
+            stderr_line.trim_end()
         ))));
     }
     child.0.kill()?;

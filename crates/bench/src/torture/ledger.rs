@@ -1,10 +1,10 @@
-//! The check after a kill: what the log says was promised, against what the store shows. It shares nothing with
-//! the store but the verbs it reads with. What was under way at the kill may have happened or not; once it has
-//! been seen to have, or not, that is final too.
+//! The check after a kill: compares the replies in the log with what the store shows. It uses nothing of the
+//! store but its read calls. A call without a reply may have happened or not; once the store has shown which,
+//! that is final too.
 
-use super::Outcome;
-use super::inspect::Tally;
-use super::oracle::Wrong;
+use super::ToolResult;
+use super::inspect::Findings;
+use super::oracle::Violation;
 use super::rng::payload;
 use super::work::{COUNTER, QUEUE, number};
 use redrive::core::dead_letter::DeadLetter;
@@ -13,22 +13,22 @@ use redrive::core::message::Message;
 use redrive::core::query::{PageRequest, Query};
 use redrive::core::store::{Letters as _, Store as _, VerifyRequest, Work as _};
 use redrive_store::sqlite::{Options, SqliteStore};
-use redrive_testkit::observe::walk;
+use redrive_testkit::observe::read_all;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-/// What is known of one message.
+/// What is known about one message.
 #[derive(Clone, Debug, Default)]
-struct Known {
-    /// It was accepted, or was seen.
+struct MessageRecord {
+    /// The message was accepted, or the store showed it.
     accepted: bool,
-    /// It was acked or cancelled, or was seen to be gone after somebody had asked for that.
-    over: bool,
+    /// The message was acknowledged or cancelled, or was gone after such a call without a reply.
+    finished: bool,
     /// Its letter was purged.
     purged: bool,
-    /// Somebody asked for its end and has no answer.
+    /// Acks and cancels that have no reply yet.
     ending: u32,
-    /// Somebody asked for its letter to be purged and has no answer.
+    /// Purges of its letter that have no reply yet.
     purging: u32,
     dead: bool,
     deliveries: u32,
@@ -36,31 +36,31 @@ struct Known {
     key: Option<String>,
 }
 
-/// What was promised so far.
+/// Everything that was acknowledged so far.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    known: HashMap<MessageId, Known>,
-    /// Keys accepted since the last check.
+    known: HashMap<MessageId, MessageRecord>,
+    /// Messages with a key that were accepted since the last check.
     fresh_keys: Vec<MessageId>,
     counter: u64,
-    /// Acts that are in the audit trail.
+    /// Acknowledged acts, which must be in the audit trail.
     audited: u64,
-    /// What workers found wrong themselves.
+    /// Errors that the workers reported themselves.
     complaints: Vec<String>,
-    /// Accepted enqueues.
+    /// Acknowledged enqueues.
     pub enqueues: u64,
-    /// Accepted acks.
+    /// Acknowledged acks.
     pub acks: u64,
     /// Other acknowledged changes.
     pub others: u64,
 }
 
 impl Ledger {
-    /// Takes note of a line of the log.
+    /// Reads one line of the log.
     ///
     /// # Errors
-    /// For a line that nobody writes.
-    pub fn hear(&mut self, line: &str) -> Outcome<()> {
+    /// If the line is not part of the log format.
+    pub fn read_line(&mut self, line: &str) -> ToolResult<()> {
         let words: Vec<&str> = line.split(' ').collect();
         let number = |word: &str| word.parse::<u64>();
         let id = |word: &str| word.parse::<MessageId>();
@@ -82,13 +82,13 @@ impl Ledger {
                     _ => {}
                 }
             }
-            [verb, word, rest @ ..] => self.promised(verb, id(word)?, rest.first().copied())?,
+            [verb, word, rest @ ..] => self.record(verb, id(word)?, rest.first().copied())?,
             _ => return Err(format!("the log has the line {line:?}").into()),
         }
         Ok(())
     }
 
-    fn promised(&mut self, verb: &str, id: MessageId, rest: Option<&str>) -> Outcome<()> {
+    fn record(&mut self, verb: &str, id: MessageId, rest: Option<&str>) -> ToolResult<()> {
         let known = self.known.entry(id).or_default();
         let amount = || rest.unwrap_or("0").parse::<u32>();
         match verb {
@@ -106,7 +106,7 @@ impl Ledger {
             "x" => known.purging += 1,
             "A" | "C" => {
                 known.ending = known.ending.saturating_sub(1);
-                known.over = true;
+                known.finished = true;
                 self.acks += u64::from(verb == "A");
                 self.audited += u64::from(verb == "C");
             }
@@ -129,113 +129,123 @@ impl Ledger {
         Ok(())
     }
 
-    /// Opens the store in a directory and compares.
+    /// Opens the store in a directory and compares it with the log.
     ///
     /// # Errors
-    /// When the store cannot be read at all; that it does not open is a finding.
-    pub async fn check(&mut self, data: &Path, again: &str, found: &mut Tally) -> Outcome<()> {
+    /// If the store cannot be read. A store that does not open is a finding instead.
+    pub async fn check(&mut self, data: &Path, repro: &str, found: &mut Findings) -> ToolResult<()> {
         let store = match SqliteStore::open(data, Options::default()) {
             Ok(store) => store,
             Err(error) => {
-                found.note(&Wrong::Unopenable(error.to_string()), again);
+                found.record(&Violation::Unopenable(error.to_string()), repro);
                 return Ok(());
             }
         };
         for complaint in self.complaints.drain(..) {
-            found.note(&Wrong::Broken(complaint), again);
+            found.record(&Violation::Broken(complaint), repro);
         }
         let verified = store.verify(VerifyRequest { deep: true, repair: false }).await?;
         if !verified.is_clean() {
-            found.note(&Wrong::Broken(format!("verify: {:?}", verified.findings)), again);
+            found.record(&Violation::Broken(format!("verify: {:?}", verified.findings)), repro);
         }
         let everything = |page| Query { page, ..Query::default() };
-        let live: BTreeMap<MessageId, Message> = walk(|page| store.messages(everything(page)))
+        let live: BTreeMap<MessageId, Message> = read_all(|page| store.messages(everything(page)))
             .await?
             .into_iter()
             .map(|m| (m.envelope.id, m))
             .collect();
-        let letters: BTreeMap<MessageId, DeadLetter> =
-            walk(|page| store.letters(everything(page))).await?.into_iter().map(|l| (l.id(), l)).collect();
-        self.compare(&live, &letters, &mut |wrong| found.note(&wrong, again));
-        self.small_things(&store, &mut |wrong| found.note(&wrong, again)).await
+        let letters: BTreeMap<MessageId, DeadLetter> = read_all(|page| store.letters(everything(page)))
+            .await?
+            .into_iter()
+            .map(|l| (l.id(), l))
+            .collect();
+        self.compare(&live, &letters, &mut |violation| found.record(&violation, repro));
+        self.check_counters_and_keys(&store, &mut |violation| found.record(&violation, repro)).await
     }
 
     fn compare(
         &mut self,
         live: &BTreeMap<MessageId, Message>,
         letters: &BTreeMap<MessageId, DeadLetter>,
-        note: &mut impl FnMut(Wrong),
+        report: &mut impl FnMut(Violation),
     ) {
         for id in live.keys().chain(letters.keys()) {
             if !self.known.contains_key(id) {
-                note(Wrong::Broken(format!("message {id} was never sent")));
+                report(Violation::Broken(format!("message {id} was never sent")));
             }
         }
         for (id, known) in &mut self.known {
             let (message, letter) = (live.get(id), letters.get(id));
             let here = message.is_some() || letter.is_some();
-            known.learn(here, message.is_some(), letter.is_some());
-            if known.accepted && !known.over && !known.purged && !here {
-                note(Wrong::Lost(format!("message {id} was accepted and is gone")));
+            known.resolve_pending(here, message.is_some(), letter.is_some());
+            if known.accepted && !known.finished && !known.purged && !here {
+                report(Violation::Lost(format!("message {id} was accepted and is gone")));
             }
-            if known.over && message.is_some() {
-                note(Wrong::Resurrected(format!("message {id} was finished and is live")));
+            if known.finished && message.is_some() {
+                report(Violation::Resurrected(format!("message {id} was finished and is live")));
             }
             if known.dead && !known.purged && letter.is_none() {
-                note(Wrong::Lost(format!("message {id} was dead and has no letter")));
+                report(Violation::Lost(format!("message {id} was dead and has no letter")));
             }
             if known.purged && here {
-                note(Wrong::Resurrected(format!("letter {id} was purged and is here")));
+                report(Violation::Resurrected(format!("letter {id} was purged and is still stored")));
             }
             let shown = message.or_else(|| letter.map(|letter| &letter.message));
             if let Some(shown) = shown {
                 if shown.deliveries < known.deliveries {
                     let what = format!("{id}: {} deliveries after {}", shown.deliveries, known.deliveries);
-                    note(Wrong::Lost(what));
+                    report(Violation::Lost(what));
                 }
                 known.deliveries = shown.deliveries;
                 if shown.envelope.payload.bytes != payload(number(*id)) {
-                    note(Wrong::Lost(format!("message {id} has other bytes")));
+                    report(Violation::Lost(format!("message {id} has a different payload")));
                 }
             }
             if let Some(letter) = letter
-                && letter.file.redrives < known.retries
+                && letter.record.redrives < known.retries
             {
-                note(Wrong::Lost(format!(
+                report(Violation::Lost(format!(
                     "letter {id}: {} retries after {}",
-                    letter.file.redrives, known.retries
+                    letter.record.redrives, known.retries
                 )));
             }
         }
     }
 
-    async fn small_things(&mut self, store: &SqliteStore, note: &mut impl FnMut(Wrong)) -> Outcome<()> {
+    async fn check_counters_and_keys(
+        &mut self,
+        store: &SqliteStore,
+        report: &mut impl FnMut(Violation),
+    ) -> ToolResult<()> {
         let entry = store.kv_get(COUNTER.0.into(), COUNTER.1.into()).await?;
         let counter = entry.map_or(0, |entry| entry.version);
         if counter < self.counter {
-            note(Wrong::Lost(format!("the small value is {counter} after {}", self.counter)));
+            report(Violation::Lost(format!("the counter is {counter}, {} was acknowledged", self.counter)));
         }
         let last = store.audit(PageRequest::first(1)).await?.items.first().map_or(0, |row| row.n);
         if last < self.audited {
-            note(Wrong::Lost(format!("{last} acts in the audit trail, {} were acknowledged", self.audited)));
+            report(Violation::Lost(format!(
+                "{last} acts in the audit trail, {} were acknowledged",
+                self.audited
+            )));
         }
         for id in self.fresh_keys.drain(..) {
             let Some(key) = self.known.get(&id).and_then(|known| known.key.clone()) else { continue };
             let state = store.key_state(QUEUE.parse()?, key).await?;
             if state.is_none_or(|state| state.id != id) {
-                note(Wrong::Lost(format!("the key of message {id} is {state:?}")));
+                report(Violation::Lost(format!("the key of message {id} is {state:?}")));
             }
         }
         Ok(())
     }
 }
 
-impl Known {
-    /// Settles what was under way when the process was killed: nobody will answer any more.
-    fn learn(&mut self, here: bool, live: bool, letter: bool) {
+impl MessageRecord {
+    /// Decides the calls that had no reply when the process was killed: no reply will come any more.
+    fn resolve_pending(&mut self, here: bool, live: bool, letter: bool) {
         if self.ending > 0 {
-            // With a letter there it is not known whether the message was done or died once more.
-            self.over |= !live && !letter;
+            // If there is a letter, the message may have been acknowledged or may have died again.
+            self.finished |= !live && !letter;
             self.ending = 0;
         }
         if self.purging > 0 {

@@ -1,13 +1,13 @@
-//! Three ways to break a store, each with its own check of what was promised.
+//! Three ways to break a store, each with its own check of what was acknowledged.
 //!
-//! - [`kill`]: many threads work on a store in a child process that is killed at a random moment, again and
-//!   again. [`ledger`] compares the log of replies with what is there afterwards.
+//! - [`kill`]: many tasks work on a store in a child process that is killed at a random moment, again and
+//!   again. [`ledger`] compares the log of replies with the store afterwards.
 //! - [`faultloop`]: a [`script`] runs in a child whose k-th write or sync fails, for every k.
-//! - [`powercut`]: the same script is recorded; [`disk`] makes the states that a disk may be in when the power
-//!   fails, thousands of them, and each must open and hold what was promised.
+//! - [`powercut`]: the same script is recorded, and [`disk`] produces thousands of states that a disk may be
+//!   in when the power fails. Each must open and hold everything that was acknowledged.
 //!
-//! In the last two [`oracle`] knows everything the store may show, from the reference model: the state after
-//! the last reply, or the one after the call that was under way, and nothing else.
+//! In the last two, [`oracle`] derives from the reference model what the store may show: the state after the
+//! last reply, or the state after the call that was in progress.
 
 pub mod args;
 pub mod disk;
@@ -25,22 +25,22 @@ pub mod steps;
 pub mod trace;
 pub mod work;
 
-/// What the drivers give back. An error is the driver's own; what it finds out about the store is a value.
-pub type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+/// The result of a driver. An error is a problem of the driver itself; violations of the store are values.
+pub type ToolResult<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// Makes a directory for its owner alone, as a store wants it.
+/// Creates a directory that only its owner can access, as a store requires.
 ///
 /// # Errors
-/// What the operating system says.
+/// Any error of the file system.
 pub fn make_private(directory: &std::path::Path) -> std::io::Result<()> {
     use std::os::unix::fs::DirBuilderExt as _;
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
 }
 
-/// A runtime on this thread, for whoever has one store and waits for each answer.
+/// A single-threaded runtime.
 ///
 /// # Errors
-/// When the operating system refuses.
+/// If the operating system refuses to create it.
 pub fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }

@@ -1,155 +1,158 @@
-//! What a store may show after a script was cut off, from the reference model: it takes the steps that were
-//! answered, checks that each answer was the right one, and shows what there must be. A step that was not
-//! answered may have happened whole or not at all (I4), so there can be a few such worlds; the store must be in
+//! Derives from the reference model what a store may show after a script was interrupted. The model runs the
+//! steps that had a reply, checks each reply, and shows the expected state. A step without a reply may have
+//! happened completely or not at all (I4), so there can be several possible histories; the store must match
 //! one of them.
 
-use super::Outcome;
+use super::ToolResult;
 use super::script::{Script, digest};
-use super::steps::{Came, KEYS, KV_KEYS, QUEUES, Stepper, queue, time_of};
+use super::steps::{KEYS, KV_KEYS, QUEUES, StepOutcome, StepRunner, queue, time_of};
 use redrive::core::ids::MessageId;
 use redrive::core::store::{KeyState, KvEntry, Store};
 use redrive::core::time::Time;
 use redrive_testkit::clock::TestClock;
 use redrive_testkit::model::Model;
-use redrive_testkit::observe::Seen;
+use redrive_testkit::observe::StoreView;
 use std::collections::BTreeSet;
 
-/// Everything a script's store shows.
+/// Everything that the store of a script shows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct View {
-    /// Messages, letters, queues, drawers, groups, operations and the audit trail.
-    pub seen: Seen,
+    /// Messages, letters, queues, dead letter queues, groups, operations and the audit trail.
+    pub store: StoreView,
     kv: Vec<Option<KvEntry>>,
     keys: Vec<Option<KeyState>>,
 }
 
 impl View {
-    /// Reads all there is.
+    /// Reads everything.
     ///
     /// # Errors
-    /// Whatever the store says.
-    pub async fn of(store: &dyn Store) -> Outcome<Self> {
-        let mut seen = Seen::of(store).await?.comparable();
-        seen.messages.sort_by_key(|message| message.envelope.id);
+    /// Any error of the store.
+    pub async fn of(store: &dyn Store) -> ToolResult<Self> {
+        let mut view = StoreView::read(store).await?.comparable();
+        view.messages.sort_by_key(|message| message.envelope.id);
         let mut kv = Vec::new();
         for key in KV_KEYS {
             kv.push(store.kv_get("torture".into(), key.into()).await?);
         }
         let mut keys = Vec::new();
         for n in 0..QUEUES.len() {
-            let known = seen.queues.iter().any(|q| q.name == queue(n));
+            let known = view.queues.iter().any(|q| q.name == queue(n));
             for key in 0..KEYS {
                 let state = if known { store.key_state(queue(n), format!("key{key}")).await? } else { None };
                 keys.push(state);
             }
         }
-        Ok(Self { seen, kv, keys })
+        Ok(Self { store: view, kv, keys })
     }
 
-    /// The same without when leases end: opening a store for long gives them more time.
+    /// The view without lease expiry times: opening a store as a long-lived holder extends leases.
     #[must_use]
-    pub fn timeless(&self) -> Self {
+    pub fn without_lease_times(&self) -> Self {
         let mut view = self.clone();
-        let letters = view.seen.letters.iter_mut().map(|letter| &mut letter.message);
-        for message in view.seen.messages.iter_mut().chain(letters) {
+        let letters = view.store.letters.iter_mut().map(|letter| &mut letter.message);
+        for message in view.store.messages.iter_mut().chain(letters) {
             message.lease_expires_at = None;
         }
         view
     }
 
     fn live(&self) -> BTreeSet<MessageId> {
-        self.seen.messages.iter().map(|m| m.envelope.id).collect()
+        self.store.messages.iter().map(|m| m.envelope.id).collect()
     }
 
     fn all(&self) -> BTreeSet<MessageId> {
-        self.live().into_iter().chain(self.seen.letters.iter().map(|l| l.id())).collect()
+        self.live().into_iter().chain(self.store.letters.iter().map(|l| l.id())).collect()
     }
 
-    /// How another view is not this one, in the worst words that are true; nothing when it is.
+    /// Describes the worst difference of another view from this one, or returns `None` if they are equal.
     #[must_use]
-    pub fn wrong(&self, other: &Self) -> Option<Wrong> {
+    pub fn violation(&self, other: &Self) -> Option<Violation> {
         if self == other {
             return None;
         }
         if let Some(id) = self.all().difference(&other.all()).next() {
-            return Some(Wrong::Lost(format!("message {id} is gone")));
+            return Some(Violation::Lost(format!("message {id} is gone")));
         }
         if let Some(id) = other.live().difference(&self.live()).next() {
-            return Some(Wrong::Resurrected(format!("message {id} is live again")));
+            return Some(Violation::Resurrected(format!("message {id} is live again")));
         }
-        Some(Wrong::Broken(format!("it shows something else: {}", self.first_difference(other))))
+        Some(Violation::Broken(format!(
+            "the store shows a different state: {}",
+            self.first_difference(other)
+        )))
     }
 
-    /// Where the two differ first, in few words: a view in full is pages long.
+    /// The text around the first difference; a whole view would be too long.
     fn first_difference(&self, other: &Self) -> String {
         let (must, shows) = (format!("{self:?}"), format!("{other:?}"));
         let same = must.bytes().zip(shows.bytes()).take_while(|(a, b)| a == b).count();
         let around =
             |text: &str| -> String { text.chars().skip(same.saturating_sub(120)).take(240).collect() };
-        format!("…{}… must be …{}…", around(&shows), around(&must))
+        format!("…{}… instead of …{}…", around(&shows), around(&must))
     }
 }
 
-/// How a store breaks what was promised.
+/// How a store breaks a promise.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wrong {
-    /// Something that was acknowledged is not there, or not as it was acknowledged.
+pub enum Violation {
+    /// An acknowledged change is missing or different.
     Lost(String),
-    /// Something that was finished is live.
+    /// A finished message is live.
     Resurrected(String),
     /// The store does not open.
     Unopenable(String),
-    /// The store finds something wrong with itself, gave a wrong answer, or does not work.
+    /// The store fails its own verification, gave a wrong reply, or does not work.
     Broken(String),
 }
 
-/// What there must be before and after one step, both seen at the time of that step.
+/// The expected views before and after one step, both read at the time of the step.
 #[derive(Clone, Debug)]
-pub struct Moment {
+pub struct ExpectedStep {
     /// The time of the step.
     pub time: Time,
-    /// Before it.
+    /// The view before the step.
     pub before: View,
-    /// After it.
+    /// The view after the step.
     pub after: View,
-    /// The digest of the answer.
+    /// The digest of the reply.
     pub reply: Option<u64>,
 }
 
-/// Every moment of a script in which nothing goes wrong.
+/// The expected views of every step of a script that runs without faults.
 ///
 /// # Errors
-/// When the model cannot be read.
-pub fn moments(script: &Script) -> Outcome<Vec<Moment>> {
+/// If the model cannot be read.
+pub fn expected_steps(script: &Script) -> ToolResult<Vec<ExpectedStep>> {
     super::runtime()?.block_on(async {
         let clock = TestClock::shared();
         let model = Model::new(clock.clone());
-        let mut stepper = Stepper::default();
+        let mut runner = StepRunner::default();
         let mut all = Vec::new();
         for (n, step) in script.steps.iter().enumerate() {
             let time = time_of(n);
             clock.set(time);
             let before = View::of(&model).await?;
-            let reply = match stepper.take(&model, step, time).await {
-                Came::Said(reply) => Some(digest(&reply)),
-                Came::Skipped => None,
-                Came::Failed(error) => return Err(error.into()),
+            let reply = match runner.run(&model, step, time).await {
+                StepOutcome::Answered(reply) => Some(digest(&reply)),
+                StepOutcome::Skipped => None,
+                StepOutcome::Failed(error) => return Err(error.into()),
             };
             let after = View::of(&model).await?;
-            all.push(Moment { time, before, after, reply });
+            all.push(ExpectedStep { time, before, after, reply });
         }
         Ok(all)
     })
 }
 
-/// What a log says about a script that was run.
+/// What a log says about a run of a script.
 #[derive(Clone, Debug, Default)]
-pub struct Told {
-    /// Steps that were answered, with the digest of the answer, in order; and where the store was opened.
+pub struct ScriptLog {
+    /// Steps that had a reply, with the digest of the reply, in order.
     pub answered: Vec<(usize, u64)>,
-    /// For each time the store was opened: the step before which it was, and steps that may have happened.
-    doubtful: Vec<Vec<usize>>,
-    /// Answers that came after a failed sync, while the store was not opened again.
+    /// For each time the store was open, the steps that may have happened without a reply.
+    unconfirmed: Vec<Vec<usize>>,
+    /// Replies that came after a failed sync and before the store was opened again.
     pub after_failed_sync: Vec<String>,
     /// Whether a fault was injected at all.
     pub faulty: bool,
@@ -157,17 +160,17 @@ pub struct Told {
     pub last: usize,
 }
 
-/// What may fail to be synced without ending the store: room that is kept back, a hint for the next open, and
-/// the directory. SQLite syncs that once more after its log's first sync and does not look at the answer; the
-/// store's own sync of it, at open, when the log is there already, is the one that counts, and ends the open.
-/// That nothing is lost by this is what the modes with a power cut look at.
+/// Files whose sync may fail without stopping the store: the reserved space, a hint for the next open, and
+/// the directory. SQLite syncs the directory once more after the first sync of its log and ignores the
+/// result. The sync that matters is the store's own, when it opens and the log already exists; if that one
+/// fails, the open fails. The modes with a power cut check that nothing is lost by this.
 const ADVISORY: [&str; 3] = ["reserve", "commits", "."];
 
-impl Told {
+impl ScriptLog {
     /// Reads the lines of a script's log.
     #[must_use]
     pub fn read(lines: &[String]) -> Self {
-        let mut told = Self { doubtful: vec![Vec::new()], ..Self::default() };
+        let mut script_log = Self { unconfirmed: vec![Vec::new()], ..Self::default() };
         let mut sync_failed: Option<&str> = None;
         let mut tried = None;
         for line in lines {
@@ -176,11 +179,11 @@ impl Told {
             let step = words.next().and_then(|word| word.parse::<usize>().ok());
             match (verb, step) {
                 ("o", _) => {
-                    told.doubtful.push(Vec::new());
+                    script_log.unconfirmed.push(Vec::new());
                     sync_failed = None;
                 }
                 ("!", _) => {
-                    told.faulty = true;
+                    script_log.faulty = true;
                     let name = line.rsplit(' ').next().unwrap_or("");
                     if line.contains("sync ") && !ADVISORY.contains(&name) {
                         sync_failed = sync_failed.or(Some(line));
@@ -188,87 +191,95 @@ impl Told {
                 }
                 ("+", Some(n)) => {
                     tried = Some(n);
-                    told.last = n;
+                    script_log.last = n;
                 }
                 ("=", Some(n)) => {
                     tried = None;
                     let reply = line.rsplit(' ').next().and_then(|hex| u64::from_str_radix(hex, 16).ok());
-                    told.answered.push((n, reply.unwrap_or(0)));
-                    if let Some(doubt) = told.doubtful.last_mut() {
-                        doubt.clear();
+                    script_log.answered.push((n, reply.unwrap_or(0)));
+                    if let Some(steps) = script_log.unconfirmed.last_mut() {
+                        steps.clear();
                     }
                     if let Some(fault) = sync_failed {
-                        told.after_failed_sync.push(format!("{line} after {fault}"));
+                        script_log.after_failed_sync.push(format!("{line} after {fault}"));
                     }
                 }
                 ("s", _) => tried = None,
                 ("-", Some(n)) => {
                     tried = None;
                     let full = line.contains(" Full ");
-                    if let Some(doubt) = told.doubtful.last_mut().filter(|doubt| !full && doubt.len() < 2) {
-                        doubt.push(n);
+                    if let Some(steps) =
+                        script_log.unconfirmed.last_mut().filter(|steps| !full && steps.len() < 2)
+                    {
+                        steps.push(n);
                     }
                 }
                 _ => {}
             }
         }
-        if let (Some(n), Some(doubt)) = (tried, told.doubtful.last_mut()) {
-            doubt.push(n);
+        if let (Some(n), Some(steps)) = (tried, script_log.unconfirmed.last_mut()) {
+            steps.push(n);
         }
-        told
+        script_log
     }
 
-    /// Every choice of what happened without an answer: at most one step each time the store was open.
-    fn worlds(&self) -> Vec<Vec<usize>> {
-        let mut worlds = vec![Vec::new()];
-        for doubt in &self.doubtful {
-            let with = doubt.iter().flat_map(|n| {
-                worlds.iter().map(move |world| {
-                    let mut longer: Vec<usize> = world.clone();
+    /// Every combination of steps that may have happened without a reply: at most one for each time the store
+    /// was open.
+    fn possible_histories(&self) -> Vec<Vec<usize>> {
+        let mut possible_histories = vec![Vec::new()];
+        for steps in &self.unconfirmed {
+            let with = steps.iter().flat_map(|n| {
+                possible_histories.iter().map(move |history| {
+                    let mut longer: Vec<usize> = history.clone();
                     longer.push(*n);
                     longer
                 })
             });
             let with: Vec<Vec<usize>> = with.collect();
-            worlds.extend(with);
+            possible_histories.extend(with);
         }
-        worlds
+        possible_histories
     }
 
-    /// What is wrong with a store that shows this after such a run; nothing when one of the worlds explains it.
+    /// Checks the view of a store after such a run. Returns `None` if one of the possible histories explains
+    /// it.
     ///
     /// # Errors
-    /// When the model cannot be read.
-    pub async fn judge(&self, script: &Script, view: &View) -> Outcome<Option<Wrong>> {
+    /// If the model cannot be read.
+    pub async fn check(&self, script: &Script, view: &View) -> ToolResult<Option<Violation>> {
         let mut first = None;
-        for world in self.worlds() {
-            match self.compare(script, &world, view).await? {
+        for history in self.possible_histories() {
+            match self.compare(script, &history, view).await? {
                 None => return Ok(None),
-                Some(wrong) => first = first.or(Some(wrong)),
+                Some(violation) => first = first.or(Some(violation)),
             }
         }
         Ok(first)
     }
 
-    async fn compare(&self, script: &Script, also: &[usize], view: &View) -> Outcome<Option<Wrong>> {
+    async fn compare(&self, script: &Script, also: &[usize], view: &View) -> ToolResult<Option<Violation>> {
         let clock = TestClock::shared();
         let model = Model::new(clock.clone());
-        let mut stepper = Stepper::default();
+        let mut runner = StepRunner::default();
         let mut all: Vec<(usize, Option<u64>)> = self.answered.iter().map(|(n, d)| (*n, Some(*d))).collect();
         all.extend(also.iter().map(|n| (*n, None)));
         all.sort_unstable();
         for (n, reply) in all {
             let Some(step) = script.steps.get(n) else { continue };
             clock.set(time_of(n));
-            let came = stepper.take(&model, step, time_of(n)).await;
-            if let (Came::Said(text), Some(reply)) = (came, reply)
+            let outcome = runner.run(&model, step, time_of(n)).await;
+            if let (StepOutcome::Answered(text), Some(reply)) = (outcome, reply)
                 && digest(&text) != reply
             {
-                return Ok(Some(Wrong::Broken(format!("the answer to step {n} was not {text}"))));
+                return Ok(Some(Violation::Broken(format!("the reply to step {n} was not {text}"))));
             }
         }
         clock.set(time_of(self.last));
         let must = View::of(&model).await?;
-        Ok(if script.served { must.timeless().wrong(&view.timeless()) } else { must.wrong(view) })
+        Ok(if script.served {
+            must.without_lease_times().violation(&view.without_lease_times())
+        } else {
+            must.violation(view)
+        })
     }
 }

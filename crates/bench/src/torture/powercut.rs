@@ -1,11 +1,12 @@
-//! The power fails. A script is recorded once; then for every point of the recording the disk is put into
-//! states that it may be in at that point ([`super::disk`]), and each must open, add up, show what was promised
-//! up to there, and work. Some states are opened under recording again, and the power fails during recovery.
+//! Tests power cuts. A script is recorded once; then for every point of the recording the disk is put into
+//! states that it may be in at that point ([`super::disk`]). Each state must open, verify, show everything
+//! that was acknowledged up to that point, and work. For some states the recovery is recorded too, and the
+//! power fails again during it.
 
-use super::Outcome;
-use super::disk::{Choice, Disk, Image, fingerprint, write_out};
-use super::inspect::{Tally, look};
-use super::oracle::{Moment, View, Wrong, moments};
+use super::ToolResult;
+use super::disk::{Disk, Image, LossMode, fingerprint, write_image};
+use super::inspect::{Findings, inspect_store};
+use super::oracle::{ExpectedStep, View, Violation, expected_steps};
 use super::replies::lines;
 use super::rng::Rng;
 use super::script::Script;
@@ -16,59 +17,59 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use tokio::runtime::Runtime;
 
-/// What to do.
+/// The parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// States to look at, in all.
+    /// The total number of states to inspect.
     pub states: u64,
-    /// The seed of everything.
+    /// The seed of all random choices.
     pub seed: u64,
-    /// How many scripts.
+    /// The number of scripts.
     pub scripts: u64,
-    /// Random steps of each script, after the tour.
+    /// The number of random steps of each script, after the tour.
     pub steps: usize,
-    /// States whose recovery is cut off too.
+    /// The number of states whose recovery is interrupted too.
     pub nested: u64,
-    /// Of all states, those of a script that is long enough for a checkpoint while the store is open.
+    /// The number of states taken from a script that is long enough for a checkpoint while the store is open.
     pub long: u64,
-    /// Only this state: script, place in the recording, round.
+    /// Inspects only this state: script, place in the recording, round.
     pub only: Option<(u64, usize, u64)>,
-    /// The driver itself.
+    /// The path of this driver.
     pub program: PathBuf,
-    /// Where everything happens.
+    /// The directory for all files.
     pub scratch: PathBuf,
 }
 
 /// What was done and found.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Different states that were looked at.
+    /// Different states that were inspected.
     pub states: u64,
-    /// Of those, states after a second power cut, during recovery from the first.
+    /// States among them after a second power cut, during the recovery from the first.
     pub nested: u64,
-    /// Places of the recordings.
+    /// Places in the recordings.
     pub places: u64,
-    /// What was found.
-    pub found: Tally,
+    /// The violations that were found.
+    pub found: Findings,
 }
 
-/// A recorded script and what it must show.
+/// A recorded script and its expected views.
 struct Recording {
     events: Vec<Event>,
-    moments: Vec<Moment>,
+    expected_steps: Vec<ExpectedStep>,
 }
 
-/// What must be there at a place of a recording.
+/// What the store must show at a place of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Promise {
-    /// Steps that were answered.
+struct Expectation {
+    /// The number of steps that had a reply.
     answered: usize,
-    /// Whether the next one was under way.
+    /// Whether the next step was in progress.
     under_way: bool,
 }
 
-impl Promise {
-    fn hear(&mut self, line: &str) {
+impl Expectation {
+    fn read_line(&mut self, line: &str) {
         match line.split(' ').next() {
             Some("+") => self.under_way = true,
             Some("=" | "s") => {
@@ -79,20 +80,20 @@ impl Promise {
         }
     }
 
-    /// The time to look at, what must be there, and what may be there instead.
-    fn keep(self, moments: &[Moment]) -> Option<(Time, &View, Option<&View>)> {
-        match moments.get(self.answered) {
+    /// The time to inspect at, the expected view, and the view that is allowed instead.
+    fn expected_views(self, expected_steps: &[ExpectedStep]) -> Option<(Time, &View, Option<&View>)> {
+        match expected_steps.get(self.answered) {
             Some(next) => Some((next.time, &next.before, self.under_way.then_some(&next.after))),
-            None => moments.last().map(|last| (last.time, &last.after, None)),
+            None => expected_steps.last().map(|last| (last.time, &last.after, None)),
         }
     }
 }
 
-/// Runs the plan.
+/// Runs the power cuts.
 ///
 /// # Errors
-/// When something of the driver itself goes wrong.
-pub fn run(plan: &Plan) -> Outcome<Report> {
+/// If the driver itself fails.
+pub fn run(plan: &Plan) -> ToolResult<Report> {
     let shim = Shim::build(&plan.scratch)?;
     let scripts: Vec<u64> = match plan.only {
         Some((script, _, _)) => vec![script],
@@ -106,33 +107,33 @@ pub fn run(plan: &Plan) -> Outcome<Report> {
         share.push((LONG, plan.long, 0));
     }
     for (n, budget, nested) in share {
-        let mut cutter = Cutter::new(plan, &shim, n)?;
+        let mut cutter = PowerCutter::new(plan, &shim, n)?;
         cutter.run(budget, nested)?;
         let found = cutter.report;
         report.states += found.states;
         report.nested += found.nested;
         report.places += found.places;
-        report.found.add(found.found);
+        report.found.merge(found.found);
     }
     Ok(report)
 }
 
-/// Cuts one recording.
-struct Cutter<'a> {
+/// Cuts the power at places of one recording.
+struct PowerCutter<'a> {
     plan: &'a Plan,
     shim: &'a Shim,
     n: u64,
-    /// The step with which it becomes interesting, and of how many places from there on one is taken.
+    /// The first step to inspect, and the sampling rate of places from there on.
     from: usize,
-    thin: u64,
+    sample_one_in: u64,
     recording: Recording,
     runtime: Runtime,
     directory: PathBuf,
-    known: HashSet<(u64, Promise)>,
+    known: HashSet<(u64, Expectation)>,
     report: Report,
 }
 
-fn record(shim: &Shim, plan: &Plan, data: &Path, words: &[&str]) -> Outcome<(Vec<Event>, Vec<String>)> {
+fn record(shim: &Shim, plan: &Plan, data: &Path, words: &[&str]) -> ToolResult<(Vec<Event>, Vec<String>)> {
     let (trace, log) = (plan.scratch.join("trace"), plan.scratch.join("log"));
     for old in [&trace, &log] {
         if old.exists() {
@@ -149,8 +150,8 @@ fn record(shim: &Shim, plan: &Plan, data: &Path, words: &[&str]) -> Outcome<(Vec
     Ok((trace::read(&trace)?, lines(&log)?))
 }
 
-impl<'a> Cutter<'a> {
-    fn new(plan: &'a Plan, shim: &'a Shim, n: u64) -> Outcome<Self> {
+impl<'a> PowerCutter<'a> {
+    fn new(plan: &'a Plan, shim: &'a Shim, n: u64) -> ToolResult<Self> {
         let seed = plan.seed.wrapping_mul(1_000).wrapping_add(n);
         let (script, from) = match n {
             LONG => Script::long(seed, plan.steps)?,
@@ -164,21 +165,21 @@ impl<'a> Cutter<'a> {
             shim,
             plan,
             &data,
-            &["script", "--script", path.to_str().ok_or("a path that is no text")?],
+            &["script", "--script", path.to_str().ok_or("the path of the script is not UTF-8")?],
         )?;
         std::fs::remove_dir_all(&data)?;
-        let moments = moments(&script)?;
+        let expected_steps = expected_steps(&script)?;
         let mut report = Report { places: events.len() as u64, ..Report::default() };
-        for wrong in wrong_answers(&moments, &log) {
-            report.found.note(&wrong, &format!("--seed {} (script {n}, no cut)", plan.seed));
+        for violation in wrong_replies(&expected_steps, &log) {
+            report.found.record(&violation, &format!("--seed {} (script {n}, no cut)", plan.seed));
         }
         Ok(Self {
             plan,
             shim,
             n,
             from,
-            thin: 1,
-            recording: Recording { events, moments },
+            sample_one_in: 1,
+            recording: Recording { events, expected_steps },
             runtime: super::runtime()?,
             directory: plan.scratch.join("cut"),
             known: HashSet::new(),
@@ -186,12 +187,12 @@ impl<'a> Cutter<'a> {
         })
     }
 
-    fn run(&mut self, budget: u64, nested: u64) -> Outcome<()> {
+    fn run(&mut self, budget: u64, nested: u64) -> ToolResult<()> {
         if let Some((_, place, round)) = self.plan.only {
             return self.round(round, Some(place), u64::MAX, &HashSet::new());
         }
         let places = self.recording.events.len() as u64;
-        self.thin = (places * ROUNDS_WANTED / budget.max(1)).max(1);
+        self.sample_one_in = (places * ROUNDS_WANTED / budget.max(1)).max(1);
         let mut rng = Rng::of(&[self.plan.seed, self.n, 0x6e65_7374]);
         let places = (0..nested).map(|_| rng.index(self.recording.events.len())).collect();
         self.round(ROUNDS_MAX, None, budget, &places)?;
@@ -203,30 +204,30 @@ impl<'a> Cutter<'a> {
         Ok(())
     }
 
-    /// Goes through the recording once and looks at one state per place; at these places, also at states of
-    /// its recovery, and at none elsewhere.
+    /// Goes through the recording once and inspects one state per place. In the round for nested cuts it
+    /// inspects only the `nested` places, together with states of their recovery.
     fn round(
         &mut self,
         round: u64,
         only: Option<usize>,
         budget: u64,
         nested: &HashSet<usize>,
-    ) -> Outcome<()> {
-        let mut disk = Disk::holding(&Image::new(), round % 2 == 1);
-        let mut promise = Promise { answered: 0, under_way: false };
+    ) -> ToolResult<()> {
+        let mut disk = Disk::with_image(&Image::new(), round % 2 == 1);
+        let mut expectation = Expectation { answered: 0, under_way: false };
         for place in 0..self.recording.events.len() {
             let Some(event) = self.recording.events.get(place) else { break };
-            disk.happen(event);
-            let settles = matches!(event, Event::Said(_));
-            if let Event::Said(line) = event {
-                promise.hear(line);
+            disk.apply(event);
+            let settles = matches!(event, Event::LogLine(_));
+            if let Event::LogLine(line) = event {
+                expectation.read_line(line);
             }
             let mut rng = Rng::of(&[self.plan.seed, self.n, place as u64, round]);
-            let taken = promise.answered >= self.from && rng.one_in(self.thin);
+            let taken = expectation.answered >= self.from && rng.one_in(self.sample_one_in);
             let wanted = match only {
                 Some(only) => only == place,
                 None if round == ROUNDS_MAX => nested.contains(&place),
-                None => taken && (!disk.is_sure() || (round == 0 && settles)),
+                None => taken && (!disk.is_durable() || (round == 0 && settles)),
             };
             if !wanted {
                 continue;
@@ -235,48 +236,67 @@ impl<'a> Cutter<'a> {
                 return Ok(());
             }
             let choice = match round {
-                0 => Choice::Kept,
-                1 | 2 => Choice::Dropped,
-                _ => rng.pick(&Choice::ALL).copied().unwrap_or(Choice::Kept),
+                0 => LossMode::Kept,
+                1 | 2 => LossMode::Dropped,
+                _ => rng.pick(&LossMode::ALL).copied().unwrap_or(LossMode::Kept),
             };
             let image = disk.image(choice, &mut rng);
-            let again = format!("--seed {} --only {}:{place}:{round} ({choice:?})", self.plan.seed, self.n);
-            if only.is_some() || self.known.insert((fingerprint(&image), promise)) {
+            let repro = format!("--seed {} --only {}:{place}:{round} ({choice:?})", self.plan.seed, self.n);
+            if only.is_some() || self.known.insert((fingerprint(&image), expectation)) {
                 self.report.states += 1;
-                self.check(&image, promise, false, &again)?;
+                self.check(&image, expectation, false, &repro)?;
             }
             if nested.contains(&place) {
-                self.cut_recovery(&image, promise, &mut rng, &again)?;
+                self.cut_recovery(&image, expectation, &mut rng, &repro)?;
             }
         }
         Ok(())
     }
 
-    /// Puts an image in place and looks at it. A store that was recovering may have given leases more time.
-    fn check(&mut self, image: &Image, promise: Promise, recovering: bool, again: &str) -> Outcome<()> {
-        let Some((time, must, may)) = promise.keep(&self.recording.moments) else { return Ok(()) };
-        write_out(image, &self.directory)?;
-        let wrong = match look(&self.runtime, &self.directory, time) {
-            Err(wrong) => Some(wrong),
-            Ok(view) if recovering && may.is_some_and(|may| may.timeless() == view.timeless()) => None,
-            Ok(view) if recovering => must.timeless().wrong(&view.timeless()),
-            Ok(view) if may == Some(&view) => None,
-            Ok(view) => must.wrong(&view),
+    /// Writes an image to disk and inspects it. A store that was recovering may have extended leases.
+    fn check(
+        &mut self,
+        image: &Image,
+        expectation: Expectation,
+        recovering: bool,
+        repro: &str,
+    ) -> ToolResult<()> {
+        let Some((time, must, may)) = expectation.expected_views(&self.recording.expected_steps) else {
+            return Ok(());
         };
-        if let Some(wrong) = wrong {
-            self.report.found.note(&wrong, again);
+        write_image(image, &self.directory)?;
+        let violation = match inspect_store(&self.runtime, &self.directory, time) {
+            Err(violation) => Some(violation),
+            Ok(view)
+                if recovering
+                    && may.is_some_and(|may| may.without_lease_times() == view.without_lease_times()) =>
+            {
+                None
+            }
+            Ok(view) if recovering => must.without_lease_times().violation(&view.without_lease_times()),
+            Ok(view) if may == Some(&view) => None,
+            Ok(view) => must.violation(&view),
+        };
+        if let Some(violation) = violation {
+            self.report.found.record(&violation, repro);
         }
         Ok(())
     }
 
-    /// The power fails again while the store recovers (I7).
-    fn cut_recovery(&mut self, image: &Image, promise: Promise, rng: &mut Rng, again: &str) -> Outcome<()> {
+    /// Cuts the power again while the store recovers (I7).
+    fn cut_recovery(
+        &mut self,
+        image: &Image,
+        expectation: Expectation,
+        rng: &mut Rng,
+        repro: &str,
+    ) -> ToolResult<()> {
         let data = self.plan.scratch.join("recovering");
-        write_out(image, &data)?;
+        write_image(image, &data)?;
         let (events, _) = match record(self.shim, self.plan, &data, &["recover"]) {
             Ok(recorded) => recorded,
             Err(error) => {
-                self.report.found.note(&Wrong::Unopenable(error.to_string()), again);
+                self.report.found.record(&Violation::Unopenable(error.to_string()), repro);
                 return Ok(());
             }
         };
@@ -284,22 +304,22 @@ impl<'a> Cutter<'a> {
         rng.shuffle(&mut places);
         let chosen: HashSet<usize> =
             places.into_iter().take(usize::try_from(INNER).unwrap_or(usize::MAX)).collect();
-        let mut disk = Disk::holding(image, rng.one_in(2));
+        let mut disk = Disk::with_image(image, rng.one_in(2));
         for (place, event) in events.iter().enumerate() {
-            disk.happen(event);
+            disk.apply(event);
             if !chosen.contains(&place) {
                 continue;
             }
-            let choice = rng.pick(&Choice::ALL).copied().unwrap_or(Choice::Dropped);
+            let choice = rng.pick(&LossMode::ALL).copied().unwrap_or(LossMode::Dropped);
             let inner = disk.image(choice, rng);
-            if self.known.insert((fingerprint(&inner), promise)) {
+            if self.known.insert((fingerprint(&inner), expectation)) {
                 self.report.states += 1;
                 self.report.nested += 1;
                 self.check(
                     &inner,
-                    promise,
+                    expectation,
                     true,
-                    &format!("{again}, then {choice:?} at {place} of recovery"),
+                    &format!("{repro}, then {choice:?} at {place} of recovery"),
                 )?;
             }
         }
@@ -309,25 +329,28 @@ impl<'a> Cutter<'a> {
 
 /// The number of the long script.
 const LONG: u64 = 999;
-/// States looked at of one recovery.
+/// The number of states inspected during one recovery.
 const INNER: u64 = 12;
-/// Times a recording is gone through at least, so that a few states are from everywhere and of every kind.
+/// The minimum number of rounds through a recording, so that states of every kind come from everywhere.
 const ROUNDS_WANTED: u64 = 6;
-/// Times a recording is gone through at most; the number of the round in which recoveries are cut.
+/// The maximum number of rounds through a recording; also the number of the round with nested cuts.
 const ROUNDS_MAX: u64 = 10_000;
 
-/// Answers of a run in which nothing failed that are not the model's.
-fn wrong_answers(moments: &[Moment], log: &[String]) -> Vec<Wrong> {
-    let told = super::oracle::Told::read(log);
-    let mut wrong: Vec<Wrong> = Vec::new();
-    for (n, reply) in &told.answered {
-        if moments.get(*n).is_none_or(|moment| moment.reply != Some(*reply)) {
-            wrong.push(Wrong::Broken(format!("the answer to step {n} is not the model's")));
+/// The replies of a run without faults that differ from the model's.
+fn wrong_replies(expected_steps: &[ExpectedStep], log: &[String]) -> Vec<Violation> {
+    let script_log = super::oracle::ScriptLog::read(log);
+    let mut violation: Vec<Violation> = Vec::new();
+    for (n, reply) in &script_log.answered {
+        if expected_steps.get(*n).is_none_or(|step| step.reply != Some(*reply)) {
+            violation.push(Violation::Broken(format!("the reply to step {n} differs from the model's")));
         }
     }
-    let due = moments.iter().filter(|moment| moment.reply.is_some()).count();
-    if told.answered.len() != due {
-        wrong.push(Wrong::Broken(format!("{} steps were answered, {due} were due", told.answered.len())));
+    let due = expected_steps.iter().filter(|step| step.reply.is_some()).count();
+    if script_log.answered.len() != due {
+        violation.push(Violation::Broken(format!(
+            "{} steps had a reply, {due} were expected",
+            script_log.answered.len()
+        )));
     }
-    wrong
+    violation
 }

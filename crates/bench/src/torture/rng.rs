@@ -1,7 +1,7 @@
-//! Numbers that look random and are the same for the same seed. Everything a driver chooses comes from here,
-//! so that a failure can be had again.
+//! Pseudorandom numbers that are the same for the same seed. Every choice of a driver comes from here, so
+//! that a failure can be reproduced.
 
-/// A generator of splitmix64.
+/// A splitmix64 generator.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
@@ -12,7 +12,7 @@ impl Rng {
         Self(seed)
     }
 
-    /// The generator of several numbers together.
+    /// The generator of several numbers combined.
     #[must_use]
     pub fn of(parts: &[u64]) -> Self {
         let mut state = Self(0);
@@ -33,28 +33,28 @@ impl Rng {
         x ^ (x >> 31)
     }
 
-    /// A number below `bound`; 0 when there is none.
+    /// A number below `bound`, or 0 if `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next().checked_rem(bound).unwrap_or(0)
     }
 
-    /// A position in something of this length.
+    /// An index into something of this length.
     pub fn index(&mut self, length: usize) -> usize {
         usize::try_from(self.below(length as u64)).unwrap_or(0)
     }
 
-    /// True once in `n` times.
+    /// Returns `true` once in `n` times on average.
     pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 
-    /// One of these.
+    /// One of the items, or `None` if there is none.
     pub fn pick<'a, T>(&mut self, all: &'a [T]) -> Option<&'a T> {
         let at = self.index(all.len());
         all.get(at)
     }
 
-    /// Puts them in another order.
+    /// Shuffles the items.
     pub fn shuffle<T>(&mut self, all: &mut [T]) {
         for end in (1..all.len()).rev() {
             let other = self.index(end + 1);
@@ -62,7 +62,7 @@ impl Rng {
         }
     }
 
-    /// Fills with bytes that do not compress.
+    /// Fills a slice with incompressible bytes.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
             let word = self.next().to_le_bytes();
@@ -73,8 +73,8 @@ impl Rng {
     }
 }
 
-/// The payload that a message of this number has, in every driver: some tiny, some that compress, some that
-/// do not, some of many pages.
+/// The payload of the message with this number, in every driver: some are tiny, some compress well, some do
+/// not, and some span many pages.
 #[must_use]
 pub fn payload(n: u64) -> Vec<u8> {
     let mut rng = Rng::of(&[n, 0x7061_796c]);

@@ -1,11 +1,11 @@
-//! What a script is made of, and how one step is done to a store: any store, so that the reference model takes
-//! the same steps as the embedded one. Messages are named by number, tokens are kept by whoever was given them.
+//! The steps of a script, and how to run them on a store: on any store, so that the reference model and the
+//! embedded store run the same steps. Messages are identified by number.
 
 use super::rng::payload;
 use redrive::core::backoff::{Backoff, Growth, Jitter};
 use redrive::core::dead_letter::{Act, ActRequest, Actor};
-use redrive::core::error::{Error, Outcome, StoreError};
-use redrive::core::failure::{ErrorInfo, Report};
+use redrive::core::error::{CallError, StoreError, StoreResult};
+use redrive::core::failure::{ErrorInfo, FailureReport};
 use redrive::core::filter::Filter;
 use redrive::core::ids::{LeaseToken, MessageId, QueueName};
 use redrive::core::message::{NewMessage, Payload, Priority};
@@ -13,7 +13,7 @@ use redrive::core::operation::OperationSpec;
 use redrive::core::policy::QueuePolicy;
 use redrive::core::progress::Progress;
 use redrive::core::store::{
-    Each, LeaseRequest, LetterLeaseRequest, LetterSettle, LetterSettlement, Settle, Settlement, Store,
+    BatchResults, LeaseRequest, LetterLeaseRequest, LetterSettle, LetterSettlement, Settle, Settlement, Store,
 };
 use redrive::core::time::{Span, Time};
 use redrive_testkit::clock::START;
@@ -24,118 +24,119 @@ use std::fmt::{Debug, Write as _};
 
 /// The queues of every script.
 pub const QUEUES: [&str; 3] = ["alpha", "beta", "gamma"];
-/// Small durable values that a script writes.
+/// The keys of the key-value entries that a script writes.
 pub const KV_KEYS: [&str; 2] = ["marker", "rules"];
-/// Idempotency keys that a script uses.
+/// The number of idempotency keys that a script uses.
 pub const KEYS: u64 = 6;
-/// How long the value of a bulk step is.
+/// The size of the value of a bulk step.
 const BULK_BYTES: usize = 200 * 1024;
-/// Time that passes from one step to the next.
+/// The time between two steps.
 const STEP: Span = Span::from_millis(500);
 
-/// A message to send.
+/// A message to enqueue.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Entry {
-    /// Its number.
+    /// The number of the message.
     pub n: u64,
-    /// Which queue. Each has one priority: what a scheduler remembers does not outlive a process.
+    /// Index of the queue. Each queue has one priority, because the scheduler's state does not survive a
+    /// restart.
     pub queue: usize,
-    /// Which idempotency key.
+    /// Index of the idempotency key.
     pub key: Option<u64>,
-    /// Which ordering key.
+    /// Index of the ordering key.
     pub order: Option<u64>,
-    /// Seconds of delay.
+    /// The delay in seconds.
     pub delay: u64,
 }
 
-/// What is said about a delivery.
+/// How to settle a delivery.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub enum Say {
-    /// Done.
+pub enum SettleOp {
+    /// Acknowledge it.
     Ack,
-    /// Done, with an answer.
+    /// Acknowledge it with a reply.
     Reply,
-    /// Failed, with one of a few errors.
+    /// Fail it with one of a few errors.
     Fail(u8),
-    /// Failed for good.
-    Hopeless(u8),
-    /// Back.
+    /// Fail it permanently.
+    FailPermanently(u8),
+    /// Release it.
     Release,
-    /// Later, by seconds.
+    /// Snooze it for this many seconds.
     Snooze(u64),
-    /// Longer, by seconds.
+    /// Extend its lease by this many seconds.
     Extend(u64),
-    /// This far.
+    /// Report this much progress.
     Progress(u64),
 }
 
-/// What is done to a letter.
+/// An act on a letter.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub enum Deed {
-    /// Back to work.
+pub enum LetterAct {
+    /// Retry it.
     Retry,
-    /// A person must look.
+    /// Request a review.
     Review,
-    /// Set aside for seconds.
+    /// Quarantine it for this many seconds.
     Quarantine(u64),
-    /// Back to pending.
+    /// Set it back to pending.
     Release,
-    /// Close.
+    /// Close it as resolved.
     Resolve,
-    /// Close.
+    /// Close it as abandoned.
     Abandon,
-    /// Open again.
+    /// Reopen it.
     Reopen,
-    /// Say something.
+    /// Add a note.
     Note,
-    /// Remove.
+    /// Purge it.
     Purge,
 }
 
-/// One step of a script: one call, one commit.
+/// One step of a script: one call and one commit.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Step {
-    /// Send a batch.
+    /// Enqueue a batch.
     Enqueue(Vec<Entry>),
-    /// Lease from a queue, at most so many, for seconds.
+    /// Lease from a queue: index of the queue, maximum number of messages, seconds.
     Lease(usize, usize, u64),
     /// Settle deliveries.
-    Settle(Vec<(u64, Say)>),
+    Settle(Vec<(u64, SettleOp)>),
     /// Act on letters.
-    Act(Vec<(u64, Deed)>),
-    /// Lease letters of a queue.
-    Draw(usize, usize),
-    /// Settle leased letters; nothing said means that the consumer failed.
-    Return(Vec<(u64, Option<Deed>)>),
-    /// Take messages back.
+    Act(Vec<(u64, LetterAct)>),
+    /// Lease letters from the dead letter queue of a queue.
+    LeaseLetters(usize, usize),
+    /// Settle leased letters. `None` means that the consumer failed.
+    SettleLetters(Vec<(u64, Option<LetterAct>)>),
+    /// Cancel messages.
     Cancel(Vec<u64>),
-    /// Empty a queue.
+    /// Purge a queue.
     Purge(usize),
-    /// Halt or resume a queue.
+    /// Pause or resume a queue.
     Pause(usize, bool),
-    /// Give a queue rules: so many attempts.
+    /// Configure a queue with this many attempts.
     Configure(usize, u32),
-    /// Write a small value.
+    /// Write a small key-value entry.
     Kv(usize, u8),
-    /// Write a value of fifty pages: the log grows, the store does not.
+    /// Write a value of fifty pages: the log grows, the database does not.
     Bulk(u8),
     /// Start an operation on the letters of a queue.
-    Start(u64, Deed, usize),
-    /// Do a chunk of an operation.
-    Go(u64),
-    /// Maintain.
+    Start(u64, LetterAct, usize),
+    /// Run one step of an operation.
+    StepOperation(u64),
+    /// Reap.
     Reap,
-    /// Close the store and open it again. The only step that is no call.
+    /// Close the store and open it again. The only step that is not a call.
     Reopen,
 }
 
-/// When the n-th step is taken.
+/// The time of the n-th step.
 #[must_use]
 pub fn time_of(n: usize) -> Time {
     START.plus(Span::from_millis(STEP.as_millis().saturating_mul(n as u64 + 1)))
 }
 
-/// A queue by number.
+/// The queue with this index.
 #[must_use]
 pub fn queue(n: usize) -> QueueName {
     let name = QUEUES.get(n % QUEUES.len()).copied().unwrap_or("alpha");
@@ -143,14 +144,13 @@ pub fn queue(n: usize) -> QueueName {
     name.parse().expect("a queue name")
 }
 
-/// Who acts in scripts.
 fn actor() -> Actor {
     Actor { name: "torture".into(), source: "script".into(), reason: Some("because".into()) }
 }
 
-/// Rules without chance.
+/// A policy without randomness.
 #[must_use]
-pub fn rules(max_attempts: u32, lease: Span, wait: Span) -> QueuePolicy {
+pub fn fixed_policy(max_attempts: u32, lease: Span, wait: Span) -> QueuePolicy {
     let backoff = Backoff {
         initial: wait,
         floor: Span::ZERO,
@@ -161,7 +161,7 @@ pub fn rules(max_attempts: u32, lease: Span, wait: Span) -> QueuePolicy {
     QueuePolicy { max_attempts, backoff, lease, ..QueuePolicy::default() }
 }
 
-/// A failure; equal numbers are equal causes.
+/// A failure. Equal numbers have equal causes.
 #[must_use]
 pub fn failure(which: u8, permanent: bool) -> Settle {
     let error = ErrorInfo {
@@ -170,12 +170,12 @@ pub fn failure(which: u8, permanent: bool) -> Settle {
         stack: which.is_multiple_of(2).then(|| "at send (src/net.rs:10)\nat main (src/main.rs:3)".to_owned()),
         ..ErrorInfo::default()
     };
-    let report = Report { error, permanent, ..Report::default() };
-    Settle::Fail { failure: Box::new(report.analyse()), said: None }
+    let report = FailureReport { error, permanent, ..FailureReport::default() };
+    Settle::Fail { failure: Box::new(report.analyse()), policy_override: None }
 }
 
-impl Deed {
-    fn act(self, now: Time) -> Act {
+impl LetterAct {
+    fn at(self, now: Time) -> Act {
         match self {
             Self::Retry => Act::retry(),
             Self::Review => Act::Review,
@@ -205,92 +205,94 @@ impl Entry {
     }
 }
 
-/// Takes steps on one store and remembers what it was given.
+/// Runs steps on one store and keeps the lease tokens it was granted.
 #[derive(Debug, Default)]
-pub struct Stepper {
+pub struct StepRunner {
     tokens: BTreeMap<MessageId, LeaseToken>,
     letters: BTreeMap<MessageId, LeaseToken>,
     versions: [u64; KV_KEYS.len()],
 }
 
-/// What a step came to.
-pub enum Came {
-    /// The store answered; this is what it said, without secrets.
-    Said(String),
-    /// There was nothing to say it with: the token was never given.
+/// The result of a step.
+pub enum StepOutcome {
+    /// The store replied; this is the reply without secrets.
+    Answered(String),
+    /// The step was skipped because its token was never granted.
     Skipped,
-    /// The store did not answer.
+    /// The store failed.
     Failed(StoreError),
 }
 
-fn said<T: Debug>(reply: Outcome<T>) -> Came {
+fn outcome_of<T: Debug>(reply: StoreResult<T>) -> StepOutcome {
     match reply {
-        Ok(reply) => Came::Said(format!("{reply:?}")),
-        Err(Error::Refused(_)) => Came::Said("refused".into()),
-        Err(Error::Store(error)) => Came::Failed(error),
+        Ok(reply) => StepOutcome::Answered(format!("{reply:?}")),
+        Err(CallError::Refused(_)) => StepOutcome::Answered("refused".into()),
+        Err(CallError::Store(error)) => StepOutcome::Failed(error),
     }
 }
 
-/// Refusals are compared as such: their words are the store's own.
-fn each<T: Debug>(reply: Outcome<Each<T>>) -> Came {
-    said(reply.map(|all| all.into_iter().map(Result::ok).collect::<Vec<Option<T>>>()))
+/// All refusals count as equal, because stores may word them differently.
+fn batch_outcome<T: Debug>(reply: StoreResult<BatchResults<T>>) -> StepOutcome {
+    outcome_of(reply.map(|all| all.into_iter().map(Result::ok).collect::<Vec<Option<T>>>()))
 }
 
-impl Stepper {
-    /// The messages whose token this one holds.
+impl StepRunner {
+    /// Whether the runner holds the token of this message.
     #[must_use]
     pub fn holds(&self, n: u64) -> bool {
         self.tokens.contains_key(&message_id(n))
     }
 
-    /// The letters whose token this one holds.
+    /// Whether the runner holds the token of this letter.
     #[must_use]
     pub fn holds_letter(&self, n: u64) -> bool {
         self.letters.contains_key(&message_id(n))
     }
 
-    /// Takes a step at this time.
-    pub async fn take(&mut self, store: &dyn Store, step: &Step, now: Time) -> Came {
+    /// Runs a step at this time.
+    pub async fn run(&mut self, store: &dyn Store, step: &Step, now: Time) -> StepOutcome {
         match step {
-            Step::Enqueue(all) => each(store.enqueue(all.iter().map(Entry::message).collect()).await),
+            Step::Enqueue(all) => {
+                batch_outcome(store.enqueue(all.iter().map(Entry::message).collect()).await)
+            }
             Step::Lease(from, max, seconds) => self.lease(store, *from, *max, *seconds).await,
             Step::Settle(all) => self.settle(store, all).await,
             Step::Act(all) => {
-                let batch = all.iter().map(|(n, deed)| ActRequest {
+                let batch = all.iter().map(|(n, act)| ActRequest {
                     id: message_id(*n),
-                    act: deed.act(now),
+                    act: act.at(now),
                     actor: actor(),
                     expected_version: None,
                 });
-                each(store.act(batch.collect()).await)
+                batch_outcome(store.act(batch.collect()).await)
             }
-            Step::Draw(from, max) => self.draw(store, *from, *max).await,
-            Step::Return(all) => self.give_back(store, all, now).await,
+            Step::LeaseLetters(from, max) => self.lease_letters(store, *from, *max).await,
+            Step::SettleLetters(all) => self.settle_letters(store, all, now).await,
             Step::Cancel(all) => {
-                each(store.cancel(all.iter().map(|n| message_id(*n)).collect(), actor()).await)
+                batch_outcome(store.cancel(all.iter().map(|n| message_id(*n)).collect(), actor()).await)
             }
-            Step::Purge(n) => said(store.purge(queue(*n), actor()).await),
-            Step::Pause(n, on) => said(store.pause(queue(*n), *on, actor()).await.map(|q| q.paused)),
+            Step::Purge(n) => outcome_of(store.purge(queue(*n), actor()).await),
+            Step::Pause(n, on) => outcome_of(store.pause(queue(*n), *on, actor()).await.map(|q| q.paused)),
             Step::Configure(n, attempts) => {
-                let policy = rules(*attempts, Span::from_secs(30), Span::from_secs(1));
-                said(store.configure(queue(*n), policy, actor()).await.map(|q| q.policy))
+                let policy = fixed_policy(*attempts, Span::from_secs(30), Span::from_secs(1));
+                outcome_of(store.configure(queue(*n), policy, actor()).await.map(|q| q.policy))
             }
             Step::Kv(key, value) => self.kv(store, *key, vec![*value; 3 + usize::from(*value)]).await,
             Step::Bulk(value) => self.kv(store, 1, vec![*value; BULK_BYTES]).await,
-            Step::Start(n, deed, of) => {
+            Step::Start(n, act, of) => {
                 let text = format!("queue:{}", queue(*of));
                 let filter = Filter::parse(&text).unwrap_or_default();
                 let id = operation_id(*n);
-                let spec = OperationSpec::new(id, deed.act(now), filter, actor());
-                said(store.start(spec).await)
+                let spec = OperationSpec::new(id, act.at(now), filter, actor());
+                outcome_of(store.start(spec).await)
             }
-            Step::Go(n) => said(store.step(operation_id(*n)).await),
-            Step::Reap => said(store.reap(1_000).await),
-            Step::Reopen => Came::Said("reopened".into()),
+            Step::StepOperation(n) => outcome_of(store.step(operation_id(*n)).await),
+            Step::Reap => outcome_of(store.reap(1_000).await),
+            Step::Reopen => StepOutcome::Answered("reopened".into()),
         }
     }
 
-    async fn lease(&mut self, store: &dyn Store, from: usize, max: usize, seconds: u64) -> Came {
+    async fn lease(&mut self, store: &dyn Store, from: usize, max: usize, seconds: u64) -> StepOutcome {
         let lease_for = Some(Span::from_secs(seconds));
         let request =
             LeaseRequest { queues: vec![queue(from)], max, lease_for, worker: format!("worker{from}") };
@@ -303,38 +305,40 @@ impl Stepper {
             }
             text
         });
-        said(reply)
+        outcome_of(reply)
     }
 
-    async fn settle(&mut self, store: &dyn Store, all: &[(u64, Say)]) -> Came {
+    async fn settle(&mut self, store: &dyn Store, all: &[(u64, SettleOp)]) -> StepOutcome {
         let mut batch = Vec::new();
         for (n, say) in all {
             let Some(token) = self.tokens.get(&message_id(*n)).copied() else { continue };
             let what = match say {
-                Say::Ack => Settle::Ack,
-                Say::Reply => Settle::Reply {
+                SettleOp::Ack => Settle::Ack,
+                SettleOp::Reply => Settle::Reply {
                     payload: Payload {
                         bytes: payload(n + 1),
                         content_type: "application/octet-stream".into(),
                     },
                 },
-                Say::Progress(done) => Settle::Progress { progress: Progress::new(*done, Some(9), "at it") },
-                Say::Fail(which) => failure(*which, false),
-                Say::Hopeless(which) => failure(*which, true),
-                Say::Release => Settle::Release,
-                Say::Snooze(seconds) => Settle::Snooze { span: Span::from_secs(*seconds) },
-                Say::Extend(seconds) => Settle::Extend { by: Some(Span::from_secs(*seconds)) },
+                SettleOp::Progress(done) => {
+                    Settle::Progress { progress: Progress::new(*done, Some(9), "at it") }
+                }
+                SettleOp::Fail(which) => failure(*which, false),
+                SettleOp::FailPermanently(which) => failure(*which, true),
+                SettleOp::Release => Settle::Release,
+                SettleOp::Snooze(seconds) => Settle::Snooze { span: Span::from_secs(*seconds) },
+                SettleOp::Extend(seconds) => Settle::Extend { by: Some(Span::from_secs(*seconds)) },
             };
             batch.push(Settlement { token, what });
         }
         if batch.is_empty() {
-            return Came::Skipped;
+            return StepOutcome::Skipped;
         }
-        each(store.settle(batch).await)
+        batch_outcome(store.settle(batch).await)
     }
 
-    async fn draw(&mut self, store: &dyn Store, from: usize, max: usize) -> Came {
-        let dlq = queue(from).default_drawer();
+    async fn lease_letters(&mut self, store: &dyn Store, from: usize, max: usize) -> StepOutcome {
+        let dlq = queue(from).default_dlq();
         let request = LetterLeaseRequest { dlq, max, lease_for: None, worker: "reader".into() };
         let reply = store.lease_letters(request).await.map(|all| {
             let mut text = String::new();
@@ -344,33 +348,38 @@ impl Stepper {
             }
             text
         });
-        said(reply)
+        outcome_of(reply)
     }
 
-    async fn give_back(&mut self, store: &dyn Store, all: &[(u64, Option<Deed>)], now: Time) -> Came {
+    async fn settle_letters(
+        &mut self,
+        store: &dyn Store,
+        all: &[(u64, Option<LetterAct>)],
+        now: Time,
+    ) -> StepOutcome {
         let mut batch = Vec::new();
-        for (n, deed) in all {
+        for (n, act) in all {
             let Some(token) = self.letters.get(&message_id(*n)).copied() else { continue };
-            let what = match deed {
-                Some(deed) => LetterSettle::Do { act: deed.act(now), actor: actor() },
+            let what = match act {
+                Some(act) => LetterSettle::Do { act: act.at(now), actor: actor() },
                 None => LetterSettle::Fail { note: "the reader broke".into() },
             };
             batch.push(LetterSettlement { token, what });
         }
         if batch.is_empty() {
-            return Came::Skipped;
+            return StepOutcome::Skipped;
         }
-        each(store.settle_letters(batch).await)
+        batch_outcome(store.settle_letters(batch).await)
     }
 
-    async fn kv(&mut self, store: &dyn Store, key: usize, value: Vec<u8>) -> Came {
+    async fn kv(&mut self, store: &dyn Store, key: usize, value: Vec<u8>) -> StepOutcome {
         let Some((name, version)) = KV_KEYS.get(key).zip(self.versions.get_mut(key)) else {
-            return Came::Skipped;
+            return StepOutcome::Skipped;
         };
         let reply = store.kv_put("torture".into(), (*name).into(), Some(value), *version).await;
         if let Ok(written) = &reply {
             *version = *written;
         }
-        said(reply)
+        outcome_of(reply)
     }
 }

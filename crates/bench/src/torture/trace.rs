@@ -1,21 +1,21 @@
-//! The recording that the shim makes of everything a child did under its data directory, read back.
+//! Reads the recording that the shim makes of everything a child did in its data directory.
 
-use super::Outcome;
+use super::ToolResult;
 use std::path::Path;
 
 /// Something that happened to a file. Names are relative to the data directory; `.` is the directory itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A file was opened under this descriptor.
+    /// A file was opened.
     Open {
         /// The descriptor.
         fd: i64,
-        /// Its name.
+        /// The name of the file.
         name: String,
-        /// Whether that made the file.
-        made: bool,
-        /// Whether that emptied it.
-        emptied: bool,
+        /// Whether the call created the file.
+        created: bool,
+        /// Whether the call truncated the file.
+        truncated: bool,
     },
     /// A descriptor was closed.
     Close {
@@ -26,48 +26,48 @@ pub enum Event {
     Write {
         /// The descriptor.
         fd: i64,
-        /// Where.
+        /// The offset.
         at: u64,
-        /// What.
+        /// The bytes.
         data: Vec<u8>,
     },
-    /// Nothing but zeros was written, and a lot of them.
+    /// Many zeros were written.
     Zeros {
         /// The descriptor.
         fd: i64,
-        /// Where.
+        /// The offset.
         at: u64,
-        /// How many.
+        /// The number of zeros.
         length: u64,
     },
     /// A sync returned.
     Sync {
         /// The descriptor.
         fd: i64,
-        /// Whether it said success.
+        /// Whether the sync succeeded.
         ok: bool,
     },
-    /// A file was made shorter or longer.
+    /// The length of a file was changed.
     Truncate {
         /// The descriptor.
         fd: i64,
-        /// Its new length.
+        /// The new length.
         length: u64,
     },
-    /// A name was changed.
+    /// A file was renamed.
     Rename {
-        /// From this.
+        /// The old name.
         from: String,
-        /// To this.
+        /// The new name.
         to: String,
     },
-    /// A name was removed.
+    /// A file was removed.
     Unlink {
-        /// The name.
+        /// The name of the file.
         name: String,
     },
     /// A line was appended to the log of replies.
-    Said(
+    LogLine(
         /// The line.
         String,
     ),
@@ -76,30 +76,30 @@ pub enum Event {
 struct Bytes<'a>(&'a [u8]);
 
 impl<'a> Bytes<'a> {
-    fn take(&mut self, length: usize) -> Outcome<&'a [u8]> {
+    fn take(&mut self, length: usize) -> ToolResult<&'a [u8]> {
         let (taken, rest) =
             self.0.split_at_checked(length).ok_or("the trace ends in the middle of a record")?;
         self.0 = rest;
         Ok(taken)
     }
 
-    fn number(&mut self) -> Outcome<i64> {
+    fn number(&mut self) -> ToolResult<i64> {
         Ok(i64::from_ne_bytes(self.take(8)?.try_into()?))
     }
 
-    fn text(&mut self, length: i64) -> Outcome<String> {
+    fn text(&mut self, length: i64) -> ToolResult<String> {
         Ok(String::from_utf8(self.take(usize::try_from(length)?)?.to_vec())?)
     }
 }
 
-/// Zeros are worth a record of their own from here on.
+/// The number of zeros from which a write of zeros is recorded as [`Event::Zeros`].
 const MANY: usize = 64 * 1024;
 
-/// How many zeros these bytes end with.
+/// The number of zeros at the end of these bytes.
 #[must_use]
 pub fn zeros_at_end(bytes: &[u8]) -> usize {
     const ZEROS: [u8; 4_096] = [0; 4_096];
-    // Whole blocks at once: a log that was laid out beforehand has eight thousand of them.
+    // Compares whole blocks at once: a preallocated log has eight thousand of them.
     let (head, blocks) = bytes.as_rchunks::<4_096>();
     let whole = blocks.iter().rev().take_while(|block| **block == ZEROS).count();
     let rest = match blocks.len().checked_sub(whole + 1).and_then(|at| blocks.get(at)) {
@@ -109,11 +109,11 @@ pub fn zeros_at_end(bytes: &[u8]) -> usize {
     whole * 4_096 + rest.iter().rev().take_while(|byte| **byte == 0).count()
 }
 
-/// Reads a recording. The log lines that were written in pieces are put together.
+/// Reads a recording. Log lines that were written in pieces are joined.
 ///
 /// # Errors
-/// When it is not whole, or has something in it that a store does not do.
-pub fn read(path: &Path) -> Outcome<Vec<Event>> {
+/// If the recording is incomplete, or contains a call that is not modelled.
+pub fn read(path: &Path) -> ToolResult<Vec<Event>> {
     let bytes = std::fs::read(path)?;
     let mut rest = Bytes(&bytes);
     let mut events = Vec::new();
@@ -124,7 +124,7 @@ pub fn read(path: &Path) -> Outcome<Vec<Event>> {
         let name = rest.text(name_bytes)?;
         let data = rest.take(usize::try_from(data_bytes)?)?;
         events.push(match kind {
-            1 => Event::Open { fd, name, made: a == 1, emptied: b == 1 },
+            1 => Event::Open { fd, name, created: a == 1, truncated: b == 1 },
             2 => Event::Close { fd },
             3 if data.len() > MANY && zeros_at_end(data) == data.len() => {
                 Event::Zeros { fd, at: u64::try_from(a)?, length: data.len() as u64 }
@@ -134,7 +134,7 @@ pub fn read(path: &Path) -> Outcome<Vec<Event>> {
             5 => Event::Truncate { fd, length: u64::try_from(a)? },
             6 => Event::Rename { from: name, to: String::from_utf8(data.to_vec())? },
             7 => Event::Unlink { name },
-            9 => Event::Said(String::from_utf8(data.to_vec())?.trim_end().to_owned()),
+            9 => Event::LogLine(String::from_utf8(data.to_vec())?.trim_end().to_owned()),
             _ => return Err(format!("the trace has a call of kind {kind}, which is not modelled").into()),
         });
     }

@@ -1,5 +1,6 @@
-//! The work that is interrupted: producers, workers and an operator on one store, until the process is killed.
-//! Every answer is logged after it came, every intention that may remove something before it is sent.
+//! The workload that is interrupted: producers, workers and an operator on one store, until the process is
+//! killed. Every reply is logged after it arrived; every call that may remove something is logged before it
+//! is made.
 //!
 //! | line | means | line | means |
 //! |---|---|---|---|
@@ -9,14 +10,14 @@
 //! | `x id` | letter will be purged | `X id` | letter is purged |
 //! | `L id n` | is delivered for the n-th time | `D id` | is dead |
 //! | `F id`, `B id` | is back after failing, after release | `T id n` | letter is retried for the n-th time |
-//! | `V id` | letter is resolved | `Q n` | the small value is n |
-//! | `S` | queue rules are set, paused or resumed | `r verb id` | was refused |
+//! | `V id` | letter is resolved | `Q n` | the counter is n |
+//! | `S` | queue is configured, paused or resumed | `r verb id` | was refused |
 //! | `! …` | something is wrong | | |
 
-use super::Outcome;
+use super::ToolResult;
 use super::replies::Log;
 use super::rng::{Rng, payload};
-use super::steps::{failure, rules};
+use super::steps::{failure, fixed_policy};
 use redrive::OpenOptions;
 use redrive::core::dead_letter::{Act, ActRequest, Actor, Status};
 use redrive::core::ids::{MessageId, QueueName};
@@ -30,16 +31,16 @@ use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The queue of it all.
+/// The only queue of the workload.
 pub const QUEUE: &str = "jobs";
-/// The small value that the operator counts up.
+/// The key-value entry that the operator increments.
 pub const COUNTER: (&str, &str) = ("torture", "counter");
-/// Live messages at most, so that a check stays quick.
+/// The maximum number of live messages, so that checks stay fast.
 const LIVE_MAX: u64 = 1_000;
-/// Letters that the operator lets lie.
+/// The number of letters above which the operator purges.
 const LETTERS_MAX: usize = 150;
 
-/// The number that a message's payload is made from.
+/// The number from which a message's payload is generated.
 #[must_use]
 pub fn number(id: MessageId) -> u64 {
     id.to_bytes().iter().fold(7, |n, byte| n.wrapping_mul(0x0100_0000_01b3) ^ u64::from(*byte))
@@ -49,36 +50,36 @@ fn actor() -> Actor {
     Actor::new("torture", "work")
 }
 
-struct Site {
+struct Workload {
     store: Arc<dyn Store>,
     log: Log,
     queue: QueueName,
 }
 
-/// Works until it is killed. Says `open` on standard output when the store is.
+/// Works until it is killed. Prints `open` on standard output once the store is open.
 ///
 /// # Errors
-/// When the store does not open or answers with an error: neither must happen here.
-pub fn run(data: &Path, log: &Path, producers: u64, workers: u64, seed: u64) -> Outcome<()> {
+/// If the store does not open or a call fails: neither may happen here.
+pub fn run(data: &Path, log: &Path, producers: u64, workers: u64, seed: u64) -> ToolResult<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let store = redrive::open(data, OpenOptions::default()).await?;
-        let site = Arc::new(Site { store, log: Log::open(log)?, queue: QUEUE.parse()? });
+        let workload = Arc::new(Workload { store, log: Log::open(log)?, queue: QUEUE.parse()? });
         let mut out = std::io::stdout();
         out.write_all(b"open\n")?;
         out.flush()?;
-        set_up(&site).await?;
+        set_up(&workload).await?;
         let mut tasks = tokio::task::JoinSet::new();
         for n in 0..producers {
-            let site = Arc::clone(&site);
-            tasks.spawn(async move { produce(&site, Rng::of(&[seed, n, 1])).await });
+            let workload = Arc::clone(&workload);
+            tasks.spawn(async move { produce(&workload, Rng::of(&[seed, n, 1])).await });
         }
         for n in 0..workers {
-            let site = Arc::clone(&site);
-            tasks.spawn(async move { work(&site, n, Rng::of(&[seed, n, 2])).await });
+            let workload = Arc::clone(&workload);
+            tasks.spawn(async move { work(&workload, n, Rng::of(&[seed, n, 2])).await });
         }
-        tasks.spawn(async move { operate(&site, Rng::of(&[seed, 3])).await });
-        // Nobody ever finishes; whoever comes back has found something wrong.
+        tasks.spawn(async move { operate(&workload, Rng::of(&[seed, 3])).await });
+        // Tasks never finish; one that returns has failed.
         while let Some(ended) = tasks.join_next().await {
             ended??;
         }
@@ -86,18 +87,20 @@ pub fn run(data: &Path, log: &Path, producers: u64, workers: u64, seed: u64) -> 
     })
 }
 
-async fn set_up(site: &Site) -> Outcome<()> {
-    // Rules that change nothing leave no row in the audit trail, and every act here is counted on to leave one.
-    let known = site.store.queue(site.queue.clone()).await.ok().and_then(|queue| queue.policy.max_messages);
+async fn set_up(workload: &Workload) -> ToolResult<()> {
+    // An unchanged policy writes no audit row, but the checks expect one row per act.
+    let known =
+        workload.store.queue(workload.queue.clone()).await.ok().and_then(|queue| queue.policy.max_messages);
     let most = if known == Some(LIVE_MAX) { LIVE_MAX + 1 } else { LIVE_MAX };
-    let policy = QueuePolicy { max_messages: Some(most), ..rules(3, Span::from_millis(150), Span::ZERO) };
-    site.store.configure(site.queue.clone(), policy, actor()).await?;
-    site.log.say("S")?;
-    site.store.pause(site.queue.clone(), false, actor()).await?;
-    Ok(site.log.say("S")?)
+    let policy =
+        QueuePolicy { max_messages: Some(most), ..fixed_policy(3, Span::from_millis(150), Span::ZERO) };
+    workload.store.configure(workload.queue.clone(), policy, actor()).await?;
+    workload.log.append("S")?;
+    workload.store.pause(workload.queue.clone(), false, actor()).await?;
+    Ok(workload.log.append("S")?)
 }
 
-async fn produce(site: &Site, mut rng: Rng) -> Outcome<()> {
+async fn produce(workload: &Workload, mut rng: Rng) -> ToolResult<()> {
     let mut last: Option<NewMessage> = None;
     loop {
         let mut batch = Vec::new();
@@ -109,29 +112,33 @@ async fn produce(site: &Site, mut rng: Rng) -> Outcome<()> {
                 key: rng.one_in(4).then(|| format!("key-{id}")),
                 ordering_key: rng.one_in(8).then(|| format!("order-{}", rng.below(200))),
                 delay: rng.one_in(4).then_some(Span::ZERO),
-                ..NewMessage::new(id, site.queue.clone(), Payload { bytes, content_type: String::new() })
+                ..NewMessage::new(id, workload.queue.clone(), Payload { bytes, content_type: String::new() })
             };
-            site.log.say(&format!("e {id}"))?;
+            workload.log.append(&format!("e {id}"))?;
             batch.push(message);
         }
         if rng.one_in(8) {
-            // A sender that did not hear the answer asks again. Only a key makes that harmless for ever: an id
-            // is forgotten with its message.
+            // A sender that missed the reply sends again. Only a key makes that harmless for ever: an id is
+            // forgotten with its message.
             batch.extend(last.take());
         }
         let sent = batch.clone();
         let mut full = false;
-        for (message, result) in sent.iter().zip(site.store.enqueue(batch).await?) {
+        for (message, result) in sent.iter().zip(workload.store.enqueue(batch).await?) {
             match result {
                 Ok(accepted) if accepted.id != message.id => {
-                    site.log.say(&format!("! {} became {}", message.id, accepted.id))?;
+                    workload.log.append(&format!("! {} became {}", message.id, accepted.id))?;
                 }
                 Ok(_) => {
-                    site.log.say(&format!("E {} {}", message.id, message.key.as_deref().unwrap_or("-")))?;
+                    workload.log.append(&format!(
+                        "E {} {}",
+                        message.id,
+                        message.key.as_deref().unwrap_or("-")
+                    ))?;
                 }
                 Err(_) => {
                     full = true;
-                    site.log.say(&format!("r e {}", message.id))?;
+                    workload.log.append(&format!("r e {}", message.id))?;
                 }
             }
         }
@@ -142,28 +149,29 @@ async fn produce(site: &Site, mut rng: Rng) -> Outcome<()> {
     }
 }
 
-async fn work(site: &Site, n: u64, mut rng: Rng) -> Outcome<()> {
+async fn work(workload: &Workload, n: u64, mut rng: Rng) -> ToolResult<()> {
     loop {
         let request = LeaseRequest {
-            queues: vec![site.queue.clone()],
+            queues: vec![workload.queue.clone()],
             max: 1 + rng.index(4),
             lease_for: Some(Span::from_millis(100 + rng.below(200))),
             worker: format!("worker{n}"),
         };
-        let deliveries = site.store.lease(request).await?;
+        let deliveries = workload.store.lease(request).await?;
         if deliveries.is_empty() {
-            site.store.wait(vec![site.queue.clone()], Span::from_millis(20)).await?;
+            workload.store.wait(vec![workload.queue.clone()], Span::from_millis(20)).await?;
             continue;
         }
         let mut batch = Vec::new();
         for delivery in deliveries {
             batch.extend(
-                received(site, &delivery, &mut rng)?.map(|what| Settlement { token: delivery.token, what }),
+                settlement_for(workload, &delivery, &mut rng)?
+                    .map(|what| Settlement { token: delivery.token, what }),
             );
         }
-        let said: Vec<(MessageId, bool)> =
+        let settled: Vec<(MessageId, bool)> =
             batch.iter().map(|s: &Settlement| (s.token.id, s.what == Settle::Ack)).collect();
-        for ((id, acked), result) in said.into_iter().zip(site.store.settle(batch).await?) {
+        for ((id, acked), result) in settled.into_iter().zip(workload.store.settle(batch).await?) {
             let line = match result {
                 Ok(_) if acked => format!("A {id}"),
                 Ok(settled) if settled.state == State::Dead => format!("D {id}"),
@@ -171,23 +179,23 @@ async fn work(site: &Site, n: u64, mut rng: Rng) -> Outcome<()> {
                 Err(_) if acked => format!("r a {id}"),
                 Err(_) => continue,
             };
-            site.log.say(&line)?;
+            workload.log.append(&line)?;
         }
     }
 }
 
-/// Takes note of a delivery and decides what to say about it; nothing when its lease is to run out.
-fn received(site: &Site, delivery: &Delivery, rng: &mut Rng) -> Outcome<Option<Settle>> {
+/// Logs a delivery and decides how to settle it. Returns `None` if its lease shall expire.
+fn settlement_for(workload: &Workload, delivery: &Delivery, rng: &mut Rng) -> ToolResult<Option<Settle>> {
     let message = &delivery.message;
     let id = message.envelope.id;
-    site.log.say(&format!("L {id} {}", message.deliveries))?;
+    workload.log.append(&format!("L {id} {}", message.deliveries))?;
     if message.envelope.payload.bytes != payload(number(id)) {
-        site.log.say(&format!("! {id} was delivered with other bytes"))?;
+        workload.log.append(&format!("! {id} was delivered with a different payload"))?;
     }
     let which = u8::try_from(rng.below(6)).unwrap_or(0);
     Ok(match rng.below(40) {
         0..=25 => {
-            site.log.say(&format!("a {id}"))?;
+            workload.log.append(&format!("a {id}"))?;
             Some(Settle::Ack)
         }
         26..=33 => Some(failure(which, false)),
@@ -197,15 +205,15 @@ fn received(site: &Site, delivery: &Delivery, rng: &mut Rng) -> Outcome<Option<S
     })
 }
 
-async fn operate(site: &Site, mut rng: Rng) -> Outcome<()> {
+async fn operate(workload: &Workload, mut rng: Rng) -> ToolResult<()> {
     loop {
         let query = || Query { page: PageRequest::first(LETTERS_MAX + 50), ..Query::default() };
-        let letters = site.store.letters(query()).await?.items;
+        let letters = workload.store.letters(query()).await?.items;
         let crowded = letters.len() > LETTERS_MAX;
         for _ in 0..if crowded { 40 } else { 4 } {
             let Some(letter) = rng.pick(&letters) else { break };
             let id = letter.id();
-            let act = match letter.file.status {
+            let act = match letter.record.status {
                 Status::Pending if rng.one_in(2) => Act::retry(),
                 Status::Pending => Act::Resolve,
                 Status::Resolved if crowded => Act::Purge,
@@ -219,39 +227,39 @@ async fn operate(site: &Site, mut rng: Rng) -> Outcome<()> {
                 }
             };
             if act == Act::Purge {
-                site.log.say(&format!("x {id}"))?;
+                workload.log.append(&format!("x {id}"))?;
             }
             let request = ActRequest { id, act: act.clone(), actor: actor(), expected_version: None };
-            let done = site.store.act(vec![request]).await?.into_iter().next();
+            let done = workload.store.act(vec![request]).await?.into_iter().next();
             match (done, act) {
-                (Some(Ok(_)), Act::Purge) => site.log.say(&format!("X {id}"))?,
+                (Some(Ok(_)), Act::Purge) => workload.log.append(&format!("X {id}"))?,
                 (Some(Ok(_)), Act::Retry { .. }) => {
-                    site.log.say(&format!("T {id} {}", letter.file.redrives + 1))?;
+                    workload.log.append(&format!("T {id} {}", letter.record.redrives + 1))?;
                 }
-                (Some(Ok(_)), _) => site.log.say(&format!("V {id}"))?,
-                (_, Act::Purge) => site.log.say(&format!("r x {id}"))?,
+                (Some(Ok(_)), _) => workload.log.append(&format!("V {id}"))?,
+                (_, Act::Purge) => workload.log.append(&format!("r x {id}"))?,
                 _ => {}
             }
         }
-        steer(site, &mut rng).await?;
-        count_up(site).await?;
+        cancel_or_pause(workload, &mut rng).await?;
+        count_up(workload).await?;
     }
 }
 
-/// Cancels a message, or halts the queue for a moment.
-async fn steer(site: &Site, rng: &mut Rng) -> Outcome<()> {
+/// Cancels a message, and sometimes pauses and resumes the queue.
+async fn cancel_or_pause(workload: &Workload, rng: &mut Rng) -> ToolResult<()> {
     if rng.one_in(4) {
         for paused in [true, false] {
-            site.store.pause(site.queue.clone(), paused, actor()).await?;
-            site.log.say("S")?;
+            workload.store.pause(workload.queue.clone(), paused, actor()).await?;
+            workload.log.append("S")?;
         }
     }
     let page = PageRequest::first(20);
-    let live = site.store.messages(Query { page, ..Query::default() }).await?.items;
+    let live = workload.store.messages(Query { page, ..Query::default() }).await?.items;
     let Some(id) = rng.pick(&live).map(|message| message.envelope.id) else { return Ok(()) };
-    site.log.say(&format!("c {id}"))?;
-    let done = site.store.cancel(vec![id], actor()).await?.into_iter().next();
-    site.log.say(&if done.is_some_and(|result| result.is_ok()) {
+    workload.log.append(&format!("c {id}"))?;
+    let done = workload.store.cancel(vec![id], actor()).await?.into_iter().next();
+    workload.log.append(&if done.is_some_and(|result| result.is_ok()) {
         format!("C {id}")
     } else {
         format!("r c {id}")
@@ -259,11 +267,11 @@ async fn steer(site: &Site, rng: &mut Rng) -> Outcome<()> {
     Ok(())
 }
 
-/// Counts the small value up.
-async fn count_up(site: &Site) -> Outcome<()> {
+/// Increments the counter.
+async fn count_up(workload: &Workload) -> ToolResult<()> {
     let (space, key) = (COUNTER.0.to_owned(), COUNTER.1.to_owned());
-    let entry = site.store.kv_get(space.clone(), key.clone()).await?;
+    let entry = workload.store.kv_get(space.clone(), key.clone()).await?;
     let version = entry.map_or(0, |entry| entry.version);
-    let next = site.store.kv_put(space, key, Some((version + 1).to_be_bytes().to_vec()), version).await?;
-    Ok(site.log.say(&format!("Q {next}"))?)
+    let next = workload.store.kv_put(space, key, Some((version + 1).to_be_bytes().to_vec()), version).await?;
+    Ok(workload.log.append(&format!("Q {next}"))?)
 }

@@ -1,39 +1,39 @@
-//! Trains the classifier's model from `data/training.tsv`: multinomial logistic regression, one for the category
-//! and one for the route, by gradient descent in a fixed order. Only operations that every machine rounds alike
-//! are used, so the same text gives the same weights everywhere, to the byte.
+//! Trains the classifier's model from `data/training.tsv`: multinomial logistic regression, one model for the
+//! category and one for the route, by gradient descent in a fixed order. It uses only operations that round
+//! the same way on every machine, so the same text gives the same weights everywhere, to the byte.
 //!
-//! It must not read anything but the text it is given, and the text must not hold rows of the sets that
+//! Training must not read anything but the given text, and the text must not contain rows of the sets that
 //! accuracy is measured on.
 
 use redrive::core::classify::model::{CATEGORIES, Model, OUTPUTS, ROUTES, STEPS, features, scale, shares};
 use redrive::core::failure::{Category, ErrorInfo, Route};
 use std::collections::BTreeMap;
 
-/// Passes over the text.
+/// The number of passes over the text.
 const EPOCHS: usize = 24;
-/// How far a step goes at first; each weight's steps shorten with what it has moved.
+/// The initial learning rate. Each weight's rate decreases with the steps it has made.
 const RATE: f32 = 0.6;
-/// How strongly weights are drawn back to zero at each visit.
+/// The decay of a weight towards zero at each step.
 const DECAY: f32 = 0.0004;
 
-/// The text in the repository.
+/// The training text in the repository.
 pub const TEXT: &str = include_str!("../../data/training.tsv");
 
-/// An error with what it is.
+/// A labelled error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// The error.
     pub error: ErrorInfo,
-    /// What kind.
+    /// Its category.
     pub category: Category,
-    /// What it is about.
+    /// Its route.
     pub route: Route,
 }
 
-/// Reads the text: category, route, type, code and message, divided by tabs; `#` begins a comment.
+/// Parses the text: category, route, type, code and message, separated by tabs. `#` starts a comment.
 ///
 /// # Errors
-/// Names the line and what is wrong with it.
+/// Names the line and the problem.
 pub fn read(text: &str) -> Result<Vec<Row>, String> {
     let lines = text.lines().enumerate().filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     let rows = lines.map(|(at, line)| row(line).map_err(|what| format!("line {}: {what}", at + 1)));
@@ -57,16 +57,16 @@ fn row(line: &str) -> Result<Row, String> {
     Ok(Row { error: ErrorInfo { error_type, code, message, ..ErrorInfo::default() }, category, route })
 }
 
-/// One thing to learn: which weights take part, what is right, and how much it counts.
+/// A training example: its features, the expected outputs, and its weight.
 struct Example {
-    /// Numbers of the features.
+    /// The indices of the features.
     features: Vec<usize>,
-    /// Which outputs should be 1.
+    /// The expected outputs.
     wanted: [f32; OUTPUTS],
     counts: f32,
 }
 
-/// A weight and the sum of the squares of its steps.
+/// A weight and the sum of the squares of its gradients.
 #[derive(Clone, Copy, Default)]
 struct Weight {
     value: f32,
@@ -93,7 +93,7 @@ pub fn train(rows: &[Row]) -> Model {
     Model::new(quantised.collect())
 }
 
-/// A row as it is, and parts of it: what comes in later may have no type or no code.
+/// The row itself, and copies without its type or code, because real errors may lack them.
 fn examples(row: &Row, numbers: &mut BTreeMap<u32, usize>) -> Vec<Example> {
     let whole = row.error.clone();
     let mut variants = vec![(whole.clone(), 1.0)];
@@ -124,7 +124,7 @@ fn wanted(row: &Row) -> [f32; OUTPUTS] {
     [(); OUTPUTS].map(|()| if right.next() == Some(true) { 1.0 } else { 0.0 })
 }
 
-/// One step down the gradient.
+/// One step of gradient descent.
 fn learn(weights: &mut [[Weight; OUTPUTS]], example: &Example) {
     let count = u16::try_from(example.features.len()).unwrap_or(u16::MAX);
     let each = scale(count);
@@ -152,13 +152,13 @@ fn learn(weights: &mut [[Weight; OUTPUTS]], example: &Example) {
     }
 }
 
-/// Weights are stored in steps of one eighth.
+/// Quantises a weight; stored weights are multiples of one eighth.
 fn quantise(value: f32) -> i8 {
     let steps = (value * STEPS).round().clamp(-127.0, 127.0);
     (-127..=127_i8).find(|step| f32::from(*step) >= steps).unwrap_or(127)
 }
 
-/// The same order of examples on every machine: xorshift.
+/// Shuffles the examples with xorshift, in the same order on every machine.
 fn shuffle(examples: &mut [Example], random: &mut u64) {
     for at in (1..examples.len()).rev() {
         *random ^= *random << 13;

@@ -1,13 +1,13 @@
-//! `audit`: who did what, and whether the trail is whole.
+//! `audit`: lists the audit trail and verifies that it is complete.
 
 use super::pages;
 use crate::args::PageArgs;
 use crate::connect::{Access, App, Hold};
-use crate::exit_code::{CliError, Done, ExitCode};
-use crate::output::{Column, Look, Show};
+use crate::exit_code::{CliError, CommandResult, ExitCode};
+use crate::output::{Column, Show, ValueFormat};
 use clap::{Args, Subcommand};
-use redrive::core::audit::{AuditEntry, AuditReport, AuditRow};
-use redrive::core::masking::Rules;
+use redrive::core::audit::{AuditReport, AuditRow};
+use redrive::core::masking::{MaskedView, Rules};
 use redrive::core::query::Page;
 use redrive::core::store::Store;
 use redrive::core::time::{Span, Time};
@@ -15,64 +15,64 @@ use redrive::core::time::{Span, Time};
 /// The commands under `audit`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum AuditCommand {
-    /// List acts, latest first
+    /// List recorded actions, latest first
     List {
         #[command(flatten)]
-        which: Which,
+        which: AuditFilter,
         #[command(flatten)]
         page: PageArgs,
     },
-    /// Check the whole chain and print its head; exit with 10 when it is broken
+    /// Verify the whole audit chain and print its head; exit with 10 if it is broken
     Verify {
-        /// A head noted earlier: it must still be in the chain
+        /// A head noted earlier, which must still be in the chain
         #[arg(long, value_name = "HEAD", value_parser = head)]
         head: Option<String>,
     },
 }
 
 impl AuditCommand {
-    /// Whether it only looks.
-    pub(crate) const fn looks(&self) -> bool {
+    /// Whether the command only reads.
+    pub(crate) const fn is_read_only(&self) -> bool {
         matches!(self, Self::List { .. })
     }
 }
 
-/// Which acts.
+/// Flags that select rows.
 #[derive(Args, Clone, Debug, Default)]
-pub(crate) struct Which {
-    /// Only this act, such as `resolve` or `reveal`
+pub(crate) struct AuditFilter {
+    /// Only this action, such as `resolve` or `reveal`
     #[arg(long, value_name = "ACT")]
     act: Option<String>,
-    /// Only by this person or program
+    /// Only actions by this person or program
     #[arg(long = "by", value_name = "NAME")]
     by: Option<String>,
-    /// Only on this: an id, a queue, an operation
+    /// Only actions on this target: an id, a queue or an operation
     #[arg(long, value_name = "TARGET")]
     target: Option<String>,
-    /// Only since then: a time, or how long ago
-    #[arg(long, value_name = "TIME|DURATION", value_parser = moment)]
-    since: Option<Moment>,
-    /// Only before then: a time, or how long ago
-    #[arg(long, value_name = "TIME|DURATION", value_parser = moment)]
-    until: Option<Moment>,
+    /// Only actions since this time, or within this duration
+    #[arg(long, value_name = "TIME|DURATION", value_parser = time_bound)]
+    since: Option<TimeBound>,
+    /// Only actions before this time, or longer ago than this duration
+    #[arg(long, value_name = "TIME|DURATION", value_parser = time_bound)]
+    until: Option<TimeBound>,
 }
 
-/// A time, or how long ago.
+/// A time, or a duration before now.
 #[derive(Clone, Copy, Debug)]
-enum Moment {
+enum TimeBound {
     At(Time),
     Ago(Span),
 }
 
-fn moment(text: &str) -> Result<Moment, String> {
-    let ago = || text.parse().map(Moment::Ago).map_err(|_| ());
+fn time_bound(text: &str) -> Result<TimeBound, String> {
+    let ago = || text.parse().map(TimeBound::Ago).map_err(|_| ());
     text.parse()
-        .map(Moment::At)
+        .map(TimeBound::At)
         .or_else(|_: redrive::core::time::TimeError| ago())
         .map_err(|()| "neither a time such as 2026-01-31T12:00:00Z nor a duration such as 2h".to_owned())
 }
 
-impl Moment {
+impl TimeBound {
     fn at(self, now: Time) -> Time {
         match self {
             Self::At(at) => at,
@@ -81,11 +81,11 @@ impl Moment {
     }
 }
 
-impl Which {
-    /// The rows of a page that are wanted. Rows come latest first: none that is older than `since` is looked for.
-    fn of(&self, page: Page<AuditRow>, now: Time) -> Page<AuditRow> {
+impl AuditFilter {
+    /// Filters a page. Rows come latest first, so paging stops at the first row that is older than `since`.
+    fn filter_page(&self, page: Page<AuditRow>, now: Time) -> Page<AuditRow> {
         let (since, until) = (self.since.map(|m| m.at(now)), self.until.map(|m| m.at(now)));
-        let over = page.items.last().is_some_and(|row| since.is_some_and(|since| row.entry.at < since));
+        let past_since = page.items.last().is_some_and(|row| since.is_some_and(|since| row.entry.at < since));
         let is =
             |wanted: &Option<String>, found: &str| wanted.as_deref().is_none_or(|wanted| wanted == found);
         let wanted = |row: &AuditRow| {
@@ -96,7 +96,7 @@ impl Which {
                 && since.is_none_or(|since| entry.at >= since)
                 && until.is_none_or(|until| entry.at < until)
         };
-        let next = page.next.filter(|_| !over);
+        let next = page.next.filter(|_| !past_since);
         Page { next, ..Page::last(page.items.into_iter().filter(wanted).collect()) }
     }
 }
@@ -122,24 +122,16 @@ impl Show for AuditRow {
         Column::text("detail").optional(1),
     ];
 
-    // What is sealed is what was written; what is shown has no secrets, such as those of a target's headers.
+    // The seal covers the row as written; what is shown has no secrets, such as those in a target's headers.
     fn masked(&self, rules: &Rules) -> Option<Self> {
-        let text = |text: &Option<String>| text.as_ref().map(|text| rules.mask_text(text).into_owned());
-        let entry = AuditEntry {
-            target: rules.mask_text(&self.entry.target).into_owned(),
-            reason: text(&self.entry.reason),
-            detail: text(&self.entry.detail),
-            filter: text(&self.entry.filter),
-            ..self.entry.clone()
-        };
-        Some(Self { n: self.n, entry, seal: self.seal.clone() })
+        Some(MaskedView::masked(self, rules))
     }
 
-    fn cells(&self, look: &Look) -> Vec<String> {
+    fn cells(&self, fmt: &ValueFormat) -> Vec<String> {
         let entry = &self.entry;
         vec![
             self.n.to_string(),
-            look.time(entry.at),
+            fmt.time(entry.at),
             entry.actor.clone(),
             entry.act.clone(),
             entry.target.clone(),
@@ -156,7 +148,7 @@ impl Show for AuditReport {
     const COLUMNS: &'static [Column] =
         &[Column::number("rows"), Column::number("trimmed"), Column::whole("head"), Column::text("broken")];
 
-    fn cells(&self, _: &Look) -> Vec<String> {
+    fn cells(&self, _: &ValueFormat) -> Vec<String> {
         vec![
             self.rows.to_string(),
             self.trimmed.to_string(),
@@ -166,13 +158,13 @@ impl Show for AuditReport {
     }
 }
 
-/// Runs one of them.
-pub(crate) async fn run(app: &App, command: AuditCommand) -> Done {
+/// Runs an `audit` command.
+pub(crate) async fn run(app: &App, command: AuditCommand) -> CommandResult {
     let store = app.open(Access::Existing, Hold::Moment).await?;
     match command {
         AuditCommand::List { which, page } => {
             let now = store.info().await?.now;
-            let fetch = async |store: &dyn Store, page| Ok(which.of(store.audit(page).await?, now));
+            let fetch = async |store: &dyn Store, page| Ok(which.filter_page(store.audit(page).await?, now));
             pages(app, store, &page, fetch).await
         }
         AuditCommand::Verify { head } => {
@@ -182,7 +174,7 @@ pub(crate) async fn run(app: &App, command: AuditCommand) -> Done {
                 None => Ok(ExitCode::Ok),
                 Some(what) => {
                     Err(CliError::new(ExitCode::CheckFailed, format!("the audit trail is broken: {what}"))
-                        .hint("keep a copy of the directory as it is, and compare it with a backup"))
+                        .hint("keep a copy of the directory as it is now, and compare it with a backup"))
                 }
             }
         }

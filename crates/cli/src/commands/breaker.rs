@@ -1,8 +1,8 @@
-//! `breaker`: which dependencies are taken for down, what waits behind them, and an operator's word on it.
+//! `breaker`: lists circuit breakers with the messages they hold, and opens or closes them by hand.
 
 use crate::connect::{Access, App, Hold};
-use crate::exit_code::{CliError, Done, ExitCode};
-use crate::output::{Column, Look, Show};
+use crate::exit_code::{CliError, CommandResult, ExitCode};
+use crate::output::{Column, Show, ValueFormat};
 use clap::{Args, Subcommand};
 use redrive::core::breaker::{BreakerKey, BreakerView};
 use redrive::core::ids::QueueName;
@@ -11,38 +11,38 @@ use redrive::core::store::Store;
 /// The commands under `breaker`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BreakerCommand {
-    /// List breakers: state, since when, until when, and how many messages wait
+    /// List breakers: state, since when, until when, and how many messages they hold
     List {
-        /// Only those of this queue
+        /// Only breakers of this queue
         #[arg(value_name = "QUEUE")]
         queue: Option<QueueName>,
-        /// Exit with 3 when there is none
+        /// Exit with 3 if there is no breaker
         #[arg(long)]
         fail_empty: bool,
     },
-    /// Hold all work of a key until it is closed again
+    /// Hold all messages of a key until the breaker is closed again
     Open(ForceArgs),
-    /// Let work through again and start counting afresh
+    /// Let messages through again and reset the counts
     Close(ForceArgs),
 }
 
 impl BreakerCommand {
-    /// Whether it only looks.
-    pub(crate) const fn looks(&self) -> bool {
+    /// Whether the command only reads.
+    pub(crate) const fn is_read_only(&self) -> bool {
         matches!(self, Self::List { .. })
     }
 }
 
-/// Which breaker, and why.
+/// The breaker to force, and the reason.
 #[derive(Args, Debug)]
 pub(crate) struct ForceArgs {
     /// The queue
     #[arg(value_name = "QUEUE")]
     queue: QueueName,
-    /// The value of its key: a kind, a header's or payload's value [default: the queue, where that is the key]
+    /// The value of the breaker key: a kind, a header value or a payload value [default: the queue, if that is the key]
     #[arg(value_name = "KEY")]
     key: Option<String>,
-    /// Why, for the breaker's events and the audit trail
+    /// The reason, recorded in the breaker's events and the audit trail
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 }
@@ -58,8 +58,8 @@ impl Show for BreakerView {
         Column::main("why"),
     ];
 
-    fn cells(&self, look: &Look) -> Vec<String> {
-        let until = if self.forced { "closed by hand".into() } else { look.maybe(self.until) };
+    fn cells(&self, fmt: &ValueFormat) -> Vec<String> {
+        let until = if self.forced { "closed by hand".into() } else { fmt.maybe(self.until) };
         let why = self.events.last().map(|event| match &event.by {
             Some(by) => format!("{} ({by})", event.why),
             None => event.why.clone(),
@@ -69,15 +69,15 @@ impl Show for BreakerView {
             self.key.clone(),
             self.state.to_string(),
             self.held.to_string(),
-            look.time(self.since),
+            fmt.time(self.since),
             until,
             why.unwrap_or_default(),
         ]
     }
 }
 
-/// Runs one of them.
-pub(crate) async fn run(app: &App, command: BreakerCommand) -> Done {
+/// Runs a `breaker` command.
+pub(crate) async fn run(app: &App, command: BreakerCommand) -> CommandResult {
     let store = app.open(Access::Existing, Hold::Moment).await?;
     match command {
         BreakerCommand::List { queue, fail_empty } => {
@@ -94,7 +94,7 @@ pub(crate) async fn run(app: &App, command: BreakerCommand) -> Done {
     }
 }
 
-async fn force(app: &App, store: &dyn Store, args: ForceArgs, open: bool) -> Done {
+async fn force(app: &App, store: &dyn Store, args: ForceArgs, open: bool) -> CommandResult {
     let key = match args.key {
         Some(key) => key,
         None => default_key(store, &args.queue).await?,
@@ -104,13 +104,13 @@ async fn force(app: &App, store: &dyn Store, args: ForceArgs, open: bool) -> Don
     Ok(ExitCode::Ok)
 }
 
-/// A queue that is one breaker needs no key.
+/// The key of a queue that has a single breaker.
 async fn default_key(store: &dyn Store, queue: &QueueName) -> Result<String, CliError> {
     let policy = store.queue(queue.clone()).await?.policy;
     match policy.breaker.map(|rules| rules.key) {
         None | Some(BreakerKey::Queue) => Ok(queue.to_string()),
-        Some(key @ (BreakerKey::Kind | BreakerKey::Header(_) | BreakerKey::Payload(_))) => {
-            Err(CliError::usage(format!("queue {queue} has a breaker for each value of {key}; say which")))
-        }
+        Some(key @ (BreakerKey::Kind | BreakerKey::Header(_) | BreakerKey::Payload(_))) => Err(
+            CliError::usage(format!("queue {queue} has a breaker for each value of {key}; name the value")),
+        ),
     }
 }

@@ -1,12 +1,13 @@
-//! `classify`: what kind of failure each error on stdin is, one JSON object per line in and out. It needs no
-//! data directory; patterns of the configuration count.
+//! `classify`: classifies each error on stdin, one JSON object per line in and out. It needs no data directory and
+//! applies the patterns of the configuration.
 
 use crate::connect::App;
-use crate::exit_code::{CliError, Done};
+use crate::exit_code::{CliError, CommandResult};
 use crate::ndjson;
 use clap::Args;
 use redrive::core::classify::{Class, classify};
 use redrive::core::failure::{Category, ErrorInfo, Recoverability, Route, Severity};
+use redrive::core::json_input;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::PathBuf;
@@ -20,20 +21,20 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ClassifyArgs {
-    /// Errors, one JSON object per line: error_type, code, message, and if known stack and cause; `-` is stdin
+    /// A file with one JSON object per line: error_type, code, message, and optionally stack and cause; `-` for stdin
     #[arg(value_name = "FILE", default_value = "-")]
     file: PathBuf,
-    /// Skip bad lines, report them, and exit with 4 if there were any
+    /// Skip and report invalid lines, and exit with 4 if there were any
     #[arg(long)]
     keep_going: bool,
 }
 
-/// A line of the input. Other keys are left alone: the line may be a record with more in it.
+/// A line of the input. Other keys are ignored, because the line may be a larger record.
 #[derive(Deserialize)]
-struct Line {
+struct ErrorLine {
     #[serde(default)]
     error_type: Option<String>,
-    /// Its name in a dead letter.
+    /// The field name that dead letters use.
     #[serde(default, rename = "type")]
     of_letter: Option<String>,
     #[serde(default)]
@@ -46,7 +47,7 @@ struct Line {
     cause: Option<String>,
 }
 
-impl Line {
+impl ErrorLine {
     fn error(self) -> Result<ErrorInfo, String> {
         let code = match self.code {
             None | Some(Value::Null) => None,
@@ -69,7 +70,7 @@ impl Line {
 
 /// A line of the output.
 #[derive(Serialize)]
-struct Judged<'a> {
+struct ClassifiedLine<'a> {
     category: Category,
     route: Route,
     severity: Severity,
@@ -80,7 +81,7 @@ struct Judged<'a> {
     permanent: bool,
 }
 
-impl<'a> Judged<'a> {
+impl<'a> ClassifiedLine<'a> {
     fn of(class: &'a Class) -> Self {
         let Class { category, route, severity, recoverability, confidence, reasons, permanent } = class;
         Self {
@@ -95,24 +96,24 @@ impl<'a> Judged<'a> {
     }
 }
 
-/// Runs it.
-pub(crate) async fn run(app: &App, args: ClassifyArgs) -> Done {
+/// Runs `classify`.
+pub(crate) async fn run(app: &App, args: ClassifyArgs) -> CommandResult {
     let lines = ndjson::open(&args.file)?;
     let parse = |bytes: &[u8]| {
-        let line: Line = ndjson::json(bytes).map_err(CliError::usage)?;
+        let line: ErrorLine = json_input::parse(bytes).map_err(CliError::usage)?;
         line.error().map_err(CliError::usage)
     };
-    let tally = ndjson::feed(app, lines, args.keep_going, parse, async |errors: Vec<ErrorInfo>| {
+    let counts = ndjson::process(app, lines, args.keep_going, parse, async |errors: Vec<ErrorInfo>| {
         let mut text = Vec::new();
         for error in &errors {
             let class = classify(error, &app.config.known.patterns);
-            serde_json::to_writer(&mut text, &Judged::of(&class))
-                .map_err(|error| CliError::io("write a verdict", &error.into()))?;
+            serde_json::to_writer(&mut text, &ClassifiedLine::of(&class))
+                .map_err(|error| CliError::io("write a classification", &error.into()))?;
             text.push(b'\n');
         }
         app.out.raw(&text)?;
         Ok(errors.iter().map(|_| Ok(())).collect())
     })
     .await?;
-    Ok(tally.code())
+    Ok(counts.code())
 }

@@ -1,8 +1,8 @@
-//! `completions`: a script that teaches a shell the command line.
+//! `completions`: prints a shell completion script.
 
 use crate::args::Cli;
 use crate::connect::App;
-use crate::exit_code::{Done, ExitCode};
+use crate::exit_code::{CommandResult, ExitCode};
 use clap::{Args, CommandFactory as _};
 use clap_complete::Shell;
 
@@ -16,13 +16,13 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CompletionsArgs {
-    /// The shell
+    /// The shell to complete for
     #[arg(value_enum, value_name = "SHELL")]
     shell: Shell,
 }
 
-/// Runs it.
-pub(crate) fn run(app: &App, args: &CompletionsArgs) -> Done {
+/// Runs `completions`.
+pub(crate) fn run(app: &App, args: &CompletionsArgs) -> CommandResult {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "redrive", &mut script);
     app.out.raw(&script)?;

@@ -1,21 +1,21 @@
-//! The failures of a message, for people: what each attempt says about itself, in lines that fit eighty columns.
+//! Renders the failures of a message: the facts about each attempt, in lines that fit eighty columns.
 
 use super::error_text;
 use crate::output::table::width_of;
-use crate::output::{Look, escape};
+use crate::output::{ValueFormat, escape};
 use redrive::core::failure::Failure;
 
-/// Lines are broken where they would be longer; a sheet indents them by two.
+/// The maximum width of a line; a sheet indents lines by two.
 const WIDTH: usize = 78;
-/// How far what belongs to an attempt is indented below its first line.
+/// The indentation of the details of an attempt below its first line.
 const INDENT: &str = "     ";
 
-/// The kept failures, and how many were not kept.
-pub(super) fn of(kept: &[Failure], failed: u32, look: &Look) -> String {
+/// The kept failures, and a note about the number of failures that were not kept.
+pub(super) fn failure_lines(kept: &[Failure], failed: u32, fmt: &ValueFormat) -> String {
     let mut lines = Vec::new();
     let failed = usize::try_from(failed).unwrap_or(usize::MAX);
     for failure in kept {
-        one(&mut lines, failure, look);
+        push_failure(&mut lines, failure, fmt);
     }
     if failed > kept.len() {
         lines.push(format!(
@@ -26,9 +26,9 @@ pub(super) fn of(kept: &[Failure], failed: u32, look: &Look) -> String {
     lines.join("\n")
 }
 
-fn one(lines: &mut Vec<String>, failure: &Failure, look: &Look) {
+fn push_failure(lines: &mut Vec<String>, failure: &Failure, fmt: &ValueFormat) {
     let (generation, attempt) = (failure.generation, failure.attempt);
-    let mut head = format!("{generation}.{attempt}  {}", look.time(failure.at));
+    let mut head = format!("{generation}.{attempt}  {}", fmt.time(failure.at));
     let facts = [
         failure.worker.as_ref().map(|worker| format!(" by {worker}")),
         failure.host.as_ref().map(|host| format!(" on {host}")),
@@ -63,8 +63,8 @@ fn one(lines: &mut Vec<String>, failure: &Failure, look: &Look) {
     }
 }
 
-/// Text in lines of at most [`WIDTH`], broken between words only, so that paths stay whole. What would act on a
-/// terminal is spelled out, ends of lines too.
+/// Wraps text in lines of at most [`WIDTH`], breaking only between words so that paths stay whole. Control characters,
+/// including line breaks, are escaped.
 fn wrapped(lines: &mut Vec<String>, indent: &str, text: &str) {
     let mut line = indent.to_owned();
     let mut begun = false;

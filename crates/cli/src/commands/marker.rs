@@ -1,14 +1,14 @@
-//! `marker`: moments such as a deploy, so that one can ask which groups are new since.
+//! `marker`: records moments such as a deploy, so that users can ask which groups are new since then.
 
 use super::pages;
 use crate::args::PageArgs;
 use crate::connect::{Access, App, Hold};
-use crate::exit_code::{CliError, Done, ExitCode};
-use crate::output::{Column, Look, Show, rules};
+use crate::exit_code::{CliError, CommandResult, ExitCode};
+use crate::output::{Column, Show, ValueFormat, rules};
 use clap::Args;
 use redrive::core::group::{Group, GroupNews, GroupQuery, Marker};
 use redrive::core::limits;
-use redrive::core::masking::Rules;
+use redrive::core::masking::{MaskedView, Rules};
 use redrive::core::query::PageRequest;
 use redrive::core::store::Store;
 use redrive::core::time::{Span, Time};
@@ -24,13 +24,13 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct MarkerArgs {
-    /// What happens now
+    /// A description of what happens now, such as 'deploy 1.4.2'
     #[arg(value_name = "TEXT", required_unless_present = "list", conflicts_with = "list")]
     text: Option<String>,
     /// List the markers, latest first
     #[arg(long)]
     list: bool,
-    /// Why, for the audit trail
+    /// The reason, recorded in the audit trail
     #[arg(long, value_name = "TEXT", conflicts_with = "list")]
     reason: Option<String>,
     #[command(flatten)]
@@ -42,16 +42,16 @@ impl Show for Marker {
         &[Column::number("n"), Column::whole("at"), Column::text("by"), Column::main("text")];
 
     fn masked(&self, rules: &Rules) -> Option<Self> {
-        Some(Self { text: rules.mask_text(&self.text).into_owned(), ..self.clone() })
+        Some(MaskedView::masked(self, rules))
     }
 
-    fn cells(&self, look: &Look) -> Vec<String> {
-        vec![self.n.to_string(), look.time(self.at), self.by.clone(), self.text.clone()]
+    fn cells(&self, fmt: &ValueFormat) -> Vec<String> {
+        vec![self.n.to_string(), fmt.time(self.at), self.by.clone(), self.text.clone()]
     }
 }
 
-/// Runs it.
-pub(crate) async fn run(app: &App, args: MarkerArgs) -> Done {
+/// Runs `marker`.
+pub(crate) async fn run(app: &App, args: MarkerArgs) -> CommandResult {
     match args.text {
         Some(text) => {
             let store = app.open(Access::Create, Hold::Moment).await?;
@@ -65,7 +65,7 @@ pub(crate) async fn run(app: &App, args: MarkerArgs) -> Done {
     }
 }
 
-/// The time that is meant: a time, how long ago, `last`, the number of a marker, or its text.
+/// Parses a time, a duration before now, `last`, the number of a marker, or its text into a time.
 pub(super) async fn since(store: &dyn Store, text: &str) -> Result<Time, CliError> {
     if let Ok(at) = text.parse::<Time>() {
         return Ok(at);
@@ -84,7 +84,7 @@ pub(super) async fn since(store: &dyn Store, text: &str) -> Result<Time, CliErro
     })
 }
 
-/// What is new among all groups, since the latest marker as it may be shown.
+/// Summarises what is new among all groups since the latest marker, with the marker's text masked.
 pub(super) async fn news(store: &dyn Store) -> Result<GroupNews, CliError> {
     let mut groups: Vec<Group> = Vec::new();
     let mut page = PageRequest::first(limits::PAGE_ITEMS_MAX);
@@ -97,6 +97,6 @@ pub(super) async fn news(store: &dyn Store) -> Result<GroupNews, CliError> {
         }
     }
     let marker = store.markers(PageRequest::first(1)).await?.items.pop();
-    let marker = marker.map(|marker| marker.masked(rules()).unwrap_or(marker));
+    let marker = marker.map(|marker| MaskedView::masked(&marker, rules()));
     Ok(GroupNews::of(&groups, marker))
 }

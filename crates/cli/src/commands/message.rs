@@ -1,12 +1,12 @@
-//! `message`: live messages, from enqueue to the last attempt. What died is under `dlq`.
+//! `message`: live messages, from enqueue to the last attempt. Dead letters are under `dlq`.
 
-use super::{each, evidence, listed, narrowed, payload_text, within};
+use super::{evidence, narrowed, payload_text, print_results, sorted_pages, with_time_bounds};
 use crate::args::{ListArgs, RevealArgs};
 use crate::confirm::confirm;
 use crate::connect::{Access, App, Hold};
-use crate::exit_code::{CliError, Done, ExitCode};
-use crate::given::{self, Given};
-use crate::output::{Column, Look, Revealed, Sheet, Show};
+use crate::exit_code::{CliError, CommandResult, ExitCode};
+use crate::id_arg::{self, IdArg};
+use crate::output::{Column, Revealed, Sheet, Show, ValueFormat};
 use clap::Subcommand;
 use redrive::core::disclosure::{Disclosed, Disclosure};
 use redrive::core::ids::{MessageId, QueueName};
@@ -23,10 +23,10 @@ use serde::Serialize;
 pub(crate) enum MessageCommand {
     /// List live messages in the order they were enqueued
     List {
-        /// Which: `kind:charge attempts>1 age>5m`; everything when not said
+        /// A filter such as `kind:charge attempts>1 age>5m`; lists everything by default
         #[arg(value_name = "FILTER", default_value = "")]
         filter: String,
-        /// Only this queue
+        /// Only messages of this queue
         #[arg(long, value_name = "QUEUE")]
         queue: Option<QueueName>,
         #[command(flatten)]
@@ -34,29 +34,29 @@ pub(crate) enum MessageCommand {
     },
     /// Show one live message with its failures so far
     Show {
-        /// The message: its id, or the last digits of it
+        /// The id of the message, or its last digits
         #[arg(value_name = "ID")]
-        id: Given<MessageId>,
+        id: IdArg<MessageId>,
         #[command(flatten)]
         reveal: RevealArgs,
     },
-    /// Take waiting messages back; leased ones are refused
+    /// Cancel waiting messages; leased messages are refused
     Cancel {
-        /// The messages: their ids, or the last digits of each
+        /// The ids of the messages, or their last digits
         #[arg(required = true, value_name = "ID")]
-        ids: Vec<Given<MessageId>>,
-        /// Why, for the audit trail
+        ids: Vec<IdArg<MessageId>>,
+        /// The reason, recorded in the audit trail
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
-        /// Do not ask when there is more than one
+        /// Do not ask for confirmation when cancelling more than one message
         #[arg(long, short)]
         yes: bool,
     },
 }
 
 impl MessageCommand {
-    /// Whether it only looks.
-    pub(crate) const fn looks(&self) -> bool {
+    /// Whether the command only reads.
+    pub(crate) const fn is_read_only(&self) -> bool {
         matches!(self, Self::List { .. } | Self::Show { .. })
     }
 }
@@ -77,7 +77,7 @@ impl Show for Message {
         Some(rules.message(self))
     }
 
-    fn cells(&self, look: &Look) -> Vec<String> {
+    fn cells(&self, fmt: &ValueFormat) -> Vec<String> {
         let envelope = &self.envelope;
         vec![
             envelope.id.to_string(),
@@ -86,8 +86,8 @@ impl Show for Message {
             envelope.priority.to_string(),
             self.state.to_string(),
             self.attempts.to_string(),
-            look.time(self.ready_at),
-            look.time(envelope.enqueued_at),
+            fmt.time(self.ready_at),
+            fmt.time(envelope.enqueued_at),
         ]
     }
 
@@ -99,17 +99,17 @@ impl Show for Message {
         Column::text("key"),
     ];
 
-    fn more(&self, look: &Look) -> Vec<String> {
+    fn more(&self, fmt: &ValueFormat) -> Vec<String> {
         vec![
             self.deliveries.to_string(),
             self.generation.to_string(),
             self.leased_by.clone().unwrap_or_default(),
-            look.maybe(self.lease_expires_at),
+            fmt.maybe(self.lease_expires_at),
             self.envelope.key.clone().unwrap_or_default(),
         ]
     }
 
-    fn sheet(&self, look: &Look) -> Sheet {
+    fn sheet(&self, fmt: &ValueFormat) -> Sheet {
         let e = &self.envelope;
         let text = |value: &Option<String>| value.clone().unwrap_or_default();
         let limit = e.max_attempts.map(|n| format!(" of {n}")).unwrap_or_default();
@@ -124,14 +124,14 @@ impl Show for Message {
             .field("attempts", format!("{}{limit}", self.attempts))
             .field("deliveries", self.deliveries)
             .field("generation", self.generation)
-            .field("enqueued_at", look.time(e.enqueued_at))
+            .field("enqueued_at", fmt.time(e.enqueued_at))
             .field("enqueued_by", text(&e.enqueued_by))
-            .field("ready_at", look.time(self.ready_at))
+            .field("ready_at", fmt.time(self.ready_at))
             .field("leased_by", text(&self.leased_by))
-            .field("lease_expires_at", look.maybe(self.lease_expires_at))
+            .field("lease_expires_at", fmt.maybe(self.lease_expires_at))
             .field("poison", self.poison.as_ref().map(suspicion).unwrap_or_default())
-            .field("deadline", look.maybe(e.deadline))
-            .field("expires_at", look.maybe(e.expires_at()))
+            .field("deadline", fmt.maybe(e.deadline))
+            .field("expires_at", fmt.maybe(e.expires_at()))
             .field("key", text(&e.key))
             .field("ordering_key", text(&e.ordering_key))
             .field("reply_to", e.reply_to.as_ref().map(ToString::to_string).unwrap_or_default())
@@ -141,11 +141,11 @@ impl Show for Message {
             .field("content_type", &e.payload.content_type)
             .block("headers", headers.join("\n"))
             .block("payload", payload_text(&e.payload))
-            .block("failures", evidence::of(&self.failures, self.failed, look))
+            .block("failures", evidence::failure_lines(&self.failures, self.failed, fmt))
     }
 }
 
-/// How close a message is to being taken for poison, and what follows from that.
+/// How close a message is to being treated as poison, and the consequences.
 fn suspicion(seen: &Suspicion) -> String {
     let mut follows = Vec::new();
     if seen.throttled {
@@ -158,7 +158,7 @@ fn suspicion(seen: &Suspicion) -> String {
     format!("score {:.2} of 1, {follows}: {}", seen.score, seen.reason)
 }
 
-/// A message that was taken back.
+/// A cancelled message.
 #[derive(Serialize)]
 struct Cancelled {
     id: MessageId,
@@ -168,21 +168,21 @@ struct Cancelled {
 impl Show for Cancelled {
     const COLUMNS: &'static [Column] = &[Column::id("id"), Column::state("state")];
 
-    fn cells(&self, _: &Look) -> Vec<String> {
+    fn cells(&self, _: &ValueFormat) -> Vec<String> {
         vec![self.id.to_string(), self.state.to_owned()]
     }
 }
 
-/// Runs one of them.
-pub(crate) async fn run(app: &App, command: MessageCommand) -> Done {
+/// Runs a `message` command.
+pub(crate) async fn run(app: &App, command: MessageCommand) -> CommandResult {
     match command {
         MessageCommand::List { filter: text, queue, list } => {
-            let filter = given::filter(app, &text, IdKind::Message).await?;
+            let filter = id_arg::filter(app, &text, IdKind::Message).await?;
             filter.check_for_messages().map_err(|error| CliError::usage(format!("filter: {error}")))?;
-            let filter = within(narrowed(filter, "queue", queue.as_ref())?, &list, "enqueued")?;
+            let filter = with_time_bounds(narrowed(filter, "queue", queue.as_ref())?, &list, "enqueued")?;
             let store = app.open(Access::Existing, Hold::Moment).await?;
             let fetch = async |s: &dyn Store, page| s.messages(Query { filter: filter.clone(), page }).await;
-            listed(app, store, &list, fetch).await
+            sorted_pages(app, store, &list, fetch).await
         }
         MessageCommand::Show { id, reveal } => {
             let id = id.message(app).await?;
@@ -192,7 +192,7 @@ pub(crate) async fn run(app: &App, command: MessageCommand) -> Done {
                 app.out.one(&message)?;
                 return Ok(ExitCode::Ok);
             }
-            // First it is on record, then it is shown.
+            // Record the disclosure before showing anything.
             store.disclose(Disclosure::of(Disclosed::Message, id), app.actor(reveal.reason)).await?;
             app.out.one(&Revealed(message))?;
             Ok(ExitCode::Ok)
@@ -207,7 +207,10 @@ pub(crate) async fn run(app: &App, command: MessageCommand) -> Done {
             }
             let store = app.open(Access::Existing, Hold::Moment).await?;
             let results = store.cancel(whole, app.actor(reason)).await?;
-            each(app, results.into_iter().map(|r| r.map(|id| Cancelled { id, state: "cancelled" })).collect())
+            print_results(
+                app,
+                results.into_iter().map(|r| r.map(|id| Cancelled { id, state: "cancelled" })).collect(),
+            )
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The commands, one file each: flags, what is asked of the store, how the answer is shown. No command knows
-//! which store it talks to.
+//! The commands, one module each: flags, requests to the store, and output. No command knows which kind of store it
+//! talks to.
 
 pub(crate) mod audit;
 pub(crate) mod backup;
@@ -24,12 +24,12 @@ pub(crate) mod signature;
 pub(crate) mod work;
 mod work_letters;
 
-use crate::args::{Command, Global, ListArgs, Order, PageArgs, When};
+use crate::args::{Command, Global, ListArgs, Order, PageArgs, TimeBound};
 use crate::config::Config;
 use crate::connect::{App, Link, NewData};
-use crate::exit_code::{CliError, Done, ExitCode};
-use crate::output::{Show, choice, complain, rules, value};
-use redrive::core::error::{Outcome, Refusal};
+use crate::exit_code::{CliError, CommandResult, ExitCode};
+use crate::output::{Show, choice, eprint_line, rules, value};
+use redrive::core::error::{Refusal, StoreResult};
 use redrive::core::failure::ErrorInfo;
 use redrive::core::filter::Filter;
 use redrive::core::ids::QueueName;
@@ -39,8 +39,8 @@ use redrive::core::query::{Page, PageRequest};
 use redrive::core::store::Store;
 use serde_json::Value;
 
-/// What a command works with. The two that help to get started must not fail on a bad configuration.
-pub(crate) fn surroundings(global: Global, command: &Command) -> Result<App, CliError> {
+/// Loads what a command runs with. `init` and `completions` must not fail on a bad configuration, so they use defaults.
+pub(crate) fn load_app(global: Global, command: &Command) -> Result<App, CliError> {
     let global = global.without_empty();
     match command {
         Command::Run(_) => App::load(global, NewData::Users),
@@ -71,7 +71,7 @@ pub(crate) fn surroundings(global: Global, command: &Command) -> Result<App, Cli
 }
 
 /// Runs a command to its end.
-pub(crate) async fn run(app: &App, command: Command) -> Done {
+pub(crate) async fn run(app: &App, command: Command) -> CommandResult {
     match command {
         Command::Enqueue(args) => enqueue::run(app, *args).await,
         Command::Lease(args) => lease::run(app, args).await,
@@ -101,96 +101,96 @@ pub(crate) async fn run(app: &App, command: Command) -> Done {
     }
 }
 
-/// Prints a list page by page until there is enough of it.
+/// Prints a list page by page until the limit is reached.
 async fn pages<T: Show>(
     app: &App,
     mut store: Link<'_>,
     args: &PageArgs,
-    fetch: impl AsyncFn(&dyn Store, PageRequest) -> Outcome<Page<T>>,
-) -> Done {
+    fetch: impl AsyncFn(&dyn Store, PageRequest) -> StoreResult<Page<T>>,
+) -> CommandResult {
     if args.limit == 0 {
-        return Err(CliError::usage("--limit: ask for at least 1"));
+        return Err(CliError::usage("--limit: 0 is too small, use at least 1"));
     }
     let mut list = app.out.list();
     let mut wanted = if args.all { usize::MAX } else { args.limit };
     let mut cursor = args.cursor.clone();
-    let mut walk = Walk::new(args.all);
+    let mut walk = ListWalk::new(args.all);
     let next = loop {
         let request = PageRequest { limit: Some(wanted.min(limits::PAGE_ITEMS_MAX)), cursor };
-        let page = store.ask(async |store| fetch(store, request.clone()).await).await?;
+        let page = store.call(async |store| fetch(store, request.clone()).await).await?;
         list.add(&page.items)?;
         wanted = wanted.saturating_sub(page.items.len());
-        let goes_on = walk.saw(&page, &mut store).await? && wanted > 0;
+        let continues = walk.add_page(&page, &mut store).await? && wanted > 0;
         match page.next {
-            Some(next) if goes_on => cursor = Some(next),
+            Some(next) if continues => cursor = Some(next),
             next => break next,
         }
     };
     let count = list.end(next.as_ref())?;
-    walk.tell(app, next.is_some());
+    walk.print_notes(app, next.is_some());
     Ok(if count == 0 && args.fail_empty { ExitCode::NothingMatched } else { ExitCode::Ok })
 }
 
-/// A look through a list, page by page: how long it goes on where it finds nothing, and what it has to say at the end.
-struct Walk {
+/// The state of a walk through a list: how many pages in a row were empty, and which records were damaged.
+struct ListWalk {
     all: bool,
-    in_vain: usize,
+    empty_pages: usize,
     damaged: Vec<String>,
 }
 
-impl Walk {
+impl ListWalk {
     fn new(all: bool) -> Self {
-        Self { all, in_vain: 0, damaged: Vec::new() }
+        Self { all, empty_pages: 0, damaged: Vec::new() }
     }
 
-    /// Takes note of a page; says whether to go on. Where a filter was cut short, some of what it had to look at goes
-    /// into the text index, so that the next search finds it there.
-    async fn saw<T>(&mut self, page: &Page<T>, store: &mut Link<'_>) -> Result<bool, CliError> {
+    /// Records a page and returns whether to continue. If a filter was cut short, this also adds some of the letters it
+    /// would have to scan to the text index, so that the next search finds them there.
+    async fn add_page<T>(&mut self, page: &Page<T>, store: &mut Link<'_>) -> Result<bool, CliError> {
         self.damaged.extend(page.damaged.iter().cloned());
         if !page.items.is_empty() || page.next.is_none() {
-            self.in_vain = 0;
+            self.empty_pages = 0;
             return Ok(true);
         }
-        self.in_vain += 1;
-        store.ask(async |store| store.index_text(limits::INDEX_TEXT_MAX).await).await?;
-        Ok(self.all || self.in_vain < limits::PAGES_IN_VAIN_MAX)
+        self.empty_pages += 1;
+        store.call(async |store| store.index_text(limits::INDEX_TEXT_MAX).await).await?;
+        Ok(self.all || self.empty_pages < limits::EMPTY_PAGES_MAX)
     }
 
-    /// What a reader of the list must know.
-    fn tell(&self, app: &App, more: bool) {
-        if more && self.in_vain >= limits::PAGES_IN_VAIN_MAX {
-            app.out.note("nothing was found in the part that was looked at; the rest was not looked at");
+    /// Prints notes about parts of the list that are not shown.
+    fn print_notes(&self, app: &App, more: bool) {
+        if more && self.empty_pages >= limits::EMPTY_PAGES_MAX {
+            app.out.note("no item matched in the part that was searched; the rest was not searched");
         }
         for what in &self.damaged {
-            app.out.note(&format!("not shown, because it is damaged: {what}"));
+            app.out.note(&format!("not shown because it is damaged: {what}"));
         }
     }
 }
 
-/// Items that are put in order at once when all of them are asked for.
+/// The maximum number of items that `--sort` with `--all` sorts.
 const SORTED_MAX: usize = 100_000;
 
-/// Prints a list, in the order that was asked for.
-async fn listed<T: Show>(
+/// Prints a list in the requested order.
+async fn sorted_pages<T: Show>(
     app: &App,
     mut store: Link<'_>,
     args: &ListArgs,
-    fetch: impl AsyncFn(&dyn Store, PageRequest) -> Outcome<Page<T>>,
-) -> Done {
+    fetch: impl AsyncFn(&dyn Store, PageRequest) -> StoreResult<Page<T>>,
+) -> CommandResult {
     let Some(order) = &args.sort else { return pages(app, store, &args.page, fetch).await };
     if args.page.limit == 0 {
-        return Err(CliError::usage("--limit: ask for at least 1"));
+        return Err(CliError::usage("--limit: 0 is too small, use at least 1"));
     }
-    // Everything is looked at, and no more is kept than is wanted.
+    // Sorting reads the whole list, but never keeps more items than it will print.
     let wanted = if args.page.all { SORTED_MAX } else { args.page.limit };
     let (mut kept, mut cursor, mut left_out) = (Vec::new(), None, 0usize);
-    let mut walk = Walk::new(true);
+    let mut walk = ListWalk::new(true);
     loop {
         let request = PageRequest { limit: Some(limits::PAGE_ITEMS_MAX), cursor };
-        let page = store.ask(async |store| fetch(store, request.clone()).await).await?;
-        walk.saw(&page, &mut store).await?;
+        let page = store.call(async |store| fetch(store, request.clone()).await).await?;
+        walk.add_page(&page, &mut store).await?;
         for item in page.items {
-            // An order tells of what is ordered: only by what is shown.
+            // The order of masked values would reveal them, so sort by what is shown.
             let shown = value(item.masked(rules()).as_ref().unwrap_or(&item))?;
             kept.push((choice::at(&shown, &order.field), item));
         }
@@ -203,24 +203,25 @@ async fn listed<T: Show>(
         }
     }
     if args.page.all && left_out > 0 {
-        let what = format!("--sort with --all puts at most {SORTED_MAX} items in order, and there are more");
-        return Err(CliError::new(ExitCode::Refused, what).hint("narrow the filter, or say --limit"));
+        let what = format!("--sort with --all sorts at most {SORTED_MAX} items, and this list has more");
+        return Err(CliError::new(ExitCode::Refused, what).hint("narrow the filter, or use --limit"));
     }
     if !kept.is_empty() && kept.iter().all(|(key, _)| key.is_none()) {
-        app.out.note(&format!("nothing here has {}; --sort takes a path in the JSON", order.field));
+        app.out
+            .note(&format!("nothing here has {}; --sort takes a path into the JSON of an item", order.field));
     }
     let items: Vec<T> = kept.into_iter().map(|(_, item)| item).collect();
     let mut list = app.out.list();
     list.add(&items)?;
     let count = list.end(None)?;
-    walk.tell(app, false);
+    walk.print_notes(app, false);
     if left_out > 0 {
-        app.out.note(&format!("{left_out} more come after these"));
+        app.out.note(&format!("{left_out} more items follow"));
     }
     Ok(if count == 0 && args.page.fail_empty { ExitCode::NothingMatched } else { ExitCode::Ok })
 }
 
-/// Numbers by size, texts by their letters, what has no such field last, whichever way round.
+/// Compares numbers by value and text alphabetically. Items without the field come last in either direction.
 fn in_order(order: &Order, a: Option<&Value>, b: Option<&Value>) -> std::cmp::Ordering {
     let kind = |value: Option<&Value>| match value {
         Some(Value::Bool(_)) => 0,
@@ -236,24 +237,24 @@ fn in_order(order: &Order, a: Option<&Value>, b: Option<&Value>) -> std::cmp::Or
     let number = |value: Option<&Value>| value.and_then(Value::as_f64).unwrap_or(0.0);
     let text = |value: Option<&Value>| value.map(|v| v.as_str().map_or_else(|| v.to_string(), str::to_owned));
     let by = kind(a).cmp(&kind(b)).then(number(a).total_cmp(&number(b))).then_with(|| text(a).cmp(&text(b)));
-    if order.down { by.reverse() } else { by }
+    if order.descending { by.reverse() } else { by }
 }
 
-/// The filter within the time that was asked for; `field` is what tells when.
-fn within(filter: Filter, args: &ListArgs, field: &str) -> Result<Filter, CliError> {
+/// Adds the time bounds of `--since` and `--until` to a filter; `field` is the filter field to compare with.
+fn with_time_bounds(filter: Filter, args: &ListArgs, field: &str) -> Result<Filter, CliError> {
     let mut filter = filter;
     for (bound, at, ago) in [(args.since, ">=", "<="), (args.until, "<=", ">=")] {
         filter = match bound {
             None => filter,
-            Some(When::At(time)) => with_term(&filter, &format!("{field}{at}{time}"))?,
-            Some(When::Ago(span)) => with_term(&filter, &format!("age{ago}{span}"))?,
+            Some(TimeBound::At(time)) => with_term(&filter, &format!("{field}{at}{time}"))?,
+            Some(TimeBound::Ago(span)) => with_term(&filter, &format!("age{ago}{span}"))?,
         };
     }
     Ok(filter)
 }
 
-/// Prints what became of each entry of a batch: the good ones as data, the others as errors.
-fn each<T: Show>(app: &App, results: Vec<Result<T, Refusal>>) -> Done {
+/// Prints the results of a batch: successes as data, refusals as errors.
+fn print_results<T: Show>(app: &App, results: Vec<Result<T, Refusal>>) -> CommandResult {
     let total = results.len();
     let mut done = Vec::new();
     let mut refused: Vec<CliError> = Vec::new();
@@ -268,7 +269,7 @@ fn each<T: Show>(app: &App, results: Vec<Result<T, Refusal>>) -> Done {
         app.out.all(&done)?;
     }
     for error in refused.iter().filter(|_| total > 1) {
-        complain(&format!("error: {}", error.what));
+        eprint_line(&format!("error: {}", error.what));
     }
     match refused.into_iter().next() {
         None => Ok(ExitCode::Ok),
@@ -278,18 +279,18 @@ fn each<T: Show>(app: &App, results: Vec<Result<T, Refusal>>) -> Done {
     }
 }
 
-/// The only entry of the answer to a batch of one.
+/// Returns the only result of a batch of one.
 fn only<T>(results: Vec<Result<T, Refusal>>) -> Result<T, CliError> {
-    let none = || CliError::new(ExitCode::Error, "the store gave no answer for the entry");
+    let none = || CliError::new(ExitCode::Error, "the store returned no result for the entry");
     Ok(results.into_iter().next().ok_or_else(none)??)
 }
 
-/// Reads a filter from the command line.
+/// Parses a filter from the command line.
 pub(crate) fn filter(text: &str) -> Result<Filter, CliError> {
     Filter::parse(text).map_err(|error| CliError::usage(format!("filter: {error}")))
 }
 
-/// The filter with one more condition, which comes from a flag and needs no checking of its own.
+/// Adds a condition to a filter. The value comes from a parsed flag and needs no quoting.
 fn narrowed(filter: Filter, field: &str, value: Option<&QueueName>) -> Result<Filter, CliError> {
     match value {
         None => Ok(filter),
@@ -297,21 +298,21 @@ fn narrowed(filter: Filter, field: &str, value: Option<&QueueName>) -> Result<Fi
     }
 }
 
-/// Both the filter and this term.
+/// Combines a filter with one more term.
 fn with_term(filter: &Filter, term: &str) -> Result<Filter, CliError> {
     let both = if filter.is_all() { term.to_owned() } else { format!("{term} ({})", filter.text()) };
     self::filter(&both)
 }
 
-/// What went wrong, in one piece.
+/// The type and message of an error in one line.
 pub(crate) fn error_text(error: &ErrorInfo) -> String {
     format!("{}: {}", error.error_type, error.message)
 }
 
-/// How much of a payload a person is shown unasked.
+/// The number of bytes of a payload to show.
 const PAYLOAD_SHOWN: usize = 2 * 1024;
 
-/// A payload for people: its text, or that it is none.
+/// A payload as readable text, shortened if it is long; only the size if it is not UTF-8.
 pub(crate) fn payload_text(payload: &Payload) -> String {
     let size = payload.bytes.len();
     match std::str::from_utf8(&payload.bytes) {

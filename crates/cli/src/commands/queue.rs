@@ -1,16 +1,16 @@
-//! `queue`: what is in the queues and the rules they follow. The store has the authority over the rules;
-//! `apply` writes what the configuration proposes, and shows where the two differ.
+//! `queue`: the contents of queues and their policies. The store has the authoritative policy; `apply` writes the
+//! policies of the configuration to the store and shows where the two differ.
 
 use super::report::ReportArgs;
 use crate::confirm::confirm;
 use crate::connect::{Access, App, Hold, policy_in};
-use crate::exit_code::{CliError, Done, ExitCode};
-use crate::output::{Column, Look, Sheet, Show};
-use crate::policy_change::PolicyChange;
+use crate::exit_code::{CliError, CommandResult, ExitCode};
+use crate::output::{Column, Sheet, Show, ValueFormat};
+use crate::policy_flags::PolicyFlags;
 use crate::progress::Progress;
 use clap::Subcommand;
 use redrive::core::ids::QueueName;
-use redrive::core::masking::Rules;
+use redrive::core::masking::{MaskedView, Rules};
 use redrive::core::policy::QueuePolicy;
 use redrive::core::store::{Queue, Store, WaitingFor};
 use redrive::core::time::Span;
@@ -29,76 +29,76 @@ pub(crate) enum QueueCommand {
         #[arg(value_name = "QUEUE")]
         queue: QueueName,
     },
-    /// Change a queue's policy: what is given, and nothing else; makes the queue if need be
+    /// Change the given settings of a queue's policy; creates the queue if it does not exist
     Set {
         /// The queue
         #[arg(value_name = "QUEUE")]
         queue: QueueName,
         #[command(flatten)]
-        change: Box<PolicyChange>,
-        /// Why, for the audit trail
+        flags: Box<PolicyFlags>,
+        /// The reason, recorded in the audit trail
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
     },
-    /// Write the [queues.NAME] tables of redrive.toml to the store, and show what differed
+    /// Write the [queues.NAME] tables of redrive.toml to the store, and list the changes
     Apply {
-        /// Only show what differs
+        /// Only list the differences
         #[arg(long)]
         dry_run: bool,
     },
-    /// Report on all queues: as they stand, what was counted, how long things take, and what is wrong
+    /// Report on all queues: contents, totals, latencies and alerts
     Report(ReportArgs),
-    /// Halt leasing; enqueue and settle go on
+    /// Pause leasing; messages can still be enqueued and settled
     Pause {
         /// The queue
         #[arg(value_name = "QUEUE")]
         queue: QueueName,
-        /// Why, shown with the queue
+        /// The reason, shown with the queue
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
     },
-    /// Go on leasing
+    /// Resume leasing
     Resume {
         /// The queue
         #[arg(value_name = "QUEUE")]
         queue: QueueName,
     },
-    /// Remove all waiting messages; leased ones and dead letters stay
+    /// Remove all waiting messages; leased messages and dead letters stay
     Purge {
         /// The queue
         #[arg(value_name = "QUEUE")]
         queue: QueueName,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(long, short)]
         yes: bool,
-        /// Only say how many
+        /// Only show how many messages would be removed
         #[arg(long)]
         dry_run: bool,
-        /// Why, for the audit trail
+        /// The reason, recorded in the audit trail
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
     },
 }
 
 impl QueueCommand {
-    /// Whether it only looks.
-    pub(crate) const fn looks(&self) -> bool {
+    /// Whether the command only reads.
+    pub(crate) const fn is_read_only(&self) -> bool {
         matches!(self, Self::List | Self::Show { .. } | Self::Report(_))
     }
 }
 
-/// A queue, and what its messages wait for.
+/// A queue with what its messages wait for.
 #[derive(Serialize)]
-struct Seen {
+struct QueueView {
     #[serde(flatten)]
     queue: Queue,
-    /// Absent where it is not counted: the index is not there, and the queues hold too much to build it for a look.
+    /// Absent if it was not counted: the index is not loaded, and the queues hold too many messages to build it here.
     #[serde(skip_serializing_if = "Option::is_none")]
     waiting_for: Option<WaitingFor>,
 }
 
-/// What messages wait for, in words.
-pub(super) fn waits(waiting_for: &WaitingFor) -> String {
+/// What messages wait for, as text.
+pub(super) fn waiting_text(waiting_for: &WaitingFor) -> String {
     let word = |name: &'static str| match name {
         "ordering_key" => "ordering key",
         "idle_worker" => "idle worker",
@@ -109,14 +109,14 @@ pub(super) fn waits(waiting_for: &WaitingFor) -> String {
     parts.join(", ")
 }
 
-/// The queues with what their messages wait for.
-async fn seen(store: &dyn Store, queues: Vec<Queue>) -> Result<Vec<Seen>, CliError> {
+/// Adds to each queue what its messages wait for.
+async fn queue_views(store: &dyn Store, queues: Vec<Queue>) -> Result<Vec<QueueView>, CliError> {
     let counted = store.waiting_for().await?;
     let of = |queue: &Queue| counted.as_ref().map(|all| all.get(&queue.name).copied().unwrap_or_default());
-    Ok(queues.into_iter().map(|queue| Seen { waiting_for: of(&queue), queue }).collect())
+    Ok(queues.into_iter().map(|queue| QueueView { waiting_for: of(&queue), queue }).collect())
 }
 
-impl Show for Seen {
+impl Show for QueueView {
     const COLUMNS: &'static [Column] = &[
         Column::whole("name"),
         Column::number("ready"),
@@ -129,22 +129,22 @@ impl Show for Seen {
     ];
 
     fn masked(&self, rules: &Rules) -> Option<Self> {
-        let queue = self.queue.masked(rules)?;
+        let queue = MaskedView::masked(&self.queue, rules);
         Some(Self { queue, waiting_for: self.waiting_for })
     }
 
-    fn cells(&self, look: &Look) -> Vec<String> {
-        let mut cells = self.queue.cells(look);
-        cells.push(self.waiting_for.as_ref().map(waits).unwrap_or_default());
+    fn cells(&self, fmt: &ValueFormat) -> Vec<String> {
+        let mut cells = self.queue.cells(fmt);
+        cells.push(self.waiting_for.as_ref().map(waiting_text).unwrap_or_default());
         cells
     }
 
-    fn sheet(&self, look: &Look) -> Sheet {
+    fn sheet(&self, fmt: &ValueFormat) -> Sheet {
         let waits = match &self.waiting_for {
-            None => "not counted: too many messages for a look; ask while a worker runs".to_owned(),
-            Some(waiting_for) => waits(waiting_for),
+            None => "not counted: too many messages; ask while a worker is running".to_owned(),
+            Some(waiting_for) => waiting_text(waiting_for),
         };
-        Sheet::default().field("waiting_for", waits).and(self.queue.sheet(look))
+        Sheet::default().field("waiting_for", waits).and(self.queue.sheet(fmt))
     }
 }
 
@@ -160,12 +160,10 @@ impl Show for Queue {
     ];
 
     fn masked(&self, rules: &Rules) -> Option<Self> {
-        let mut queue = self.clone();
-        queue.policy.target = self.policy.target.as_ref().map(|target| rules.target(target));
-        Some(queue)
+        Some(MaskedView::masked(self, rules))
     }
 
-    fn cells(&self, _: &Look) -> Vec<String> {
+    fn cells(&self, _: &ValueFormat) -> Vec<String> {
         let c = &self.counts;
         let name = self.name.to_string();
         let numbers =
@@ -176,7 +174,7 @@ impl Show for Queue {
         cells
     }
 
-    fn sheet(&self, _: &Look) -> Sheet {
+    fn sheet(&self, _: &ValueFormat) -> Sheet {
         let c = &self.counts;
         let settings: Vec<String> =
             settings(&self.policy).into_iter().map(|(name, value)| format!("{name} = {value}")).collect();
@@ -198,7 +196,7 @@ impl Show for Queue {
     }
 }
 
-/// The settings of a policy as flat names and values, as flags and `redrive.toml` spell them.
+/// The settings of a policy as flat names and values, spelled as in flags and `redrive.toml`.
 fn settings(policy: &QueuePolicy) -> Vec<(String, String)> {
     fn flatten(prefix: &str, value: &Value, into: &mut Vec<(String, String)>) {
         match value {
@@ -219,12 +217,12 @@ fn settings(policy: &QueuePolicy) -> Vec<(String, String)> {
         }
     }
     let mut all = Vec::new();
-    // A policy is plain data; if it ever cannot be written, an empty list is what can be said about it.
+    // Serializing plain data does not fail; if it ever does, show no settings.
     flatten("", &serde_json::to_value(policy).unwrap_or_default(), &mut all);
     all
 }
 
-/// One setting of one queue that the store and the configuration see differently.
+/// A setting of a queue that differs between the store and the configuration.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Drift {
     queue: QueueName,
@@ -248,13 +246,13 @@ impl Show for Drift {
         Some(Self { queue: self.queue.clone(), setting: self.setting.clone(), store, config })
     }
 
-    fn cells(&self, _: &Look) -> Vec<String> {
+    fn cells(&self, _: &ValueFormat) -> Vec<String> {
         let text = |value: &Option<String>| value.clone().unwrap_or_default();
         vec![self.queue.to_string(), self.setting.clone(), text(&self.store), text(&self.config)]
     }
 }
 
-/// Where two policies differ; `stored` is nothing when the store does not know the queue.
+/// Lists where two policies differ; `stored` is `None` if the store does not have the queue.
 fn drift(queue: &QueueName, stored: Option<&QueuePolicy>, config: &QueuePolicy) -> Vec<Drift> {
     let stored: BTreeMap<_, _> = stored.map(settings).unwrap_or_default().into_iter().collect();
     let config: BTreeMap<_, _> = settings(config).into_iter().collect();
@@ -269,7 +267,7 @@ fn drift(queue: &QueueName, stored: Option<&QueuePolicy>, config: &QueuePolicy) 
     differs.map(one).collect()
 }
 
-/// How much was removed.
+/// The result of a purge.
 #[derive(Serialize)]
 struct PurgeReport {
     queue: QueueName,
@@ -279,33 +277,34 @@ struct PurgeReport {
 impl Show for PurgeReport {
     const COLUMNS: &'static [Column] = &[Column::whole("queue"), Column::number("purged")];
 
-    fn cells(&self, _: &Look) -> Vec<String> {
+    fn cells(&self, _: &ValueFormat) -> Vec<String> {
         vec![self.queue.to_string(), self.purged.to_string()]
     }
 }
 
-/// Runs one of them.
-pub(crate) async fn run(app: &App, command: QueueCommand) -> Done {
+/// Runs a `queue` command.
+pub(crate) async fn run(app: &App, command: QueueCommand) -> CommandResult {
     match command {
         QueueCommand::List => {
             let store = app.open(Access::Existing, Hold::Moment).await?;
-            app.out.all(&seen(&*store, store.queues().await?).await?)?;
+            app.out.all(&queue_views(&*store, store.queues().await?).await?)?;
         }
         QueueCommand::Show { queue } => {
             let store = app.open(Access::Existing, Hold::Moment).await?;
-            let mut shown = seen(&*store, vec![store.queue(queue).await?]).await?;
+            let mut shown = queue_views(&*store, vec![store.queue(queue).await?]).await?;
             if let Some(shown) = shown.pop() {
                 app.out.one(&shown)?;
             }
         }
-        QueueCommand::Set { queue, change, reason } => {
+        QueueCommand::Set { queue, flags, reason } => {
             let store = app.open(Access::Create, Hold::Moment).await?;
             let stored = policy_in(&*store, &queue).await?;
             let proposed = app.config.queues.get(&queue).map(|proposal| proposal.fresh.clone());
             let now = stored.clone().or(proposed).unwrap_or_default();
-            let policy = change.apply(now).map_err(CliError::usage)?;
+            let change = flags.change().map_err(CliError::usage)?;
+            let policy = change.apply(&now).map_err(|refusal| CliError::usage(refusal.to_string()))?;
             if stored.as_ref() == Some(&policy) {
-                app.out.note("nothing changes: these are the settings it has");
+                app.out.note("nothing changed: the queue already has these settings");
             }
             app.out.one(&store.configure(queue, policy, app.actor(reason)).await?)?;
         }
@@ -326,10 +325,10 @@ pub(crate) async fn run(app: &App, command: QueueCommand) -> Done {
     Ok(ExitCode::Ok)
 }
 
-async fn apply(app: &App, dry_run: bool) -> Done {
+async fn apply(app: &App, dry_run: bool) -> CommandResult {
     if app.config.queues.is_empty() {
-        let what = "the configuration proposes nothing: there is no [queues.NAME] table in it";
-        return Err(CliError::usage(what).hint("`redrive init` writes a redrive.toml with examples"));
+        let what = "the configuration proposes nothing: it has no [queues.NAME] table";
+        return Err(CliError::usage(what).hint("run `redrive init` to write a redrive.toml with examples"));
     }
     let access = if dry_run { Access::Existing } else { Access::Create };
     let store = app.open(access, Hold::Moment).await?;
@@ -354,7 +353,13 @@ async fn apply(app: &App, dry_run: bool) -> Done {
     Ok(ExitCode::Ok)
 }
 
-async fn purge(app: &App, queue: QueueName, yes: bool, dry_run: bool, reason: Option<String>) -> Done {
+async fn purge(
+    app: &App,
+    queue: QueueName,
+    yes: bool,
+    dry_run: bool,
+    reason: Option<String>,
+) -> CommandResult {
     let store = app.open(Access::Existing, Hold::Long).await?;
     let waiting = u64::try_from(store.queue(queue.clone()).await?.counts.waiting).unwrap_or(0);
     let mut report = PurgeReport { queue: queue.clone(), purged: 0 };
@@ -369,7 +374,10 @@ async fn purge(app: &App, queue: QueueName, yes: bool, dry_run: bool, reason: Op
         let step = store.purge(queue.clone(), app.actor(reason.clone())).await?;
         report.purged += step.purged;
         progress.add(step.purged);
-        app.on_interrupt(format!("{} messages were removed; run it again for the rest", report.purged));
+        app.set_interrupt_hint(format!(
+            "{} messages were removed; run the command again for the rest",
+            report.purged
+        ));
         if !step.more {
             break;
         }
@@ -391,14 +399,14 @@ mod tests {
         let config = QueuePolicy { max_attempts: 7, max_messages: Some(3), lease, ..QueuePolicy::default() };
         assert!(drift(&queue, Some(&stored), &stored).is_empty());
         let found = drift(&queue, Some(&stored), &config);
-        let said: Vec<(&str, Option<&str>, Option<&str>)> =
+        let found_settings: Vec<(&str, Option<&str>, Option<&str>)> =
             found.iter().map(|d| (d.setting.as_str(), d.store.as_deref(), d.config.as_deref())).collect();
         let expected = [
             ("lease", Some("30s"), Some("45s")),
             ("max_attempts", Some("5"), Some("7")),
             ("max_messages", None, Some("3")),
         ];
-        assert_eq!(said, expected);
+        assert_eq!(found_settings, expected);
         assert!(drift(&queue, None, &config).iter().all(|d| d.store.is_none()));
     }
 }

@@ -1,9 +1,9 @@
-//! What was counted and what follows from it: the summary of `dlq stats`, and `queue report` with its alerts.
+//! Totals and alerts: the summary of `dlq stats`, and `queue report`.
 
 use super::marker;
 use crate::connect::{Access, App, Hold};
-use crate::exit_code::{CliError, Done, ExitCode};
-use crate::output::{Column, Format, Look, Output, Sheet, Show, table};
+use crate::exit_code::{CliError, CommandResult, ExitCode};
+use crate::output::{Column, Format, Output, Sheet, Show, ValueFormat, table};
 use clap::Args;
 use redrive::core::group::GroupNews;
 use redrive::core::metrics::{Alert, HistogramSnapshot, QueueStats, Report, Summary, report};
@@ -14,36 +14,36 @@ use std::collections::BTreeMap;
 const EXAMPLES: &str = "\
 Examples:
   redrive queue report
-  redrive queue report --check                     for cron: exits with 10 when a rule is broken
+  redrive queue report --check                     for cron: exits with 10 if there is an alert
   redrive queue report -o json | jq .alerts
 
-Latencies and the rate of deaths are those of the process that holds the data directory; the counters are kept in
+Latencies and the rate of dead letters cover the process that holds the data directory; the counters are kept in
 the store and survive a restart.";
 
 /// The flags of `queue report`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ReportArgs {
-    /// Exit with 10 when there is an alert
+    /// Exit with 10 if there is an alert
     #[arg(long)]
     check: bool,
 }
 
-/// The summary, shown as a sheet.
+/// The totals as a sheet.
 #[derive(Serialize)]
 #[serde(transparent)]
-pub(super) struct Totals<'a>(pub(super) &'a Summary);
+pub(super) struct SummaryView<'a>(pub(super) &'a Summary);
 
-/// What is new among groups, shown as a sheet.
+/// What is new among groups, as a sheet.
 #[derive(Serialize)]
 #[serde(transparent)]
-pub(super) struct News<'a>(pub(super) &'a GroupNews);
+pub(super) struct NewsView<'a>(pub(super) &'a GroupNews);
 
-/// How much of a marker's text fits beside the names of the sheet.
+/// The width of a marker's text beside the field names of the sheet.
 const MARKER_WIDTH: usize = 40;
 
-/// What is new among groups, with the marker's text cut where a terminal would wrap it.
-pub(super) fn fitted(out: &Output, news: &GroupNews) -> GroupNews {
+/// Shortens the marker's text if the output is a terminal, which would wrap it.
+pub(super) fn shorten_marker(out: &Output, news: &GroupNews) -> GroupNews {
     let mut news = news.clone();
     if out.terminal
         && let Some(marker) = &mut news.marker
@@ -53,7 +53,7 @@ pub(super) fn fitted(out: &Output, news: &GroupNews) -> GroupNews {
     news
 }
 
-impl Show for News<'_> {
+impl Show for NewsView<'_> {
     const COLUMNS: &'static [Column] = &[
         Column::number("groups_open"),
         Column::number("groups_new"),
@@ -61,22 +61,21 @@ impl Show for News<'_> {
         Column::number("groups_new_since_marker"),
     ];
 
-    fn cells(&self, _: &Look) -> Vec<String> {
+    fn cells(&self, _: &ValueFormat) -> Vec<String> {
         let GroupNews { open, new, regressed, new_since_marker, .. } = self.0;
         let since = new_since_marker.map(|n| n.to_string()).unwrap_or_default();
         vec![open.to_string(), new.to_string(), regressed.to_string(), since]
     }
 
-    fn sheet(&self, look: &Look) -> Sheet {
-        let since =
-            self.0.marker.as_ref().map(|marker| format!("{} ({})", marker.text, look.time(marker.at)));
-        let fields = Self::COLUMNS.iter().zip(self.cells(look));
+    fn sheet(&self, fmt: &ValueFormat) -> Sheet {
+        let since = self.0.marker.as_ref().map(|marker| format!("{} ({})", marker.text, fmt.time(marker.at)));
+        let fields = Self::COLUMNS.iter().zip(self.cells(fmt));
         let sheet = fields.fold(Sheet::default(), |sheet, (column, cell)| sheet.field(column.name, cell));
         sheet.field("marker", since.unwrap_or_default())
     }
 }
 
-/// The largest of some counts, in words.
+/// The largest counts as text.
 fn counts<K: std::fmt::Display>(all: &BTreeMap<K, u64>) -> String {
     const SHOWN: usize = 8;
     let mut all: Vec<(&K, u64)> = all.iter().map(|(key, n)| (key, *n)).filter(|(_, n)| *n > 0).collect();
@@ -105,7 +104,7 @@ fn span(ms: Option<u64>) -> String {
     ms.map(|ms| Span::from_millis(ms).to_string()).unwrap_or_default()
 }
 
-impl Show for Totals<'_> {
+impl Show for SummaryView<'_> {
     const COLUMNS: &'static [Column] = &[
         Column::number("dead"),
         Column::number("redriven"),
@@ -114,15 +113,15 @@ impl Show for Totals<'_> {
         Column::number("letters_open"),
     ];
 
-    fn cells(&self, _: &Look) -> Vec<String> {
+    fn cells(&self, _: &ValueFormat) -> Vec<String> {
         let s = self.0;
         [s.dead, s.redriven, s.redrive_succeeded, s.abandoned, s.letters_open].map(|n| n.to_string()).into()
     }
 
-    fn sheet(&self, look: &Look) -> Sheet {
+    fn sheet(&self, fmt: &ValueFormat) -> Sheet {
         let s = self.0;
         Sheet::default()
-            .field("since", look.maybe(s.since))
+            .field("since", fmt.maybe(s.since))
             .field("enqueued", s.enqueued)
             .field("enqueued_bytes", s.enqueued_bytes)
             .field("leased", s.leased)
@@ -176,7 +175,7 @@ impl Show for QueueStats {
         Column::number("utilisation").optional(2),
     ];
 
-    fn cells(&self, _: &Look) -> Vec<String> {
+    fn cells(&self, _: &ValueFormat) -> Vec<String> {
         let numbers =
             [self.waiting, self.leased, self.bytes, self.peak, self.letters_open, self.letters_peak];
         let mut cells = vec![self.queue.to_string()];
@@ -190,12 +189,12 @@ impl Show for Alert {
     const COLUMNS: &'static [Column] =
         &[Column::whole("alert"), Column::state("level"), Column::whole("subject"), Column::main("text")];
 
-    fn cells(&self, _: &Look) -> Vec<String> {
+    fn cells(&self, _: &ValueFormat) -> Vec<String> {
         vec![self.rule.clone(), self.level.to_string(), self.subject.clone(), self.text.clone()]
     }
 }
 
-/// One distribution, by name.
+/// A latency distribution with its name.
 #[derive(Serialize)]
 struct Latency<'a> {
     name: &'a str,
@@ -213,7 +212,7 @@ impl Show for Latency<'_> {
         Column::number("max_ms"),
     ];
 
-    fn cells(&self, _: &Look) -> Vec<String> {
+    fn cells(&self, _: &ValueFormat) -> Vec<String> {
         let ms = |us: u64| format!("{}.{:03}", us / 1_000, us % 1_000);
         let h = self.seen;
         let times = [h.p50_us, h.p95_us, h.p99_us, h.max_us].map(ms);
@@ -221,21 +220,21 @@ impl Show for Latency<'_> {
     }
 }
 
-/// The report, and what is new among groups.
+/// The JSON of `queue report`.
 #[derive(Serialize)]
-struct Found {
+struct ReportDocument {
     #[serde(flatten)]
     report: Report,
     groups: GroupNews,
 }
 
 /// Runs `queue report`.
-pub(super) async fn run(app: &App, args: &ReportArgs) -> Done {
+pub(super) async fn run(app: &App, args: &ReportArgs) -> CommandResult {
     let store = app.open(Access::Existing, Hold::Moment).await?;
     let mut found = report(&store.stats().await?);
     let groups = marker::news(&*store).await?;
     found.alerts.extend(groups.alerts());
-    let found = Found { report: found, groups };
+    let found = ReportDocument { report: found, groups };
     match app.out.format {
         Format::Json | Format::Ndjson | Format::Yaml | Format::Template | Format::None => {
             app.out.document(&found)?;
@@ -244,9 +243,9 @@ pub(super) async fn run(app: &App, args: &ReportArgs) -> Done {
         Format::Table | Format::Wide => {
             app.out.all(&found.report.queues)?;
             app.out.raw(b"\n")?;
-            app.out.one(&Totals(&found.report.summary))?;
+            app.out.one(&SummaryView(&found.report.summary))?;
             app.out.raw(b"\n")?;
-            app.out.one(&News(&fitted(&app.out, &found.groups)))?;
+            app.out.one(&NewsView(&shorten_marker(&app.out, &found.groups)))?;
             let latency: Vec<_> =
                 found.report.latency.iter().map(|(name, seen)| Latency { name, seen }).collect();
             if !latency.is_empty() {

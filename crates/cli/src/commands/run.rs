@@ -1,16 +1,16 @@
-//! `redrive run JOB.yaml`: a command per item of a file. Reads the job, wires the library's [`Batch`] to the store,
-//! shows how far it is and what it came to. It decides nothing about items.
+//! `redrive run JOB.yaml`: runs a command for every item of a file. It reads the job, connects the library's [`Batch`]
+//! to the store, and shows the progress and the result. It decides nothing about items.
 
 use crate::connect::{Access, App, Hold};
-use crate::exit_code::{CliError, Done, ExitCode};
+use crate::exit_code::{CliError, CommandResult, ExitCode};
 use crate::log::LogArgs;
-use crate::output::{Column, Look, Output, Sheet, Show, complain, escape};
+use crate::output::{Column, Output, Sheet, Show, ValueFormat, eprint_line, escape};
 use crate::progress;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use redrive::core::limits;
 use redrive::core::time::Span;
-use redrive::{Batch, BatchError, BatchProgress, BatchSummary, Begin, DryRun, Job, PrunedTree};
+use redrive::{Batch, BatchError, BatchProgress, BatchSummary, DryRun, Job, PrunedTree, StartMode};
 use std::io::{IsTerminal as _, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -22,66 +22,69 @@ Examples:
   redrive run resize.yaml --dry-run
   redrive run resize.yaml --max-parallel 16 --var quality=80
   redrive run resize.yaml --retry-dead
-  redrive run resize.yaml --prune --dry-run        which work trees of failed attempts are not needed any more
+  redrive run resize.yaml --prune --dry-run        list work trees of failed attempts that are no longer needed
 
-The same command goes on where an earlier one stopped; what is done is never run again.";
+Running the same command again resumes an earlier run; items that are done never run again.";
 
 /// The flags of `run`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct RunArgs {
-    /// The job file; docs/batch.md says what is in it
+    /// The job file; see docs/batch.md
     #[arg(value_name = "JOB.yaml")]
     job: PathBuf,
-    /// Go on with an earlier run; an error when there is none
+    /// Resume an earlier run; it is an error if there is none
     #[arg(long, conflicts_with_all = ["restart", "accept_changes"])]
     resume: bool,
-    /// Forget an earlier run and its results, and begin anew
+    /// Discard an earlier run and its results, and start over
     #[arg(long, conflicts_with = "accept_changes")]
     restart: bool,
-    /// Go on although the job file or the input changed
+    /// Continue although the job file or the input has changed
     #[arg(long)]
     accept_changes: bool,
-    /// Send the dead items of the run back to work first
+    /// First send the dead items of the run back to work
     #[arg(long, conflicts_with = "restart")]
     retry_dead: bool,
-    /// Items worked on at once, instead of what the job says
+    /// The number of items to work on at once, overriding the job file
     #[arg(long, value_name = "N")]
     max_parallel: Option<usize>,
-    /// Only show the items and the first commands; with --prune, only what it would remove
+    /// Only show the number of items and the first commands; with --prune, only what would be removed
     #[arg(long)]
     dry_run: bool,
     /// Run nothing; remove the git work trees and branches of failed attempts that no open item needs
     #[arg(long, conflicts_with_all = ["resume", "restart", "accept_changes", "retry_dead"])]
     prune: bool,
-    /// With --prune, also remove those that hold changes of open items
+    /// With --prune, also remove work trees that hold changes of open items
     #[arg(long, requires = "prune")]
     force: bool,
-    /// A variable for the job: ${var.NAME}
+    /// A variable for the job, used as ${var.NAME}; repeatable
     #[arg(long = "var", value_name = "NAME=VALUE")]
     vars: Vec<String>,
     #[command(flatten)]
     log: LogArgs,
 }
 
-/// How often a plain line says how far it is.
+/// How often a plain progress line is printed.
 const EVERY: Duration = Duration::from_secs(5);
-/// Groups of failures that are shown; the rest is in `redrive group list`.
+/// The number of failure groups to show; `redrive group list` shows all of them.
 const GROUPS_SHOWN: usize = 10;
 
-/// Runs the command.
-pub(crate) async fn run(app: &App, args: RunArgs) -> Done {
+/// Runs `run`.
+pub(crate) async fn run(app: &App, args: RunArgs) -> CommandResult {
     args.log.begin(app.out.quiet);
     let job = read_job(&args)?;
     let directory = args.job.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let trees = worktrees();
-    if inside(&app.data, &trees) {
-        let what =
-            format!("{} is inside {}, where work trees come and go", app.data.display(), trees.display());
+    let worktrees_dir = worktrees();
+    if inside(&app.data, &worktrees_dir) {
+        let what = format!(
+            "{} is inside {}, where work trees are created and removed",
+            app.data.display(),
+            worktrees_dir.display()
+        );
         return Err(CliError::new(ExitCode::Refused, what).hint("name another directory with --data"));
     }
     if args.prune {
-        return prune(app, &args, job, directory, trees).await;
+        return prune(app, &args, job, directory, worktrees_dir).await;
     }
     if args.dry_run {
         let plan = job.dry_run(directory).await;
@@ -90,34 +93,34 @@ pub(crate) async fn run(app: &App, args: RunArgs) -> Done {
     }
     let store = app.open(Access::Create, Hold::Long).await?;
     let begin = match (args.resume, args.restart, args.accept_changes) {
-        (true, _, _) => Begin::Resume,
-        (_, true, _) => Begin::Restart,
-        (_, _, true) => Begin::AcceptChanges,
-        (false, false, false) => Begin::Auto,
+        (true, _, _) => StartMode::Resume,
+        (_, true, _) => StartMode::Restart,
+        (_, _, true) => StartMode::AcceptChanges,
+        (false, false, false) => StartMode::Auto,
     };
     let work = std::path::absolute(app.data.join("runs").join(job.name()));
     let work = work.map_err(|error| CliError::io("find the data directory", &error))?;
-    let screen = Mutex::new(Screen::new(&app.out));
+    let progress_display = Mutex::new(RunProgress::new(&app.out));
     let batch = Batch::new(store.store(), job)
         .directory(directory)
         .work_directory(work)
-        .worktrees(trees)
-        .begin(begin)
+        .worktrees(worktrees_dir)
+        .start_mode(begin)
         .retry_dead(args.retry_dead)
         .actor(app.user())
-        .on_progress(move |at| screen.lock().unwrap_or_else(PoisonError::into_inner).at(at));
-    let (drain, handle) = (app.on_interrupt_drain(), batch.handle());
+        .on_progress(move |at| progress_display.lock().unwrap_or_else(PoisonError::into_inner).at(at));
+    let (drain, handle) = (app.interrupt_notifier(), batch.handle());
     let again = format!("redrive run {}", args.job.display());
-    app.on_interrupt(format!(
-        "`{again} --data {}` goes on; what was being worked on is tried again in a moment",
+    app.set_interrupt_hint(format!(
+        "run `{again} --data {}` to resume; items that were running are retried in a moment",
         app.data.display()
     ));
     let stopper = tokio::spawn(async move {
         drain.notified().await;
-        complain("finishing what was begun; Ctrl-C again ends at once");
+        eprint_line("finishing what was begun; press Ctrl-C again to stop at once");
         handle.stop();
         drain.notified().await;
-        complain("giving back what was begun");
+        eprint_line("stopping; running items are returned to the queue");
         handle.stop_now();
     });
     let done = batch.run().await;
@@ -133,10 +136,18 @@ pub(crate) async fn run(app: &App, args: RunArgs) -> Done {
     })
 }
 
-/// Removes work trees that are not needed any more, and says of each kept one why it is kept.
-async fn prune(app: &App, args: &RunArgs, job: Job, directory: &Path, trees: PathBuf) -> Done {
+/// Removes work trees that are no longer needed, and lists every tree with the reason why it is kept or
+/// removed.
+async fn prune(
+    app: &App,
+    args: &RunArgs,
+    job: Job,
+    directory: &Path,
+    worktrees_dir: PathBuf,
+) -> CommandResult {
     let store = app.open(Access::Existing, Hold::Long).await?;
-    let batch = Batch::new(store.store(), job).directory(directory).worktrees(trees).actor(app.user());
+    let batch =
+        Batch::new(store.store(), job).directory(directory).worktrees(worktrees_dir).actor(app.user());
     let pruned = batch.prune(args.dry_run, args.force).await.map_err(|error| explain(&error, &args.job))?;
     app.out.all(&pruned)?;
     let removed = pruned.iter().filter(|tree| tree.removed).count();
@@ -173,7 +184,7 @@ fn read_job(args: &RunArgs) -> Result<Job, CliError> {
     Ok(job)
 }
 
-/// Where git work trees are made: never in the data directory, never in the repository.
+/// The directory for git work trees, which is never inside the data directory or the repository.
 fn worktrees() -> PathBuf {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let home = || absolute("HOME").map(|home| home.join(".cache"));
@@ -185,31 +196,31 @@ fn inside(path: &Path, outer: &Path) -> bool {
     std::path::absolute(path).is_ok_and(|path| path.starts_with(outer))
 }
 
-/// Why a run did not begin or could not go on, with its exit code.
+/// Converts an error of a run into a CLI error with its exit code.
 fn explain(error: &BatchError, job: &Path) -> CliError {
     let text = error.to_string();
     match error {
-        BatchError::Store(redrive::core::error::Error::Refused(refusal)) => refusal.clone().into(),
-        BatchError::Store(redrive::core::error::Error::Store(error)) => error.clone().into(),
+        BatchError::Store(redrive::core::error::CallError::Refused(refusal)) => refusal.clone().into(),
+        BatchError::Store(redrive::core::error::CallError::Store(error)) => error.clone().into(),
         BatchError::Job(_) => CliError::usage(text),
         BatchError::Busy { .. } | BatchError::Changed { .. } | BatchError::TakenOver(_) => {
             CliError::new(ExitCode::Refused, text)
         }
         BatchError::NothingToResume(_) => CliError::new(ExitCode::NotFound, text),
         BatchError::Stage { .. } => CliError::new(ExitCode::Error, text)
-            .hint(format!("mend it; `redrive run {}` goes on", job.display())),
+            .hint(format!("fix it, then resume with `redrive run {}`", job.display())),
         BatchError::Input(_) | BatchError::Git(_) => CliError::new(ExitCode::Error, text),
     }
 }
 
-/// What failed and what can be done about it, for the person in front of the terminal.
+/// Prints notes about what failed and what to do next.
 fn advise(app: &App, summary: &BatchSummary, again: &str) {
     let note = |text: &str| app.out.note(text);
     if summary.already_finished {
-        note("nothing was left to do; --restart begins anew");
+        note("nothing was left to do; use --restart to start over");
     }
     if summary.bad_rows > 0 {
-        note(&format!("{} rows of the input could not be read and were left out:", summary.bad_rows));
+        note(&format!("{} rows of the input could not be read and were skipped:", summary.bad_rows));
         summary.bad_row_samples.iter().for_each(|row| note(&format!("  {row}")));
     }
     if let Some(why) = &summary.stopped {
@@ -221,14 +232,14 @@ fn advise(app: &App, summary: &BatchSummary, again: &str) {
     }
     if summary.groups.len() > GROUPS_SHOWN {
         note(&format!(
-            "and {} more groups; `redrive group list` has them all",
+            "and {} more groups; run `redrive group list` to see all",
             summary.groups.len() - GROUPS_SHOWN
         ));
     }
     let data = format!("--data {}", app.data.display());
     if summary.dead > 0 {
-        note(&format!("look: redrive dlq list 'queue:run.{}' {data}", summary.job));
-        note(&format!("after a fix: {again} --retry-dead {data}"));
+        note(&format!("to see the dead items: redrive dlq list 'queue:run.{}' {data}", summary.job));
+        note(&format!("after fixing the cause: {again} --retry-dead {data}"));
     }
     if summary.left > 0 {
         note(&format!("{} items are left: {again} {data}", summary.left));
@@ -247,7 +258,7 @@ impl Show for BatchSummary {
         Column::text("output"),
     ];
 
-    fn cells(&self, _: &Look) -> Vec<String> {
+    fn cells(&self, _: &ValueFormat) -> Vec<String> {
         vec![
             self.job.clone(),
             self.total.to_string(),
@@ -260,7 +271,7 @@ impl Show for BatchSummary {
         ]
     }
 
-    fn sheet(&self, _: &Look) -> Sheet {
+    fn sheet(&self, _: &ValueFormat) -> Sheet {
         Sheet::default()
             .field("job", &self.job)
             .field("total", self.total)
@@ -277,7 +288,7 @@ impl Show for PrunedTree {
     const COLUMNS: &'static [Column] =
         &[Column::whole("removed"), Column::whole("branch"), Column::text("why"), Column::text("worktree")];
 
-    fn cells(&self, _: &Look) -> Vec<String> {
+    fn cells(&self, _: &ValueFormat) -> Vec<String> {
         let removed = if self.removed { "yes" } else { "no" };
         let place = self.worktree.as_ref().map(|path| path.display().to_string());
         vec![removed.to_owned(), self.branch.clone(), self.why.clone(), place.unwrap_or_default()]
@@ -293,7 +304,7 @@ impl Show for DryRun {
         Column::text("items"),
     ];
 
-    fn cells(&self, _: &Look) -> Vec<String> {
+    fn cells(&self, _: &ValueFormat) -> Vec<String> {
         vec![
             self.job.clone(),
             self.rows.to_string(),
@@ -303,7 +314,7 @@ impl Show for DryRun {
         ]
     }
 
-    fn sheet(&self, _: &Look) -> Sheet {
+    fn sheet(&self, _: &ValueFormat) -> Sheet {
         let more = self.total.saturating_sub(self.items.len() as u64);
         let title = if more > 0 { format!("items ({more} more follow)") } else { "items".to_owned() };
         Sheet::default()
@@ -315,7 +326,7 @@ impl Show for DryRun {
     }
 }
 
-/// The first items and their commands, each on lines of its own.
+/// The first items and their commands, one per line.
 fn planned(plan: &DryRun) -> String {
     let mut lines = Vec::new();
     for item in &plan.items {
@@ -329,66 +340,66 @@ fn planned(plan: &DryRun) -> String {
     lines.join("\n")
 }
 
-/// How far a run is: a bar on a terminal, a plain line now and then elsewhere.
-struct Screen {
+/// The progress of a run: a bar on a terminal, otherwise a plain line at intervals.
+struct RunProgress {
     bar: Option<ProgressBar>,
     plain: bool,
-    begun: Instant,
-    told: Instant,
-    /// How many were over when this process began: its rate counts only what came after.
+    started_at: Instant,
+    printed_at: Instant,
+    /// The number of settled items when this process began; the rate counts only later ones.
     first: Option<u64>,
 }
 
-impl Screen {
+impl RunProgress {
     fn new(out: &Output) -> Self {
         let terminal = std::io::stderr().is_terminal();
-        let loud = !out.quiet;
-        let bar = (terminal && loud).then(bar);
-        progress::shows(bar.as_ref());
+        let shown = !out.quiet;
+        let bar = (terminal && shown).then(bar);
+        progress::set_shown_bar(bar.as_ref());
         let now = Instant::now();
-        Self { bar, plain: !terminal && loud, begun: now, told: now, first: None }
+        Self { bar, plain: !terminal && shown, started_at: now, printed_at: now, first: None }
     }
 
     fn at(&mut self, at: BatchProgress) {
-        let over = at.done + at.failed;
-        if over == 0 && at.enqueued < at.total {
+        let settled = at.done + at.failed;
+        if settled == 0 && at.enqueued < at.total {
             return self.say(at.enqueued, at.total, &format!("enqueued {} of {}", at.enqueued, at.total));
         }
-        let first = *self.first.get_or_insert(over);
-        let rate = rate(over.saturating_sub(first), self.begun.elapsed());
-        let left = at.total.saturating_sub(over);
+        let first = *self.first.get_or_insert(settled);
+        let rate = rate(settled.saturating_sub(first), self.started_at.elapsed());
+        let left = at.total.saturating_sub(settled);
         let eta = if rate > 0.0 { format!(", {} left", eta(left, rate)) } else { String::new() };
         let text = format!(
             "{} of {} done, {} failed, {} retried, {} running, {rate:.1}/s{eta}",
             at.done, at.total, at.failed, at.retried, at.running
         );
-        self.say(over, at.total, &text);
+        self.say(settled, at.total, &text);
     }
 
-    fn say(&mut self, over: u64, total: u64, text: &str) {
+    fn say(&mut self, settled: u64, total: u64, text: &str) {
         if let Some(bar) = &self.bar {
             bar.set_length(total);
-            bar.set_position(over);
+            bar.set_position(settled);
             bar.set_message(escape::line(text).into_owned());
-        } else if self.plain && self.told.elapsed() >= EVERY {
-            self.told = Instant::now();
-            complain(text);
+        } else if self.plain && self.printed_at.elapsed() >= EVERY {
+            self.printed_at = Instant::now();
+            eprint_line(text);
         }
     }
 }
 
-impl Drop for Screen {
+impl Drop for RunProgress {
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
-            progress::shows(None);
+            progress::set_shown_bar(None);
             bar.finish_and_clear();
         }
     }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
-fn rate(over: u64, elapsed: Duration) -> f64 {
-    over as f64 / elapsed.as_secs_f64().max(0.001)
+fn rate(settled: u64, elapsed: Duration) -> f64 {
+    settled as f64 / elapsed.as_secs_f64().max(0.001)
 }
 
 #[expect(
@@ -403,7 +414,7 @@ fn eta(left: u64, rate: f64) -> Span {
 
 fn bar() -> ProgressBar {
     let bar = ProgressBar::new(0);
-    // A template that does not parse would only cost the looks.
+    // If the template does not parse, the bar keeps its default style.
     if let Ok(style) = ProgressStyle::with_template("[{bar:25}] {msg}") {
         bar.set_style(style);
     }

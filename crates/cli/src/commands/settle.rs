@@ -1,14 +1,14 @@
-//! The worker's words about a delivery: `ack`, `fail`, `extend`, `release`. A failure is analysed here, in the
-//! caller; what follows from it is the store's to decide.
+//! The commands that settle a delivery: `ack`, `fail`, `extend` and `release`. A failure is analysed here, in the
+//! calling process; the store decides what happens next.
 
 use super::enqueue::read_payload;
-use super::{each, only};
+use super::{only, print_results};
 use crate::connect::{Access, App, Hold};
-use crate::exit_code::{CliError, Done, ExitCode};
+use crate::exit_code::{CliError, CommandResult, ExitCode};
 use crate::input;
-use crate::output::{Column, Look, Show};
+use crate::output::{Column, Show, ValueFormat};
 use clap::Args;
-use redrive::core::failure::{ErrorInfo, Report};
+use redrive::core::failure::{ErrorInfo, FailureReport};
 use redrive::core::ids::LeaseToken;
 use redrive::core::limits;
 use redrive::core::message::Payload;
@@ -27,8 +27,8 @@ Examples:
     --context 'charge order 4411' --context 'POST /charges' --duration 30s --log /var/log/charge.log
   ./handler 2> stack.txt || redrive fail \"$token\" --error-type Crash --message 'exit 1' --stack stack.txt
 
-The queue's policy decides whether the message is tried again, and when, or becomes a dead letter; the answer
-says which.";
+The queue's policy decides whether and when the message is retried or becomes a dead letter; the result says
+which.";
 
 const ACK_EXAMPLES: &str = "\
 Examples:
@@ -45,14 +45,14 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = ACK_EXAMPLES)]
 pub(crate) struct AckArgs {
-    /// The tokens, as `lease` printed them
+    /// The tokens printed by `lease`
     #[arg(required = true, value_name = "TOKEN")]
     tokens: Vec<LeaseToken>,
-    /// The answer for whoever the message names in reply_to, sent with the ack: text, `@FILE`, or `-` for stdin.
-    /// The same as without when nobody asked
+    /// A reply to send to the message's reply_to queue with the ack: text, `@FILE`, or `-` for stdin; ignored if the
+    /// message has no reply_to
     #[arg(long, value_name = "TEXT|@FILE|-", allow_hyphen_values = true)]
     reply: Option<String>,
-    /// What the answer claims to be
+    /// The content type of the reply
     #[arg(long, value_name = "TYPE", default_value = "", hide_default_value = true, requires = "reply")]
     content_type: String,
 }
@@ -61,7 +61,7 @@ pub(crate) struct AckArgs {
 #[derive(Args, Debug)]
 #[command(after_help = FAIL_EXAMPLES)]
 pub(crate) struct FailArgs {
-    /// The token, as `lease` printed it
+    /// The token printed by `lease`
     #[arg(value_name = "TOKEN")]
     token: LeaseToken,
     /// The type or class name of the error
@@ -70,16 +70,16 @@ pub(crate) struct FailArgs {
     /// The error's message
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     message: String,
-    /// A code: HTTP status, errno name, SQLSTATE, exit code
+    /// The error code: an HTTP status, errno name, SQLSTATE or exit code
     #[arg(long, value_name = "CODE", allow_hyphen_values = true)]
     code: Option<String>,
-    /// A file with the stack; `-` is stdin
+    /// A file with the stack trace; `-` for stdin
     #[arg(long, value_name = "FILE")]
     stack: Option<PathBuf>,
-    /// The error beneath this one
+    /// The error that caused this one
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     cause: Option<String>,
-    /// What was being done, from the outside in; repeatable
+    /// What the handler was doing, outermost first; repeatable
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     context: Vec<String>,
     /// The step that failed
@@ -88,28 +88,28 @@ pub(crate) struct FailArgs {
     /// How long the work took
     #[arg(long, value_name = "DURATION")]
     duration: Option<Span>,
-    /// Where the log is: a path or a URL
+    /// The location of the log: a path or a URL
     #[arg(long, value_name = "PLACE")]
     log: Option<String>,
-    /// What was left behind, such as a directory, a branch or a core dump; repeatable
+    /// Something the attempt left behind, such as a directory, branch or core dump; repeatable
     #[arg(long = "artifact", value_name = "PLACE")]
     artifacts: Vec<String>,
-    /// The machine it ran on
+    /// The host the work ran on
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
     /// The version of the handler
     #[arg(long, value_name = "VERSION")]
     handler_version: Option<String>,
-    /// Trying again is useless: a dead letter at once
+    /// Retrying is useless: make it a dead letter at once
     #[arg(long)]
     permanent: bool,
-    /// The process that worked on it died: killed, aborted, panicked. Three of these are poison
+    /// The worker process died: it was killed, aborted or panicked. Three crashes make a message poison
     #[arg(long)]
     crashed: bool,
-    /// The other side said to come back after this long
+    /// Retry no earlier than this, as the remote side asked
     #[arg(long, value_name = "DURATION", conflicts_with_all = ["permanent", "dead_letter"])]
     retry_after: Option<Span>,
-    /// Make it a dead letter now, whatever the policy says
+    /// Make it a dead letter now, regardless of the policy
     #[arg(long, conflicts_with = "permanent")]
     dead_letter: bool,
 }
@@ -118,28 +118,28 @@ pub(crate) struct FailArgs {
 #[derive(Args, Debug)]
 #[command(after_help = EXTEND_EXAMPLES)]
 pub(crate) struct ExtendArgs {
-    /// The token, as `lease` printed it
+    /// The token printed by `lease`
     #[arg(value_name = "TOKEN")]
     token: LeaseToken,
-    /// How long from now [default: the lease of the queue]
+    /// How long the lease lasts from now [default: the queue's policy]
     #[arg(long, value_name = "DURATION", conflicts_with = "progress")]
     by: Option<Span>,
-    /// How far the work is; kept with the message, so that the next attempt can go on from there
+    /// The progress so far, kept with the message so that the next attempt can continue from there
     #[arg(long, value_name = "DONE[/TOTAL]")]
-    progress: Option<Far>,
-    /// What is being done
+    progress: Option<ProgressArg>,
+    /// What the worker is doing
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true, requires = "progress")]
     note: String,
 }
 
-/// How far the work is: `30` or `30/120`.
+/// The value of `--progress`: `30` or `30/120`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Far {
+struct ProgressArg {
     done: u64,
     total: Option<u64>,
 }
 
-impl FromStr for Far {
+impl FromStr for ProgressArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -156,10 +156,10 @@ impl FromStr for Far {
 /// The flags of `release`.
 #[derive(Args, Debug)]
 pub(crate) struct ReleaseArgs {
-    /// The token, as `lease` printed it
+    /// The token printed by `lease`
     #[arg(value_name = "TOKEN")]
     token: LeaseToken,
-    /// Not before this long from now
+    /// Do not deliver the message again before this long from now
     #[arg(long, value_name = "DURATION")]
     delay: Option<Span>,
 }
@@ -175,12 +175,12 @@ impl Show for Settled {
         Column::whole("reply"),
     ];
 
-    fn cells(&self, look: &Look) -> Vec<String> {
+    fn cells(&self, fmt: &ValueFormat) -> Vec<String> {
         vec![
             self.id.to_string(),
             self.state.to_string(),
-            look.maybe(self.ready_at),
-            look.maybe(self.lease_expires_at),
+            fmt.maybe(self.ready_at),
+            fmt.maybe(self.lease_expires_at),
             self.reason.map(|reason| reason.to_string()).unwrap_or_default(),
             self.dlq.as_ref().map(ToString::to_string).unwrap_or_default(),
             self.reply.map(|id| id.to_string()).unwrap_or_default(),
@@ -189,7 +189,7 @@ impl Show for Settled {
 }
 
 /// Runs `ack`.
-pub(crate) async fn ack(app: &App, args: AckArgs) -> Done {
+pub(crate) async fn ack(app: &App, args: AckArgs) -> CommandResult {
     let payload = match args.reply.as_deref() {
         Some("-") => Some(read_payload(Path::new("-")).await?),
         Some(text) => Some(match text.strip_prefix('@') {
@@ -207,16 +207,16 @@ pub(crate) async fn ack(app: &App, args: AckArgs) -> Done {
         settlement.check()?;
     }
     let store = app.open(Access::Existing, Hold::Moment).await?;
-    each(app, store.settle(batch).await?)
+    print_results(app, store.settle(batch).await?)
 }
 
 /// Runs `fail`.
-pub(crate) async fn fail(app: &App, args: FailArgs) -> Done {
+pub(crate) async fn fail(app: &App, args: FailArgs) -> CommandResult {
     let stack = match &args.stack {
         Some(path) => Some(read_stack(path).await?),
         None => None,
     };
-    let report = Report {
+    let report = FailureReport {
         error: ErrorInfo {
             error_type: args.error_type,
             message: args.message,
@@ -234,29 +234,35 @@ pub(crate) async fn fail(app: &App, args: FailArgs) -> Done {
         permanent: args.permanent,
         crashed: args.crashed,
         retry_after: args.retry_after,
-        ..Report::default()
+        ..FailureReport::default()
     };
-    let said = args.dead_letter.then_some(Override::DeadLetter);
-    settle(app, args.token, Settle::Fail { failure: Box::new(report.analyse_with(&app.config.known)), said })
-        .await
+    let policy_override = args.dead_letter.then_some(Override::DeadLetter);
+    settle(
+        app,
+        args.token,
+        Settle::Fail { failure: Box::new(report.analyse_with(&app.config.known)), policy_override },
+    )
+    .await
 }
 
 /// Runs `extend`.
-pub(crate) async fn extend(app: &App, args: ExtendArgs) -> Done {
+pub(crate) async fn extend(app: &App, args: ExtendArgs) -> CommandResult {
     let what = match args.progress {
-        Some(Far { done, total }) => Settle::Progress { progress: Progress::new(done, total, args.note) },
+        Some(ProgressArg { done, total }) => {
+            Settle::Progress { progress: Progress::new(done, total, args.note) }
+        }
         None => Settle::Extend { by: args.by },
     };
     settle(app, args.token, what).await
 }
 
 /// Runs `release`.
-pub(crate) async fn release(app: &App, args: ReleaseArgs) -> Done {
+pub(crate) async fn release(app: &App, args: ReleaseArgs) -> CommandResult {
     let what = args.delay.map_or(Settle::Release, |span| Settle::Snooze { span });
     settle(app, args.token, what).await
 }
 
-async fn settle(app: &App, token: LeaseToken, what: Settle) -> Done {
+async fn settle(app: &App, token: LeaseToken, what: Settle) -> CommandResult {
     let settlement = Settlement { token, what };
     settlement.check()?;
     let store = app.open(Access::Existing, Hold::Moment).await?;
@@ -264,8 +270,8 @@ async fn settle(app: &App, token: LeaseToken, what: Settle) -> Done {
     Ok(ExitCode::Ok)
 }
 
-/// Reads a stack, as far as it will be kept. Whatever is not text becomes a mark: a failure report is worth
-/// more than its last byte.
+/// Reads a stack trace, up to the number of bytes that are kept. Bytes that are not UTF-8 are replaced, because a
+/// failure report is worth more than a few bytes.
 async fn read_stack(path: &Path) -> Result<String, CliError> {
     let failed = |error| CliError::io(format_args!("read the stack from {}", path.display()), &error);
     let bytes = input::bytes(path, limits::STACK_BYTES_MAX as u64 + 1).await.map_err(failed)?;
@@ -278,10 +284,10 @@ mod tests {
 
     #[test]
     fn progress_is_one_number_or_two() {
-        assert_eq!("30".parse(), Ok(Far { done: 30, total: None }));
-        assert_eq!("30 / 120".parse(), Ok(Far { done: 30, total: Some(120) }));
+        assert_eq!("30".parse(), Ok(ProgressArg { done: 30, total: None }));
+        assert_eq!("30 / 120".parse(), Ok(ProgressArg { done: 30, total: Some(120) }));
         for wrong in ["", "/", "3/", "-1", "1/2/3", "half"] {
-            assert!(wrong.parse::<Far>().is_err(), "{wrong}");
+            assert!(wrong.parse::<ProgressArg>().is_err(), "{wrong}");
         }
     }
 }

@@ -1,10 +1,10 @@
-//! `signature`: error lines from stdin, and for each the group it would be filed under once all of them have
-//! been seen. It needs no data directory and changes nothing.
+//! `signature`: reads error lines from stdin and prints the group of each, as assigned once all lines are known. It
+//! needs no data directory and changes nothing.
 
 use crate::connect::App;
-use crate::exit_code::{CliError, Done, ExitCode};
+use crate::exit_code::{CliError, CommandResult, ExitCode};
 use crate::input;
-use crate::output::{Column, Look, Show, escape};
+use crate::output::{Column, Show, ValueFormat, escape};
 use clap::Args;
 use redrive::core::failure::ErrorInfo;
 use redrive::core::ids::{GroupId, LeafId};
@@ -24,9 +24,9 @@ Examples:
   redrive signature --explain 3 17 < errors.log
   redrive signature --top 5 < errors.log";
 
-/// Messages of a group that are looked at for its variables.
+/// The maximum number of messages of a group to sample for its variables.
 const SAMPLE_MAX: usize = 1_000;
-/// Bytes of output that are gathered before they are written.
+/// The number of bytes of output to gather before writing.
 const CHUNK: usize = 64 * 1024;
 
 /// The flags of `signature`.
@@ -36,10 +36,10 @@ pub(crate) struct SignatureArgs {
     /// The error type of all lines
     #[arg(long, value_name = "TYPE", default_value = "")]
     error_type: String,
-    /// A TOML file with [[rules]], each with `match` and `fingerprint` [default: those of the configuration]
+    /// A TOML file with [[rules]], each with `match` and `fingerprint` [default: the rules of the configuration]
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
-    /// Say why two lines are together or apart, by their numbers from 1
+    /// Explain why two lines, numbered from 1, are in the same group or not
     #[arg(long, num_args = 2, value_names = ["A", "B"])]
     explain: Option<Vec<usize>>,
     /// Show each group with the N most frequent values of each variable
@@ -47,7 +47,7 @@ pub(crate) struct SignatureArgs {
     top: Option<usize>,
 }
 
-/// Rules as they stand in a file.
+/// The TOML of a rules file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RulesFile {
@@ -55,40 +55,40 @@ struct RulesFile {
     rules: Vec<SignatureRule>,
 }
 
-/// A line's group.
+/// The group of a line.
 #[derive(Debug, Serialize)]
-struct Filed {
+struct LineGroup {
     line: usize,
     group: GroupId,
     leaf: LeafId,
     template: String,
 }
 
-impl Show for Filed {
+impl Show for LineGroup {
     const COLUMNS: &'static [Column] =
         &[Column::whole("line"), Column::id("group"), Column::id("leaf"), Column::main("template")];
 
-    fn cells(&self, _look: &Look) -> Vec<String> {
+    fn cells(&self, _look: &ValueFormat) -> Vec<String> {
         vec![self.line.to_string(), self.group.to_string(), self.leaf.to_string(), self.template.clone()]
     }
 }
 
-/// Why two lines are together or apart.
+/// Why two lines are in the same group or not.
 #[derive(Debug, Serialize)]
-struct Why {
+struct Explanation {
     together: bool,
     reasons: Vec<String>,
 }
 
-impl Show for Why {
+impl Show for Explanation {
     const COLUMNS: &'static [Column] = &[Column::whole("together"), Column::text("reasons")];
 
-    fn cells(&self, _look: &Look) -> Vec<String> {
+    fn cells(&self, _look: &ValueFormat) -> Vec<String> {
         vec![self.together.to_string(), self.reasons.join("; ")]
     }
 }
 
-/// A group with what varies in it.
+/// A group with its variables.
 #[derive(Debug, Serialize)]
 struct Summary {
     group: GroupId,
@@ -101,7 +101,7 @@ impl Show for Summary {
     const COLUMNS: &'static [Column] =
         &[Column::id("group"), Column::whole("lines"), Column::main("template"), Column::text("variables")];
 
-    fn cells(&self, _look: &Look) -> Vec<String> {
+    fn cells(&self, _look: &ValueFormat) -> Vec<String> {
         let value = |(value, n): &(String, u64)| format!("{value} ({n})");
         let one = |v: &Variable| {
             let top: Vec<String> = v.top.iter().map(value).collect();
@@ -112,35 +112,36 @@ impl Show for Summary {
     }
 }
 
-/// Everything that was read.
-struct Seen {
+/// The lines that were read.
+struct LearnedLines {
     tree: Tree,
     leaves: Vec<LeafId>,
-    /// Texts of each leaf, for the variables; nothing when nobody asks for them.
+    /// Sample texts of each leaf, for the variables; empty unless `--top` is given.
     samples: HashMap<LeafId, Vec<String>>,
-    /// The two lines to explain.
-    asked: Vec<Option<Signature>>,
+    /// The signatures of the two lines to explain.
+    explained: Vec<Option<Signature>>,
 }
 
-/// Runs it.
-pub(crate) async fn run(app: &App, args: SignatureArgs) -> Done {
+/// Runs `signature`.
+pub(crate) async fn run(app: &App, args: SignatureArgs) -> CommandResult {
     let rules = rules(app, &args)?;
-    let asked = args.explain.clone().unwrap_or_default();
-    if asked.contains(&0) {
-        return Err(CliError::usage("--explain: lines are counted from 1"));
+    let explained = args.explain.clone().unwrap_or_default();
+    if explained.contains(&0) {
+        return Err(CliError::usage("--explain: 0 is not a line; lines are numbered from 1"));
     }
     let (explain, top) = (args.explain.is_some(), args.top);
-    let lines_asked = asked.clone();
-    let seen =
-        input::on_a_thread(move || read(BufReader::new(io::stdin().lock()), &args, &rules, &lines_asked));
-    let seen = seen.await?;
+    let lines_to_explain = explained.clone();
+    let learned = input::on_a_thread(move || {
+        read(BufReader::new(io::stdin().lock()), &args, &rules, &lines_to_explain)
+    });
+    let learned = learned.await?;
     if explain {
-        return why(app, &seen, &asked);
+        return print_explanation(app, &learned, &explained);
     }
-    let templates = templates(&seen);
+    let templates = templates(&learned);
     match top {
-        Some(top) => summaries(app, &seen, &templates, top),
-        None => lines(app, &seen, &templates),
+        Some(top) => print_summaries(app, &learned, &templates, top),
+        None => print_lines(app, &learned, &templates),
     }
 }
 
@@ -152,43 +153,43 @@ fn rules(app: &App, args: &SignatureArgs) -> Result<SignatureRules, CliError> {
     SignatureRules::compile(&file.rules).map_err(|e| CliError::usage(format!("{shown}: {e}")))
 }
 
-/// Reads all lines and learns them.
+/// Reads all lines and learns their signatures.
 fn read(
     mut source: impl BufRead,
     args: &SignatureArgs,
     rules: &SignatureRules,
-    asked: &[usize],
-) -> Result<Seen, CliError> {
-    let mut seen = Seen {
+    explained: &[usize],
+) -> Result<LearnedLines, CliError> {
+    let mut learned = LearnedLines {
         tree: Tree::new(),
         leaves: Vec::new(),
         samples: HashMap::new(),
-        asked: vec![None; asked.len()],
+        explained: vec![None; explained.len()],
     };
     let mut error = ErrorInfo { error_type: args.error_type.clone(), ..ErrorInfo::default() };
     let mut bytes = Vec::new();
     while next_line(&mut source, &mut bytes).map_err(|e| CliError::io("read stdin", &e))? {
         error.message.clear();
         error.message.push_str(&String::from_utf8_lossy(&bytes));
-        let signature = Signature::of_with(&error, rules);
-        let leaf = seen.tree.learn(&signature).leaf;
-        seen.leaves.push(leaf);
-        for (line, place) in asked.iter().zip(&mut seen.asked) {
-            if *line == seen.leaves.len() {
+        let signature = Signature::with_rules(&error, rules);
+        let leaf = learned.tree.learn(&signature).leaf;
+        learned.leaves.push(leaf);
+        for (line, place) in explained.iter().zip(&mut learned.explained) {
+            if *line == learned.leaves.len() {
                 *place = Some(signature.clone());
             }
         }
         if args.top.is_some() {
-            let sample = seen.samples.entry(leaf).or_default();
+            let sample = learned.samples.entry(leaf).or_default();
             if sample.len() < SAMPLE_MAX {
                 sample.push(error.message.clone());
             }
         }
     }
-    Ok(seen)
+    Ok(learned)
 }
 
-/// Reads a line without its end, keeping no more of it than is looked at. Says whether there was one.
+/// Reads a line without its end, keeping only as many bytes as grouping looks at. Returns whether there was a line.
 fn next_line(source: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     line.clear();
     let keep = limits::ERROR_MESSAGE_BYTES_MAX as u64;
@@ -206,25 +207,29 @@ fn next_line(source: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> 
     Ok(true)
 }
 
-/// The template of each group.
-fn templates(seen: &Seen) -> HashMap<LeafId, (GroupId, String)> {
+/// The group of each leaf with the group's template.
+fn templates(learned: &LearnedLines) -> HashMap<LeafId, (GroupId, String)> {
     let mut of_group: HashMap<GroupId, String> = HashMap::new();
     let mut templates = HashMap::new();
-    for leaf in &seen.leaves {
+    for leaf in &learned.leaves {
         templates.entry(*leaf).or_insert_with(|| {
-            let group = seen.tree.group_of(*leaf).unwrap_or(*leaf);
-            let template = || seen.tree.template_of(group).unwrap_or_default();
+            let group = learned.tree.group_of(*leaf).unwrap_or(*leaf);
+            let template = || learned.tree.template_of(group).unwrap_or_default();
             (group, of_group.entry(group).or_insert_with(template).clone())
         });
     }
     templates
 }
 
-fn lines(app: &App, seen: &Seen, templates: &HashMap<LeafId, (GroupId, String)>) -> Done {
+fn print_lines(
+    app: &App,
+    learned: &LearnedLines,
+    templates: &HashMap<LeafId, (GroupId, String)>,
+) -> CommandResult {
     let found = |leaf: &LeafId| templates.get(leaf).cloned().unwrap_or((*leaf, String::new()));
     if app.out.format.is_table() {
         let mut text = String::new();
-        for leaf in &seen.leaves {
+        for leaf in &learned.leaves {
             let (group, template) = found(leaf);
             text.push_str(&format!("{group}\t{}\n", escape::line(&template)));
             if text.len() >= CHUNK {
@@ -236,10 +241,10 @@ fn lines(app: &App, seen: &Seen, templates: &HashMap<LeafId, (GroupId, String)>)
         return Ok(ExitCode::Ok);
     }
     let mut list = app.out.list();
-    for (page, leaves) in seen.leaves.chunks(limits::PAGE_ITEMS_MAX).enumerate() {
+    for (page, leaves) in learned.leaves.chunks(limits::PAGE_ITEMS_MAX).enumerate() {
         let filed = |(at, leaf): (usize, &LeafId)| {
             let (group, template) = found(leaf);
-            Filed { line: page * limits::PAGE_ITEMS_MAX + at + 1, group, leaf: *leaf, template }
+            LineGroup { line: page * limits::PAGE_ITEMS_MAX + at + 1, group, leaf: *leaf, template }
         };
         list.add(&leaves.iter().enumerate().map(filed).collect::<Vec<_>>())?;
     }
@@ -247,15 +252,15 @@ fn lines(app: &App, seen: &Seen, templates: &HashMap<LeafId, (GroupId, String)>)
     Ok(ExitCode::Ok)
 }
 
-fn why(app: &App, seen: &Seen, asked: &[usize]) -> Done {
+fn print_explanation(app: &App, learned: &LearnedLines, explained: &[usize]) -> CommandResult {
     let mut found = Vec::new();
-    for (line, signature) in asked.iter().zip(&seen.asked) {
+    for (line, signature) in explained.iter().zip(&learned.explained) {
         let none =
-            || CliError::usage(format!("--explain: there is no line {line}, only {}", seen.leaves.len()));
+            || CliError::usage(format!("--explain: there is no line {line}, only {}", learned.leaves.len()));
         found.push(signature.as_ref().ok_or_else(none)?);
     }
     let [a, b] = found.as_slice() else { return Err(CliError::usage("--explain: name two lines")) };
-    let why = explain(a, b, &seen.tree);
+    let why = explain(a, b, &learned.tree);
     if app.out.format.is_table() {
         let mut text = String::from(if why.together { "together:\n" } else { "apart:\n" });
         for reason in &why.reasons {
@@ -263,16 +268,21 @@ fn why(app: &App, seen: &Seen, asked: &[usize]) -> Done {
         }
         app.out.raw(text.as_bytes())?;
     } else {
-        app.out.one(&Why { together: why.together, reasons: why.reasons })?;
+        app.out.one(&Explanation { together: why.together, reasons: why.reasons })?;
     }
     Ok(ExitCode::Ok)
 }
 
-fn summaries(app: &App, seen: &Seen, templates: &HashMap<LeafId, (GroupId, String)>, top: usize) -> Done {
+fn print_summaries(
+    app: &App,
+    learned: &LearnedLines,
+    templates: &HashMap<LeafId, (GroupId, String)>,
+    top: usize,
+) -> CommandResult {
     let mut order: Vec<GroupId> = Vec::new();
     let mut counts: HashMap<GroupId, usize> = HashMap::new();
     let mut members: HashMap<GroupId, Vec<LeafId>> = HashMap::new();
-    for (leaf, (group, _)) in seen.leaves.iter().filter_map(|leaf| Some((leaf, templates.get(leaf)?))) {
+    for (leaf, (group, _)) in learned.leaves.iter().filter_map(|leaf| Some((leaf, templates.get(leaf)?))) {
         let count = counts.entry(*group).or_default();
         if *count == 0 {
             order.push(*group);
@@ -286,7 +296,7 @@ fn summaries(app: &App, seen: &Seen, templates: &HashMap<LeafId, (GroupId, Strin
     let summary = |group: GroupId| {
         let template = templates.get(&group).map_or_else(String::new, |(_, template)| template.clone());
         let leaves = members.get(&group).map(Vec::as_slice).unwrap_or_default();
-        let texts = leaves.iter().filter_map(|leaf| seen.samples.get(leaf)).flatten().map(String::as_str);
+        let texts = leaves.iter().filter_map(|leaf| learned.samples.get(leaf)).flatten().map(String::as_str);
         let variables = variables(&template, texts.take(SAMPLE_MAX), top);
         Summary { group, lines: counts.get(&group).copied().unwrap_or(0), template, variables }
     };
@@ -301,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_read_whatever_they_hold() {
+    fn lines_with_any_content_are_read() {
         let long = "x".repeat(limits::ERROR_MESSAGE_BYTES_MAX);
         let text = format!("a\r\n\n\u{0}b\n{long}yyy\n{long}\nlast");
         let mut source = io::Cursor::new(text.into_bytes());

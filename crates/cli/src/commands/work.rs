@@ -1,16 +1,15 @@
-//! `work`: runs a command, or the queue's target, for every message until it is told to stop. It only wires
-//! the library's worker and executors to flags, signals and a line of progress; what becomes of a message is
-//! decided elsewhere.
+//! `work`: runs a command, or the queue's target, for every message until it is stopped. It connects the library's
+//! worker and executors to flags, signals and a progress line; the library decides what happens to a message.
 
 use super::work_letters;
 use crate::connect::{Access, App, Hold, Link, policy_in};
-use crate::exit_code::{CliError, Done, ExitCode};
+use crate::exit_code::{CliError, CommandResult, ExitCode};
 use crate::log::LogArgs;
-use crate::output::{Column, Look, Sheet, Show};
-use crate::policy_change::word;
+use crate::output::{Column, Sheet, Show, ValueFormat};
+use crate::policy_flags::word;
 use crate::progress::Status;
 use clap::{Args, ValueEnum};
-use redrive::core::error::Error;
+use redrive::core::error::CallError;
 use redrive::core::ids::QueueName;
 use redrive::core::limits;
 use redrive::core::store::Store;
@@ -31,27 +30,27 @@ use tokio::task::JoinHandle;
 
 const EXAMPLES: &str = "\
 Examples:
-  redrive work payments -- ./charge.py                the payload on stdin, one process per message
+  redrive work payments -- ./charge.py                one process per message, payload on stdin
   redrive work payments --concurrency 8 --timeout 30s -- ./charge.py --fast
   redrive work mails --payload file -- sendmail-from '{payload_file}'
   redrive work jobs --drain --shell 'jq -e .ok > /dev/null || exit 65'
   redrive work hooks --exec http -- https://example.com/hook
-  redrive work hooks                                  by the queue's target: `redrive queue set hooks --target URL`
-  redrive work --dlq payments-dlq -- ./triage.py      one process per dead letter, the payload on stdin
+  redrive work hooks                                  use the target set by `redrive queue set hooks --target URL`
+  redrive work --dlq payments-dlq -- ./triage.py      one process per dead letter, payload on stdin
   redrive work --dlq payments-dlq --letter --drain -- jq -e '.error.type == \"Duplicate\"'
 
-Exit codes of the command: 0 done, 75 try again later, 65 dead letter at once, any other a failure.
-With --dlq: 0 resolved, 75 back to work, 65 a person must look; any other is the consumer's failure, which is noted on the
-letter, and no consumer is given it for an hour.
+Exit codes of the command: 0 done, 75 retry later, 65 dead letter at once, anything else is a failure.
+With --dlq: 0 resolve, 75 redrive, 65 needs review. Anything else is a failure of the consumer: it is noted on the
+letter, and no consumer gets the letter for an hour.
 
-Every failed delivery and every death is one line on stderr: --log json for programs, --log-level for more or less.";
+Every failed delivery and every dead letter is one line on stderr; see --log and --log-level.";
 
-/// How often the line of progress is written anew.
+/// How often the progress line is updated.
 const SHOW_EVERY: Duration = Duration::from_millis(250);
-/// The rate shown is that of the last while.
+/// The period over which the displayed rate is averaged.
 const RATE_OVER: Duration = Duration::from_secs(10);
 
-/// What runs per message.
+/// What to run for each message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Exec {
     /// The command after `--`
@@ -86,52 +85,52 @@ impl FromStr for Rate {
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct WorkArgs {
-    /// The queues to work on, as if they were one
+    /// The queues to work on, treated as one queue
     #[arg(required_unless_present = "dlq", conflicts_with = "dlq", value_name = "QUEUE")]
     queues: Vec<QueueName>,
-    /// Work on the dead letters of this dead letter queue instead; the command decides about each
+    /// Work on the letters of this dead letter queue instead; the command decides about each
     #[arg(long, value_name = "DLQ", conflicts_with_all = ["exec", "kind", "rate", "allow_private"])]
     dlq: Option<QueueName>,
-    /// With --dlq: the whole letter as JSON on stdin, instead of its payload
+    /// With --dlq: pass the whole letter as JSON on stdin instead of the payload
     #[arg(long, requires = "dlq", conflicts_with = "payload")]
     letter: bool,
-    /// Messages worked on at once [default: the number of processors]
+    /// The number of messages to work on at once [default: the number of processors]
     #[arg(long, short, value_name = "N")]
     concurrency: Option<usize>,
-    /// How long one message may take [default: no limit for a command, 30s for a request]
+    /// The time limit for one message [default: none for a command, 30s for a request]
     #[arg(long, value_name = "DURATION")]
     timeout: Option<Span>,
-    /// How long a lease lasts; extended while work goes on [default: as the queue's policy says]
+    /// How long a lease lasts; it is extended while work continues [default: the queue's policy]
     #[arg(long, value_name = "DURATION")]
     lease: Option<Span>,
-    /// How long to wait for running work when told to stop, before it is given back
+    /// How long to wait for running work when stopping, before returning it to the queue
     #[arg(long, value_name = "DURATION", default_value = "30s")]
     grace: Span,
-    /// A line for the shell instead of a command
+    /// Run a shell command line instead of a command
     #[arg(long, value_name = "LINE", conflicts_with = "command")]
     shell: Option<String>,
-    /// How the command gets the payload
+    /// How to pass the payload to the command
     #[arg(long, value_name = "HOW", value_parser = word::<PayloadBy>(&["stdin", "file"]))]
     payload: Option<PayloadBy>,
-    /// Only these kinds have a handler; messages of other kinds fail. Repeatable
+    /// Handle only this kind, messages of other kinds fail; repeatable
     #[arg(long, value_name = "KIND")]
     kind: Vec<String>,
-    /// Messages begun per second at most: 10/s, 600/m
+    /// The maximum rate at which to start messages: 10/s, 600/m
     #[arg(long, value_name = "RATE")]
     rate: Option<Rate>,
-    /// What the worker is called [default: host, process and a random part]
+    /// The name of the worker [default: host, process id and a random part]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// End after one message
+    /// Exit after one message
     #[arg(long, conflicts_with = "drain")]
     once: bool,
-    /// End when the queues hold nothing any more
+    /// Exit when the queues are empty
     #[arg(long)]
     drain: bool,
-    /// What runs per message [default: command]
+    /// What to run for each message [default: command]
     #[arg(long, value_enum, value_name = "WHAT", conflicts_with = "shell")]
     exec: Option<Exec>,
-    /// Let requests reach this machine and private networks
+    /// Allow requests to this machine and to private networks
     #[arg(long)]
     allow_private: bool,
     /// The command and its arguments, or the URL
@@ -141,7 +140,7 @@ pub(crate) struct WorkArgs {
     log: LogArgs,
 }
 
-/// What the worker did.
+/// The result of a run.
 #[derive(serde::Serialize)]
 struct Summary {
     worker: String,
@@ -160,14 +159,14 @@ impl Show for Summary {
         Column::number("lost"),
     ];
 
-    fn cells(&self, _: &Look) -> Vec<String> {
+    fn cells(&self, _: &ValueFormat) -> Vec<String> {
         let Counts { done, failed, retried, dead, released, lost, .. } = self.counts;
         let numbers = [done, failed, retried, dead, released, lost].map(|n| n.to_string());
         std::iter::once(self.worker.clone()).chain(numbers).collect()
     }
 
-    fn sheet(&self, look: &Look) -> Sheet {
-        let cells = self.cells(look);
+    fn sheet(&self, fmt: &ValueFormat) -> Sheet {
+        let cells = self.cells(fmt);
         Self::COLUMNS
             .iter()
             .zip(cells)
@@ -175,32 +174,32 @@ impl Show for Summary {
     }
 }
 
-/// Runs the command.
-pub(crate) async fn run(app: &App, args: WorkArgs) -> Done {
+/// Runs `work`.
+pub(crate) async fn run(app: &App, args: WorkArgs) -> CommandResult {
     args.log.begin(app.out.quiet);
-    let given = args.target()?;
+    let target = args.target()?;
     if let Some(dlq) = &args.dlq {
-        let (command, settings) = args.letters(dlq, given)?;
+        let (command, settings) = args.letters(dlq, target)?;
         return work_letters::run(app, command, settings).await;
     }
-    // Listened to before anything is leased.
+    // Listen for signals before leasing anything.
     let mut signals = Signals::listen()?;
     let mut store = app.open(Access::Create, Hold::Long).await?;
     let queues: BTreeSet<QueueName> = args.queues.iter().cloned().collect();
     app.seed(&mut store, &queues).await?;
-    let handler = match given {
-        Some(target) => for_target(args.tuned(target)?)?,
-        None => by_queue(&mut store, &queues, &args).await?,
+    let handler = match target {
+        Some(target) => for_target(args.with_timeout(target)?)?,
+        None => queue_targets(&mut store, &queues, &args).await?,
     };
     let worker = args.worker(app, &store, handler)?;
     app.out.note(&format!("{} works on {}", worker.name(), names(&queues)));
-    let upkeep = Upkeep::begin(store.store());
+    let maintenance = BackgroundMaintenance::begin(store.store());
     let mut status = Status::new(&app.out);
     let handle = worker.handle();
     let mut running = std::pin::pin!(worker.run());
-    let mut pace = Pace::default();
+    let mut progress = ProgressLine::default();
     let mut tick = tokio::time::interval(SHOW_EVERY);
-    let (mut stopped, mut told) = (None, None);
+    let (mut stopped, mut reported) = (None, None);
     let ended = loop {
         tokio::select! {
             ended = &mut running => break ended,
@@ -210,40 +209,41 @@ pub(crate) async fn run(app: &App, args: WorkArgs) -> Done {
                     handle.stop();
                     app.out.note(&stopping(&handle, args.grace));
                 }
-                // Asked twice: handlers end now, and their messages go back without having lost an attempt.
+                // On a second signal handlers end now, and their messages return to the queue without losing an
+                // attempt.
                 Some(_) => handle.stop_now(),
             },
             _ = tick.tick() => {
-                let trouble = handle.trouble();
-                if let Some(why) = trouble.as_ref().filter(|_| trouble != told) {
-                    app.out.note(&format!("the store does not answer as it should: {why}; trying again"));
+                let error = handle.store_error();
+                if let Some(text) = error.as_ref().filter(|_| error != reported) {
+                    app.out.note(&format!("the store reports an error: {text}; trying again"));
                 }
-                told = trouble;
-                status.show(&pace.line(&handle.counts()));
+                reported = error;
+                status.show(&progress.line(&handle.counts()));
             }
         }
     };
     status.end();
-    upkeep.end().await;
+    maintenance.end().await;
     let counts = ended?;
     app.out.one(&Summary { worker: worker.name().to_owned(), counts })?;
-    Ok(if stopped == Some(By::Interrupt) { ExitCode::Interrupted } else { ExitCode::Ok })
+    Ok(if stopped == Some(StopSignal::Interrupt) { ExitCode::Interrupted } else { ExitCode::Ok })
 }
 
-/// Maintenance beside the worker, which holds the directory for as long: retention, automatic redrives,
-/// operations that somebody left behind.
-pub(super) struct Upkeep {
+/// Maintenance that runs beside the worker while it holds the data directory: retention, automatic redrives, and
+/// operations that their starter left behind.
+pub(super) struct BackgroundMaintenance {
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
 
-impl Upkeep {
+impl BackgroundMaintenance {
     pub(super) fn begin(store: Arc<dyn Store>) -> Self {
         let stop = CancellationToken::new();
-        let told = stop.clone();
+        let stopped = stop.clone();
         let task = tokio::spawn(async move {
-            // The worker finds out by itself when the store is gone for good, and says so.
-            let _ = Maintenance::new(store).run(told, Heartbeat::default()).await;
+            // If the store is gone for good, the worker notices by itself and reports it.
+            let _ = Maintenance::new(store).run(stopped, Heartbeat::default()).await;
         });
         Self { stop, task }
     }
@@ -260,20 +260,18 @@ fn names(queues: &BTreeSet<QueueName>) -> String {
 
 fn stopping(handle: &WorkerHandle, grace: Span) -> String {
     let running = handle.counts().running;
-    format!(
-        "stopping: {running} messages are being worked on, for {grace} at most; once more to stop at once"
-    )
+    format!("stopping: waiting up to {grace} for {running} running messages; interrupt again to stop at once")
 }
 
 impl WorkArgs {
-    /// What the command line says to run; nothing when the queues' targets are meant.
+    /// The target given on the command line; `None` if the queues' own targets are used.
     fn target(&self) -> Result<Option<Target>, CliError> {
         let payload = self.payload.unwrap_or_default();
         let command = match (self.exec, &self.shell, self.command.as_slice()) {
             (Some(Exec::Http), None, [url]) => {
                 if self.payload.is_some() {
                     return Err(CliError::usage(
-                        "--payload is about commands; a request carries the payload itself",
+                        "--payload applies to commands; a request always carries the payload",
                     ));
                 }
                 let allow_private = self.allow_private;
@@ -289,7 +287,8 @@ impl WorkArgs {
             }
             (None, None, []) => {
                 if self.payload.is_some() || self.allow_private {
-                    let what = "--payload and --allow-private are about what is given here, not about the queue's target";
+                    let what =
+                        "--payload and --allow-private need a command; they do not change the queue's target";
                     return Err(CliError::usage(what).hint("change the target with `redrive queue set`"));
                 }
                 return Ok(None);
@@ -300,14 +299,14 @@ impl WorkArgs {
         };
         if self.allow_private {
             return Err(CliError::usage(
-                "--allow-private is about requests; a command reaches what it likes",
+                "--allow-private applies to requests; a command may reach any network",
             ));
         }
         Ok(Some(Target::Command(command)))
     }
 
-    /// The target with the time limit of this run.
-    fn tuned(&self, target: Target) -> Result<Target, CliError> {
+    /// Applies the time limit of this run to a target.
+    fn with_timeout(&self, target: Target) -> Result<Target, CliError> {
         let target = match (target, self.timeout) {
             (target, None) => target,
             (Target::Http(http), Some(timeout)) => Target::Http(HttpTarget { timeout, ..http }),
@@ -317,16 +316,17 @@ impl WorkArgs {
         Ok(target)
     }
 
-    /// What runs per dead letter, and how.
+    /// The command to run for each dead letter, and its settings.
     fn letters(
         &self,
         dlq: &QueueName,
-        given: Option<Target>,
+        target: Option<Target>,
     ) -> Result<(LetterCommand, work_letters::Settings), CliError> {
-        let command = match given {
+        let command = match target {
             Some(Target::Command(command)) => CommandTarget { timeout: self.timeout, ..command },
             Some(Target::Http(_)) | None => {
-                let what = "--dlq needs a command after --, or --shell: a letter has no target";
+                let what =
+                    "--dlq needs a command after --, or --shell; queue targets do not apply to dead letters";
                 return Err(CliError::usage(what).hint(format!("redrive work --dlq {dlq} -- CMD")));
             }
         };
@@ -345,12 +345,12 @@ impl WorkArgs {
         Ok((command, settings))
     }
 
-    fn worker(&self, app: &App, store: &Link<'_>, handler: Arc<dyn Handler>) -> Result<Worker, Error> {
+    fn worker(&self, app: &App, store: &Link<'_>, handler: Arc<dyn Handler>) -> Result<Worker, CallError> {
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let mut worker = Worker::builder(store.store())
             .concurrency(self.concurrency.unwrap_or(processors.min(limits::LEASE_BATCH_MAX)))
             .grace(self.grace)
-            .knowledge(app.config.known.clone());
+            .classifier_rules(app.config.known.clone());
         for queue in &self.queues {
             worker = worker.queue(queue.to_string());
         }
@@ -379,29 +379,30 @@ impl WorkArgs {
     }
 }
 
-/// The queues' own targets, each for its messages.
-async fn by_queue(
+/// A handler that uses each queue's own target.
+async fn queue_targets(
     store: &mut Link<'_>,
     queues: &BTreeSet<QueueName>,
     args: &WorkArgs,
 ) -> Result<Arc<dyn Handler>, CliError> {
     let mut handlers = BTreeMap::new();
     for queue in queues {
-        let policy = store.ask(async |s| policy_in(s, queue).await).await?;
+        let policy = store.call(async |s| policy_in(s, queue).await).await?;
         let Some(target) = policy.and_then(|policy| policy.target) else {
-            let what = format!("nothing to run: no command was given, and the queue {queue} has no target");
-            let hint = format!("`redrive work {queue} -- CMD`, or `redrive queue set {queue} --target URL`");
+            let what = format!("nothing to run: no command is given, and queue {queue} has no target");
+            let hint =
+                format!("use `redrive work {queue} -- CMD`, or `redrive queue set {queue} --target URL`");
             return Err(CliError::usage(what).hint(hint));
         };
-        handlers.insert(queue.clone(), for_target(args.tuned(target)?)?);
+        handlers.insert(queue.clone(), for_target(args.with_timeout(target)?)?);
     }
-    Ok(Arc::new(ByQueue(handlers)))
+    Ok(Arc::new(QueueTargets(handlers)))
 }
 
-struct ByQueue(BTreeMap<QueueName, Arc<dyn Handler>>);
+struct QueueTargets(BTreeMap<QueueName, Arc<dyn Handler>>);
 
 #[redrive::async_trait]
-impl Handler for ByQueue {
+impl Handler for QueueTargets {
     async fn handle(&self, context: Context) -> Outcome {
         let queue = &context.message().queue;
         match self.0.get(queue) {
@@ -411,9 +412,9 @@ impl Handler for ByQueue {
     }
 }
 
-/// Who asked to stop.
+/// The kind of signal that asked to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum By {
+pub(super) enum StopSignal {
     Interrupt,
     Terminate,
 }
@@ -429,31 +430,31 @@ impl Signals {
         Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
     }
 
-    pub(super) async fn next(&mut self) -> By {
+    pub(super) async fn next(&mut self) -> StopSignal {
         tokio::select! {
-            _ = self.interrupt.recv() => By::Interrupt,
-            _ = self.terminate.recv() => By::Terminate,
-            // The terminal is gone; the work is not.
-            () = crate::hung_up() => By::Terminate,
+            _ = self.interrupt.recv() => StopSignal::Interrupt,
+            _ = self.terminate.recv() => StopSignal::Terminate,
+            // The terminal is gone, but the work should end cleanly.
+            () = crate::hung_up() => StopSignal::Terminate,
         }
     }
 }
 
-/// How fast it goes, over the last while.
+/// Computes the progress line, with the rate over the last seconds.
 #[derive(Default)]
-struct Pace {
-    seen: VecDeque<(Instant, u64)>,
+struct ProgressLine {
+    samples: VecDeque<(Instant, u64)>,
 }
 
-impl Pace {
+impl ProgressLine {
     fn line(&mut self, counts: &Counts) -> String {
         let Counts { done, failed, retried, dead, running, stuck, .. } = *counts;
         let now = Instant::now();
-        self.seen.push_back((now, done + failed));
-        while self.seen.front().is_some_and(|(at, _)| now.duration_since(*at) > RATE_OVER) {
-            self.seen.pop_front();
+        self.samples.push_back((now, done + failed));
+        while self.samples.front().is_some_and(|(at, _)| now.duration_since(*at) > RATE_OVER) {
+            self.samples.pop_front();
         }
-        let (since, before) = self.seen.front().copied().unwrap_or((now, 0));
+        let (since, before) = self.samples.front().copied().unwrap_or((now, 0));
         let ended = u32::try_from((done + failed).saturating_sub(before)).unwrap_or(u32::MAX);
         let rate = f64::from(ended) / now.duration_since(since).as_secs_f64().max(1.0);
         let stuck = if stuck > 0 { format!(", {stuck} stuck") } else { String::new() };
@@ -480,8 +481,11 @@ mod tests {
     }
 
     #[test]
-    fn the_line_says_how_it_goes() {
+    fn the_progress_line_has_counts_and_rate() {
         let counts = Counts { done: 5, failed: 2, retried: 1, dead: 1, running: 3, ..Counts::default() };
-        assert_eq!(Pace::default().line(&counts), "5 done, 2 failed (1 retried, 1 dead), 3 in flight, 0.0/s");
+        assert_eq!(
+            ProgressLine::default().line(&counts),
+            "5 done, 2 failed (1 retried, 1 dead), 3 in flight, 0.0/s"
+        );
     }
 }

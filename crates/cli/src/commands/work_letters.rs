@@ -1,11 +1,11 @@
-//! `work --dlq`: runs a command for every dead letter of one dead letter queue. The library's consumer leases and
-//! settles; this file wires it to flags and signals and counts what the command decided.
+//! `work --dlq`: runs a command for every letter of a dead letter queue. The library's consumer leases and settles;
+//! this module connects it to flags and signals and counts the decisions of the command.
 
 use super::dlq::require_dlq;
-use super::work::{By, Signals, Upkeep};
+use super::work::{BackgroundMaintenance, Signals, StopSignal};
 use crate::connect::{Access, App, Hold};
-use crate::exit_code::{Done, ExitCode};
-use crate::output::{Column, Look, Show};
+use crate::exit_code::{CommandResult, ExitCode};
+use crate::output::{Column, Show, ValueFormat};
 use redrive::core::dead_letter::DeadLetter;
 use redrive::core::ids::QueueName;
 use redrive::core::time::Span;
@@ -29,39 +29,39 @@ pub(super) struct Settings {
     pub(super) drain: bool,
 }
 
-/// What the command decided, by letter.
+/// Counts the decisions of the command.
 #[derive(Debug, Default)]
-struct Tally {
+struct DecisionCounts {
     resolved: AtomicU64,
     replayed: AtomicU64,
     review: AtomicU64,
     failed: AtomicU64,
 }
 
-/// The command, counted and logged.
-struct Counted {
+/// The command, with its decisions counted.
+struct CountingHandler {
     command: LetterCommand,
-    tally: Arc<Tally>,
+    counts: Arc<DecisionCounts>,
 }
 
 #[redrive::async_trait]
-impl LetterHandler for Counted {
+impl LetterHandler for CountingHandler {
     async fn handle(&self, letter: DeadLetter) -> Result<Disposition, HandlerError> {
         let decided = self.command.handle(letter).await;
         let counter = match &decided {
-            Ok(Disposition::Resolve { .. } | Disposition::Discard { .. }) => &self.tally.resolved,
-            Ok(Disposition::Replay | Disposition::ReplayAfter(_)) => &self.tally.replayed,
+            Ok(Disposition::Resolve { .. } | Disposition::Discard { .. }) => &self.counts.resolved,
+            Ok(Disposition::Replay | Disposition::ReplayAfter(_)) => &self.counts.replayed,
             Ok(Disposition::Review { .. } | Disposition::Quarantine { .. } | Disposition::Leave) => {
-                &self.tally.review
+                &self.counts.review
             }
-            Err(_) => &self.tally.failed,
+            Err(_) => &self.counts.failed,
         };
         counter.fetch_add(1, Ordering::Relaxed);
         decided
     }
 }
 
-/// What the consumer did.
+/// The result of a run.
 #[derive(Serialize)]
 struct Summary {
     dlq: QueueName,
@@ -80,22 +80,23 @@ impl Show for Summary {
         Column::number("failed"),
     ];
 
-    fn cells(&self, _: &Look) -> Vec<String> {
+    fn cells(&self, _: &ValueFormat) -> Vec<String> {
         let numbers = [self.resolved, self.replayed, self.review, self.failed].map(|n| n.to_string());
         std::iter::once(self.dlq.to_string()).chain(numbers).collect()
     }
 }
 
-/// Runs it until it is told to stop, or as long as there are letters.
-pub(super) async fn run(app: &App, command: LetterCommand, settings: Settings) -> Done {
-    // Listened to before anything is leased.
+/// Runs until it is stopped, or until it has handled as many letters as the settings ask for.
+pub(super) async fn run(app: &App, command: LetterCommand, settings: Settings) -> CommandResult {
+    // Listen for signals before leasing anything.
     let mut signals = Signals::listen()?;
     let store = app.open(Access::Existing, Hold::Long).await?;
     require_dlq(&*store, &settings.dlq).await?;
-    let tally = Arc::new(Tally::default());
-    let consumer = consumer(&settings, store.store(), Counted { command, tally: Arc::clone(&tally) })?;
-    app.out.note(&format!("works on the dead letters of {}", settings.dlq));
-    let upkeep = Upkeep::begin(store.store());
+    let counts = Arc::new(DecisionCounts::default());
+    let consumer =
+        consumer(&settings, store.store(), CountingHandler { command, counts: Arc::clone(&counts) })?;
+    app.out.note(&format!("working on the dead letters of {}", settings.dlq));
+    let maintenance = BackgroundMaintenance::begin(store.store());
     let stop = CancellationToken::new();
     let mut running = std::pin::pin!(consumer.run(stop.clone(), Heartbeat::default()));
     let mut stopped = None;
@@ -104,33 +105,33 @@ pub(super) async fn run(app: &App, command: LetterCommand, settings: Settings) -
             ended = &mut running => break ended,
             by = signals.next() => {
                 if stopped.is_some() {
-                    // Asked twice: commands end now, and their letters are given back.
+                    // On a second signal commands end now, and their letters are released.
                     consumer.stop_now();
                 } else {
-                    app.out.note(&format!("stopping within {}; once more to stop at once", settings.grace));
+                    app.out.note(&format!("stopping within {}; interrupt again to stop at once", settings.grace));
                 }
                 stopped = stopped.or(Some(by));
                 stop.cancel();
             }
         }
     };
-    upkeep.end().await;
+    maintenance.end().await;
     ended?;
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     app.out.one(&Summary {
         dlq: settings.dlq,
-        resolved: count(&tally.resolved),
-        replayed: count(&tally.replayed),
-        review: count(&tally.review),
-        failed: count(&tally.failed),
+        resolved: count(&counts.resolved),
+        replayed: count(&counts.replayed),
+        review: count(&counts.review),
+        failed: count(&counts.failed),
     })?;
-    Ok(if stopped == Some(By::Interrupt) { ExitCode::Interrupted } else { ExitCode::Ok })
+    Ok(if stopped == Some(StopSignal::Interrupt) { ExitCode::Interrupted } else { ExitCode::Ok })
 }
 
 fn consumer(
     settings: &Settings,
     store: Arc<dyn redrive::core::store::Store>,
-    handler: Counted,
+    handler: CountingHandler,
 ) -> Result<DeadLetterConsumer, redrive::core::error::Refusal> {
     let mut consumer = DeadLetterConsumer::builder(store)
         .dlq(settings.dlq.as_str())
@@ -141,7 +142,7 @@ fn consumer(
         consumer = consumer.lease(lease);
     }
     if let Some(timeout) = settings.timeout {
-        // The command's own limit comes first and says more.
+        // The command's own time limit should fire first, because its error says more.
         consumer = consumer.timeout(timeout.times(2));
     }
     if let Some(name) = &settings.name {

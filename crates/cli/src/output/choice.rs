@@ -1,9 +1,9 @@
-//! What the command line chose about the data: which columns, which template. A column is one that the table has, or
-//! a path into the item as JSON has it; so whatever a view leaves out or masks cannot be reached from here either.
+//! The columns and the template that the user chose. A column is one of the table's or a path into the item's JSON, so
+//! data that is hidden or masked cannot be reached this way either.
 
 use super::escape;
 use super::table::Column;
-use super::{Look, Show, value};
+use super::{Show, ValueFormat, value};
 use crate::exit_code::CliError;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -11,50 +11,50 @@ use std::collections::HashMap;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Columns that may be named at once.
+/// The maximum number of columns that can be named.
 const COLUMNS_MAX: usize = 64;
 
-/// The choice of one process; its names live as long as that.
+/// The choice for this process; its names are never freed.
 #[derive(Debug, Default)]
 pub(crate) struct Choice {
-    /// The columns, in order; the usual ones when not said.
+    /// The columns, in order; `None` for the default columns.
     columns: Option<Vec<String>>,
-    /// How an item becomes a line.
+    /// The template for each line.
     template: Option<Template>,
-    /// The screen is wiped before the next thing is printed.
+    /// Whether to clear the screen before the next output.
     wipe: AtomicBool,
 }
 
 impl Choice {
-    /// The one of this process; the first word counts, since there is one command line.
-    pub(crate) fn made(columns: Option<Vec<String>>, template: Option<Template>) -> &'static Self {
-        static MADE: OnceLock<Choice> = OnceLock::new();
-        MADE.get_or_init(|| Self { columns, template, wipe: AtomicBool::new(false) })
+    /// The choice for this process. Only the first call has an effect, because there is one command line.
+    pub(crate) fn global(columns: Option<Vec<String>>, template: Option<Template>) -> &'static Self {
+        static CHOICE: OnceLock<Choice> = OnceLock::new();
+        CHOICE.get_or_init(|| Self { columns, template, wipe: AtomicBool::new(false) })
     }
 
-    /// Wipes the screen before the next thing is printed.
+    /// Clears the screen before the next output.
     pub(super) fn wipe_next(&self) {
         self.wipe.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it is to be wiped now.
-    pub(super) fn wipes(&self) -> bool {
+    /// Whether to clear the screen now; resets the flag.
+    pub(super) fn take_wipe(&self) -> bool {
         self.wipe.swap(false, Ordering::Relaxed)
     }
 
-    /// The template.
+    /// The template, or an error if there is none.
     pub(super) fn template(&self) -> Result<&Template, CliError> {
         self.template.as_ref().ok_or_else(|| {
             CliError::usage("-o template needs --template TEXT, such as --template '{id} {queue}'")
         })
     }
 
-    /// Whether somebody named the columns.
+    /// Whether the user named the columns.
     pub(super) const fn names_columns(&self) -> bool {
         self.columns.is_some()
     }
 
-    /// The columns of a table of these.
+    /// The columns of a table.
     pub(super) fn columns<T: Show>(&'static self, wide: bool) -> Vec<Column> {
         let known = || T::COLUMNS.iter().chain(T::MORE);
         match &self.columns {
@@ -69,18 +69,18 @@ impl Choice {
         }
     }
 
-    /// The cells of those columns.
+    /// The cells of an item for these columns.
     pub(super) fn row<T: Show>(
         &self,
         item: &T,
         columns: &[Column],
-        look: &Look,
+        fmt: &ValueFormat,
     ) -> Result<Vec<String>, CliError> {
-        let mut cells = item.cells(look);
+        let mut cells = item.cells(fmt);
         if self.columns.is_none() && columns.len() <= cells.len() {
             return Ok(cells);
         }
-        cells.extend(item.more(look));
+        cells.extend(item.more(fmt));
         let known: Vec<&str> = T::COLUMNS.iter().chain(T::MORE).map(|column| column.name).collect();
         let mut whole = None;
         let mut row = Vec::with_capacity(columns.len());
@@ -100,7 +100,7 @@ impl Choice {
         Ok(row)
     }
 
-    /// Columns that no table has and none of these items either: most likely a slip of the keys.
+    /// Named columns that neither the table nor any of these items has, most likely because of a typo.
     pub(super) fn unknown<T: Show>(&self, items: &[T]) -> Result<Vec<&str>, CliError> {
         let known = |name: &str| T::COLUMNS.iter().chain(T::MORE).any(|column| column.name == name);
         let mut missing: Vec<&str> = self.columns.iter().flatten().map(String::as_str).collect();
@@ -116,19 +116,19 @@ impl Choice {
     }
 }
 
-/// Reads `--columns a,b,payload.order.id`.
+/// Parses the value of `--columns`, such as `a,b,payload.order.id`.
 pub(crate) fn columns(text: &str) -> Result<Vec<String>, String> {
     let names: Vec<String> = text.split(',').map(|name| name.trim().to_owned()).collect();
     if names.len() > COLUMNS_MAX {
-        return Err(format!("{} columns; at most {COLUMNS_MAX}", names.len()));
+        return Err(format!("{} columns are too many; name at most {COLUMNS_MAX}", names.len()));
     }
     match names.iter().find(|name| name.is_empty()) {
-        Some(_) => Err("a name is missing; such as id,queue,payload.order.id".into()),
+        Some(_) => Err("a name is missing; write names such as id,queue,payload.order.id".into()),
         None => Ok(names),
     }
 }
 
-/// The text at a path such as `error.message`, `tags.0` or `payload.order.id`, if there is such a place.
+/// The text at a path such as `error.message`, `tags.0` or `payload.order.id`; `None` if the path leads nowhere.
 pub(super) fn text_at(item: &Value, path: &str) -> Option<String> {
     let (value, written) = match payload_at(item, path) {
         Some(raw) => (serde_json::from_str(raw.get()).ok()?, Some(raw.get())),
@@ -137,13 +137,13 @@ pub(super) fn text_at(item: &Value, path: &str) -> Option<String> {
     Some(match value {
         Value::Null => String::new(),
         Value::String(text) => text,
-        // Numbers in a payload may be of any size, so they are shown as they are written.
+        // Numbers in a payload may have any size, so keep them as written.
         Value::Number(number) => written.map_or_else(|| number.to_string(), str::to_owned),
         other @ (Value::Bool(_) | Value::Array(_) | Value::Object(_)) => other.to_string(),
     })
 }
 
-/// The value at a path.
+/// The value at a path; `None` if the path leads nowhere.
 pub(crate) fn at(item: &Value, path: &str) -> Option<Value> {
     match payload_at(item, path) {
         Some(raw) => serde_json::from_str(raw.get()).ok(),
@@ -151,7 +151,7 @@ pub(crate) fn at(item: &Value, path: &str) -> Option<Value> {
     }
 }
 
-/// The place inside a payload. The item has the payload as text; where that text is JSON, a path goes on in it.
+/// The value inside a payload. The item has the payload as text; if the text is JSON, the path continues in it.
 fn payload_at<'a>(item: &'a Value, path: &str) -> Option<&'a RawValue> {
     let inside = path.strip_prefix("payload.")?;
     let Some(Value::String(text)) = item.get("payload") else { return None };
@@ -174,14 +174,14 @@ fn field_at<'a>(item: &'a Value, path: &str) -> Option<&'a Value> {
     })
 }
 
-/// A piece of a template.
+/// A part of a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Piece {
     Text(String),
     Path(String),
 }
 
-/// How an item becomes a line: text with `{path}` in it.
+/// A template for one line per item: text that contains `{path}`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Template(Vec<Piece>);
 
@@ -195,13 +195,13 @@ impl std::str::FromStr for Template {
             match c {
                 '{' if chars.next_if_eq(&'{').is_some() => plain.push('{'),
                 '}' if chars.next_if_eq(&'}').is_some() => plain.push('}'),
-                '}' => return Err("a } without its {; write }} for the character".into()),
+                '}' => return Err("a } without a {; write }} for the character".into()),
                 '{' => {
                     let path: String =
                         std::iter::from_fn(|| chars.next_if(|c| *c != '}' && *c != '{')).collect();
                     if chars.next() != Some('}') || path.trim().is_empty() {
                         return Err(format!(
-                            "{{{path} is no field; such as {{id}}, and {{{{ for the character"
+                            "{{{path} is no field; write {{id}} for a field, or {{{{ for the character"
                         ));
                     }
                     pieces.push(Piece::Text(std::mem::take(&mut plain)));
@@ -218,7 +218,7 @@ impl std::str::FromStr for Template {
 }
 
 impl Template {
-    /// The line of one item. What the item says is made harmless; what the template says stays as it is.
+    /// Formats one item. Values of the item are escaped; the template's own text is not.
     pub(super) fn line(&self, item: &Value) -> String {
         let mut line = String::new();
         for piece in &self.0 {
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_goes_on_inside_a_payload_that_is_json() {
+    fn a_path_continues_inside_a_json_payload() {
         let payload =
             r#"{"order": {"id": 12345678901234567890123, "lines": [{"sku": "a-1"}]}, "note": null}"#;
         let item = serde_json::json!({"id": "a1", "payload": payload});

@@ -1,21 +1,21 @@
-//! Making text from outside harmless before it reaches a terminal, a spreadsheet or a log. This is the only
-//! place that decides which characters are dangerous; it never drops one, it spells it out.
+//! Escapes untrusted text before it reaches a terminal, a spreadsheet or a log. Only this module decides which
+//! characters are dangerous. It never drops a character; it writes it as an escape sequence.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Characters that act instead of being seen: controls (C0, DEL, C1), bidirectional marks and overrides,
-/// separators and invisible ones that make two different texts look alike.
-fn acts(c: char) -> bool {
+/// Whether a character has an effect instead of being visible: control characters (C0, DEL, C1), bidirectional marks
+/// and overrides, separators, and invisible characters that make different texts look alike.
+fn is_unsafe(c: char) -> bool {
     c.is_control()
         || matches!(c,
             '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
             | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// Text for one line of a terminal: what would act is spelled out.
+/// Escapes text for one line of a terminal.
 pub(crate) fn line(text: &str) -> Cow<'_, str> {
-    if !text.chars().any(acts) {
+    if !text.chars().any(is_unsafe) {
         return Cow::Borrowed(text);
     }
     let mut safe = String::with_capacity(text.len() + 16);
@@ -24,7 +24,7 @@ pub(crate) fn line(text: &str) -> Cow<'_, str> {
             '\n' => safe.push_str("\\n"),
             '\r' => safe.push_str("\\r"),
             '\t' => safe.push_str("\\t"),
-            c if acts(c) => {
+            c if is_unsafe(c) => {
                 // Writing to a string cannot fail.
                 let _ = write!(safe, "\\u{{{:x}}}", u32::from(c));
             }
@@ -34,7 +34,7 @@ pub(crate) fn line(text: &str) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
-/// Text of several lines, each made harmless; only the line ends stay.
+/// Escapes text of several lines, keeping only the line breaks.
 pub(crate) fn lines(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for (index, one) in text.split('\n').enumerate() {
@@ -46,15 +46,15 @@ pub(crate) fn lines(text: &str) -> String {
     safe
 }
 
-/// JSON whose strings are harmless in a terminal too: the standard leaves DEL, C1 and bidirectional
-/// overrides as they are. They only ever stand inside strings, where `\u` means the same.
+/// Escapes JSON for a terminal. JSON itself allows DEL, C1 and bidirectional overrides unescaped; they occur only
+/// inside strings, where `\u` means the same.
 pub(crate) fn json(text: String) -> String {
-    if !text.chars().any(|c| acts(c) && c != '\n') {
+    if !text.chars().any(|c| is_unsafe(c) && c != '\n') {
         return text;
     }
     let mut safe = String::with_capacity(text.len() + 16);
     for c in text.chars() {
-        if acts(c) && c != '\n' {
+        if is_unsafe(c) && c != '\n' {
             for unit in c.encode_utf16(&mut [0; 2]) {
                 let _ = write!(safe, "\\u{unit:04x}");
             }
@@ -65,8 +65,8 @@ pub(crate) fn json(text: String) -> String {
     safe
 }
 
-/// Text for a cell of a spreadsheet: what would be taken for a formula is marked as text by an apostrophe. One that
-/// was there gets another, so that the text can be had back.
+/// Escapes text for a spreadsheet cell: an apostrophe marks formulas as text. Text that begins with an apostrophe gets
+/// another one, so that the original can be recovered.
 pub(crate) fn cell(text: &str) -> Cow<'_, str> {
     if text.starts_with(['=', '+', '-', '@', '\t', '\r', '\n', '\'', '＝', '＋', '－', '＠']) {
         Cow::Owned(format!("'{text}"))
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_would_act_on_a_terminal_is_spelled_out() {
+    fn unsafe_characters_are_escaped() {
         for (text, safe) in [
             ("plain, Grüße, 日本 🎉", "plain, Grüße, 日本 🎉"),
             ("\u{1b}[31mred\u{1b}[0m", "\\u{1b}[31mred\\u{1b}[0m"),
@@ -93,7 +93,7 @@ mod tests {
             ("zero\u{200b}width\u{feff}", "zero\\u{200b}width\\u{feff}"),
         ] {
             assert_eq!(line(text), safe);
-            assert!(!line(text).chars().any(acts));
+            assert!(!line(text).chars().any(is_unsafe));
         }
         assert_eq!(lines("a\n\u{1b}b\n"), "a\n\\u{1b}b\n");
     }
@@ -103,7 +103,7 @@ mod tests {
         let value = serde_json::json!({"k\u{9b}": "a\u{202e}\u{e0041}\u{7f}\n\u{1b}"});
         for text in [value.to_string(), serde_json::to_string_pretty(&value).unwrap()] {
             let safe = json(text);
-            assert!(!safe.chars().any(|c| acts(c) && c != '\n'), "{safe}");
+            assert!(!safe.chars().any(|c| is_unsafe(c) && c != '\n'), "{safe}");
             assert_eq!(serde_json::from_str::<serde_json::Value>(&safe).unwrap(), value);
         }
     }

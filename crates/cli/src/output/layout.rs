@@ -1,37 +1,37 @@
-//! Which columns of a table a terminal has room for, and how wide each of them is. Pure: it looks at cells as they
-//! will be printed and decides once, from the first page. Nothing here writes, and a pipe never comes here.
+//! Decides which columns of a table fit on a terminal, and how wide each of them is. The decision depends only on the
+//! cells of the first page. Output to a pipe does not use this.
 
 use redrive::core::ids::{GroupId, MessageId};
 use std::collections::HashSet;
 use unicode_width::UnicodeWidthChar as _;
 
-/// How a column behaves when there is not enough room.
+/// How a column behaves if there is not enough room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fit {
-    /// Names, states and times: cut only when nothing else helps.
+    /// Names, states and times: shortened only as a last resort.
     Whole,
-    /// Like [`Fit::Whole`], and to the right.
+    /// Like [`Fit::Whole`], but aligned to the right.
     Number,
-    /// Ids: a terminal shows their last digits, and every command takes those in place of the id.
+    /// Ids: a terminal shows their last digits, which every command accepts.
     Id,
-    /// Useless in part, such as the token of a lease: never cut.
+    /// Useless if shortened, such as a lease token: never shortened.
     Token,
-    /// Text that may be cut.
+    /// Text that may be shortened.
     Text,
-    /// The text people read the list for: it gets the room that the others leave.
+    /// The most important text of the list: it gets the room that the other columns leave.
     Main,
 }
 
-/// A column: the field's name, as in JSON, and how it behaves.
+/// A column: the name of the field, as in JSON, and how it behaves.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Column {
-    /// The name.
+    /// The name of the field.
     pub name: &'static str,
-    /// How it behaves.
+    /// How the column behaves if there is not enough room.
     pub fit: Fit,
-    /// Zero stays; of the others the highest is the first to go when there is no room.
+    /// Zero is always shown; of the others the highest rank is dropped first if there is not enough room.
     pub rank: u8,
-    /// Whether its words have colours.
+    /// Whether its values have colours.
     pub tinted: bool,
 }
 
@@ -40,7 +40,7 @@ impl Column {
         Self { name, fit, rank: 0, tinted: false }
     }
 
-    /// A column that is shown whole.
+    /// A column that is shown in full.
     pub(crate) const fn whole(name: &'static str) -> Self {
         Self::new(name, Fit::Whole)
     }
@@ -65,40 +65,40 @@ impl Column {
         Self::new(name, Fit::Text)
     }
 
-    /// The column people read the list for.
+    /// The most important column of the list.
     pub(crate) const fn main(name: &'static str) -> Self {
         Self::new(name, Fit::Main)
     }
 
-    /// A column of states, each in its colour.
+    /// A column of states, with colours.
     pub(crate) const fn state(name: &'static str) -> Self {
         Self { tinted: true, ..Self::new(name, Fit::Whole) }
     }
 
-    /// The same column, left out when there is no room; the highest rank goes first.
+    /// Makes the column optional; the highest rank is dropped first if there is not enough room.
     pub(crate) const fn optional(self, rank: u8) -> Self {
         Self { rank, ..self }
     }
 }
 
-/// What stands between columns.
+/// The number of spaces between columns.
 pub(super) const GAP: usize = 2;
 
-/// How many places a character takes on a terminal.
+/// The number of terminal cells that a character occupies.
 pub(crate) fn places(c: char) -> usize {
     match c {
-        // It asks for the wide form of the character before it.
+        // A variation selector that requests the wide form of the previous character.
         '\u{fe0f}' => 1,
         c => c.width().unwrap_or(0),
     }
 }
 
-/// How many places a text takes.
+/// The number of terminal cells that a text occupies.
 pub(crate) fn width_of(text: &str) -> usize {
     text.chars().map(places).sum()
 }
 
-/// The text cut so that it takes at most `width` places, with a mark where it was cut.
+/// Shortens text to at most `width` terminal cells, with `…` at the end if it was cut.
 pub(crate) fn shortened(text: &str, width: usize) -> String {
     if width_of(text) <= width {
         return text.to_owned();
@@ -116,10 +116,10 @@ pub(crate) fn shortened(text: &str, width: usize) -> String {
     short
 }
 
-/// How many of an id's last digits a terminal shows, from the usual number to as many as stand together in a UUID.
+/// The numbers of last digits of an id that a terminal shows, from the usual one to the last block of a UUID.
 const DIGITS: [usize; 3] = [8, 10, 12];
 
-/// Whether this is a whole id: of a message, a letter, an operation or a group.
+/// Whether the text is a complete id of a message, letter, operation or group.
 fn is_id(text: &str) -> bool {
     match text.len() {
         36 => text.parse::<MessageId>().is_ok(),
@@ -128,30 +128,30 @@ fn is_id(text: &str) -> bool {
     }
 }
 
-/// The last digits of an id; other text as it is.
+/// The last digits of an id; other text unchanged.
 fn tail(text: &str, digits: usize) -> &str {
     if is_id(text) { text.get(text.len().saturating_sub(digits)..).unwrap_or(text) } else { text }
 }
 
-/// How a page is laid out, and every page after it.
+/// The layout of all pages of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
-    /// The columns that are shown: where they stand among all, and how wide they are.
+    /// The columns that are shown: their index among all columns, and their width.
     pub(super) columns: Vec<(usize, usize)>,
-    /// How many last digits of ids are shown; `None` shows ids whole.
+    /// The number of last digits of ids to show; `None` shows complete ids.
     digits: Option<usize>,
-    /// Whether cells are cut to the width of their column.
+    /// Whether cells are shortened to the width of their column.
     cuts: bool,
 }
 
 impl Layout {
-    /// Everything, as wide as it is.
+    /// A layout that shows everything in full.
     pub(super) fn whole(columns: &[Column], rows: &[Vec<String>]) -> Self {
         let widths = natural(columns, rows, |_, cell| width_of(cell));
         Self { columns: widths.into_iter().enumerate().collect(), digits: None, cuts: false }
     }
 
-    /// What fits into `room` places. Columns that somebody asked for by name go only when nothing else helps.
+    /// A layout that fits into `room` cells. Columns that the user named are dropped only as a last resort.
     pub(super) fn fitted(columns: &[Column], rows: &[Vec<String>], room: usize, chosen: bool) -> Self {
         let digits = digits(columns, rows);
         let shown = |column: &Column, cell: &String| width_of(cell_of(*column, cell, digits));
@@ -165,7 +165,7 @@ impl Layout {
         Self { columns, digits, cuts: true }
     }
 
-    /// The cell as it is printed in a column of this width.
+    /// The text of a cell in a column of this width.
     pub(super) fn cell(&self, column: Column, cell: &str, width: usize) -> String {
         let cell = cell_of(column, cell, self.digits);
         if self.cuts && column.fit != Fit::Token { shortened(cell, width) } else { cell.to_owned() }
@@ -179,7 +179,7 @@ fn cell_of(column: Column, cell: &str, digits: Option<usize>) -> &str {
     }
 }
 
-/// The widest cell of each column, or its name.
+/// The width of the widest cell of each column, or of its name.
 fn natural(
     columns: &[Column],
     rows: &[Vec<String>],
@@ -194,7 +194,7 @@ fn natural(
     widths
 }
 
-/// As many digits as tell the ids of each column apart; `None` if even the most do not.
+/// The number of digits that distinguishes the ids of each column; `None` if no number does.
 fn digits(columns: &[Column], rows: &[Vec<String>]) -> Option<usize> {
     let apart = |digits: &usize| {
         columns.iter().enumerate().filter(|(_, column)| column.fit == Fit::Id).all(|(place, _)| {
@@ -207,9 +207,9 @@ fn digits(columns: &[Column], rows: &[Vec<String>]) -> Option<usize> {
     DIGITS.into_iter().find(apart)
 }
 
-/// How narrow columns may get, step by step: main text, other text, everything else but numbers and tokens.
+/// How narrow columns may become, step by step: main text, other text, and everything except numbers and tokens.
 const STEPS: [(usize, usize, usize); 4] = [(40, 16, 20), (24, 10, 14), (20, 8, 12), (10, 6, 6)];
-/// Short ids are not cut: a part of one finds nothing.
+/// The minimum width of a column of short ids, because a truncated id is useless.
 const ID_WIDTH_MIN: usize = 12;
 
 fn fit(
@@ -247,7 +247,7 @@ fn fit(
     let step = STEPS.into_iter().find(|step| total(&left, *step) <= room).unwrap_or(last);
     let mut spare = room.saturating_sub(total(&left, step));
     let mut widths: Vec<(usize, usize)> = left.iter().map(|place| (*place, narrow(*place, step))).collect();
-    // What is left over goes to the main text first, then to names, then to other text.
+    // Remaining room goes to the main text first, then to names, then to other text.
     for fits in [[Fit::Main, Fit::Main], [Fit::Whole, Fit::Id], [Fit::Text, Fit::Text]] {
         for (place, width) in &mut widths {
             let more = natural.get(*place).copied().unwrap_or(0).saturating_sub(*width).min(spare);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_that_were_asked_for_are_cut_before_they_go() {
+    fn named_columns_are_shortened_before_they_are_dropped() {
         let rows = [row(A, "payments", "5", "a kind of work", "", &"x".repeat(70))];
         assert_eq!(names(&Layout::fitted(&COLUMNS, &rows, 80, true)).len(), 6);
         assert_eq!(names(&Layout::fitted(&COLUMNS, &rows, 24, true)), ["id", "queue", "n"]);
@@ -320,13 +320,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_empty_takes_no_room() {
+    fn empty_columns_are_left_out() {
         let rows = [row(A, "q", "", "", "", "x"), row(A, "q", "1", "", "", "x")];
         assert_eq!(names(&Layout::fitted(&COLUMNS, &rows, 80, false)), ["id", "queue", "n", "error"]);
     }
 
     #[test]
-    fn ids_show_as_many_of_their_last_digits_as_tell_them_apart() {
+    fn ids_show_enough_last_digits_to_distinguish_them() {
         let shown = |ids: &[&str]| {
             let rows: Vec<Vec<String>> = ids.iter().map(|id| row(id, "q", "1", "k", "c", "x")).collect();
             let layout = Layout::fitted(&COLUMNS, &rows, 80, false);

@@ -1,5 +1,5 @@
-//! Everything the command prints. Data goes to stdout in the format asked for, everything else to stderr;
-//! both are made harmless on the way. Commands hand over values and never write themselves.
+//! Everything that commands print. Data goes to stdout in the requested format, everything else to stderr; both are
+//! escaped. Commands pass values and never write themselves.
 
 pub(crate) mod choice;
 pub(crate) mod escape;
@@ -21,61 +21,61 @@ use std::marker::PhantomData;
 use std::sync::OnceLock;
 pub(crate) use table::{Column, Sheet};
 
-/// The masking rules of this process. Until somebody says otherwise, the built-in ones.
+/// The masking rules of this process; the built-in ones by default.
 static RULES: OnceLock<Rules> = OnceLock::new();
 
-/// Says which rules everything that is shown goes through; the first word counts.
+/// Sets the masking rules for everything that is shown. Only the first call has an effect.
 pub(crate) fn mask_with(rules: Rules) {
     let _ = RULES.set(rules);
 }
 
-/// The rules everything that is shown goes through.
+/// The masking rules for everything that is shown.
 pub(crate) fn rules() -> &'static Rules {
     RULES.get_or_init(Rules::default)
 }
 
-/// How data is written.
+/// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Format {
-    /// For people; on a terminal it fits the width, with short ids and rough times.
+    /// A table that fits the terminal, with short ids and relative times
     Table,
-    /// The same with more columns, whole ids and exact times, however long its lines are.
+    /// The table with more columns, complete ids and exact times, without a width limit
     Wide,
-    /// One document: an object, or `{"items": […], "next": cursor}`.
+    /// One document: an object, or `{"items": […], "next": cursor}`
     Json,
-    /// One object per line.
+    /// One object per line
     Ndjson,
-    /// The columns of the table, quoted, safe for spreadsheets.
+    /// The columns of the table, quoted, safe for spreadsheets
     Csv,
-    /// The same document as json, as YAML.
+    /// The same document as json, as YAML
     Yaml,
-    /// One line per item, as `--template` says.
+    /// One line per item, formatted by `--template`
     Template,
-    /// Nothing; the exit code says it.
+    /// No data; only the exit code
     None,
 }
 
 impl Format {
-    /// Whether it is for people.
+    /// Whether the format is a table.
     pub(crate) const fn is_table(self) -> bool {
         matches!(self, Self::Table | Self::Wide)
     }
 }
 
-/// When to use colour.
+/// When to use colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ColorWhen {
-    /// On a terminal, unless NO_COLOR is set; everywhere when FORCE_COLOR is.
+    /// On a terminal, unless NO_COLOR is set; everywhere if FORCE_COLOR is set
     Auto,
-    /// Always.
+    /// Always
     Always,
-    /// Never.
+    /// Never
     Never,
 }
 
 impl ColorWhen {
-    /// Whether that means colour here. Surroundings are only asked in the first case.
+    /// Whether to use colours. Only `Auto` depends on the environment.
     fn holds(self, terminal: bool) -> bool {
         let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         match self {
@@ -88,27 +88,27 @@ impl ColorWhen {
     }
 }
 
-/// How times are written in tables.
+/// How tables show times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum TimeStyle {
-    /// `5m ago`, `in 30s`.
+    /// Relative to now: `5m ago`, `in 30s`
     Relative,
-    /// RFC 3339, in UTC.
+    /// RFC 3339, in UTC
     Iso,
-    /// Seconds since 1970.
+    /// Seconds since 1970
     Unix,
 }
 
-/// How values become cells.
+/// How values are formatted as cells.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Look {
+pub(crate) struct ValueFormat {
     time: TimeStyle,
     now: Time,
 }
 
-impl Look {
-    /// A time as a cell.
+impl ValueFormat {
+    /// Formats a time.
     pub(crate) fn time(&self, at: Time) -> String {
         match self.time {
             TimeStyle::Iso => at.to_string(),
@@ -119,18 +119,18 @@ impl Look {
         }
     }
 
-    /// A time that may be missing.
+    /// Formats an optional time.
     pub(crate) fn maybe(&self, at: Option<Time>) -> String {
         at.map(|at| self.time(at)).unwrap_or_default()
     }
 }
 
-/// A span in its largest unit; parts of a second say nothing to a person.
+/// A duration in its largest unit, without fractions of a second.
 fn in_seconds(span: Span) -> String {
     if span < Span::from_secs(1) { "0s".to_owned() } else { rough(span) }
 }
 
-/// A span in its largest unit, which is enough for a glance.
+/// A duration in its largest unit.
 pub(crate) fn rough(span: Span) -> String {
     let ms = span.as_millis();
     let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
@@ -138,13 +138,13 @@ pub(crate) fn rough(span: Span) -> String {
     unit.map_or_else(|| format!("{ms}ms"), |(name, unit)| format!("{}{name}", ms / unit))
 }
 
-/// Something that can be shown in every format. JSON and YAML are its own serialisation.
+/// Something that can be shown in every format. JSON and YAML use its serialisation.
 pub(crate) trait Show: Serialize {
-    /// The columns of a table of these.
+    /// The columns of a table.
     const COLUMNS: &'static [Column];
 
-    /// The item without its secrets, where it can have any. Whatever is printed goes through this; what may be seen
-    /// whole is [`Revealed`].
+    /// The item without secrets; `None` if it cannot have any. Everything that is printed goes through this, except
+    /// [`Revealed`] items.
     fn masked(&self, _: &Rules) -> Option<Self>
     where
         Self: Sized,
@@ -153,24 +153,24 @@ pub(crate) trait Show: Serialize {
     }
 
     /// One cell per column.
-    fn cells(&self, look: &Look) -> Vec<String>;
+    fn cells(&self, fmt: &ValueFormat) -> Vec<String>;
 
-    /// Columns that only a wide table shows, and that may be asked for by name.
+    /// Columns that only a wide table shows, or that are requested by name.
     const MORE: &'static [Column] = &[];
 
-    /// One cell per further column.
-    fn more(&self, _: &Look) -> Vec<String> {
+    /// One cell per column of [`Show::MORE`].
+    fn more(&self, _: &ValueFormat) -> Vec<String> {
         Vec::new()
     }
 
-    /// One of them alone, for people.
-    fn sheet(&self, look: &Look) -> Sheet {
-        let cells = self.cells(look);
+    /// A single item as a sheet of fields.
+    fn sheet(&self, fmt: &ValueFormat) -> Sheet {
+        let cells = self.cells(fmt);
         Self::COLUMNS.iter().zip(cells).fold(Sheet::default(), |sheet, (c, cell)| sheet.field(c.name, cell))
     }
 }
 
-/// An item that is shown with its secrets, because somebody asked and that is on record.
+/// An item that is shown with its secrets, after this was recorded in the audit trail.
 #[derive(Serialize)]
 #[serde(transparent)]
 pub(crate) struct Revealed<T>(pub T);
@@ -178,40 +178,40 @@ pub(crate) struct Revealed<T>(pub T);
 impl<T: Show> Show for Revealed<T> {
     const COLUMNS: &'static [Column] = T::COLUMNS;
 
-    fn cells(&self, look: &Look) -> Vec<String> {
-        self.0.cells(look)
+    fn cells(&self, fmt: &ValueFormat) -> Vec<String> {
+        self.0.cells(fmt)
     }
 
     const MORE: &'static [Column] = T::MORE;
 
-    fn more(&self, look: &Look) -> Vec<String> {
-        self.0.more(look)
+    fn more(&self, fmt: &ValueFormat) -> Vec<String> {
+        self.0.more(fmt)
     }
 
-    fn sheet(&self, look: &Look) -> Sheet {
-        self.0.sheet(look)
+    fn sheet(&self, fmt: &ValueFormat) -> Sheet {
+        self.0.sheet(fmt)
     }
 }
 
-/// Where and how to print.
+/// The output settings of a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Output {
     /// The format of data.
     pub format: Format,
-    /// Whether notes and progress are unwanted.
+    /// Whether to suppress notes and progress.
     pub quiet: bool,
-    /// How progress is shown.
+    /// How to show progress.
     pub progress: ProgressWhen,
     /// Whether stdout is a terminal.
     pub terminal: bool,
-    /// Whether stdout is coloured.
+    /// Whether to colour stdout.
     pub color: bool,
-    look: Look,
+    fmt: ValueFormat,
     choice: &'static Choice,
 }
 
 impl Output {
-    /// The output that the flags and the surroundings ask for.
+    /// Combines flags and environment.
     pub(crate) fn new(
         format: Format,
         time: Option<TimeStyle>,
@@ -223,18 +223,18 @@ impl Output {
         let color = color.holds(terminal);
         let rough = terminal && format != Format::Wide;
         let time = time.unwrap_or(if rough { TimeStyle::Relative } else { TimeStyle::Iso });
-        let look = Look { time, now: redrive::store::clock::Wall.now() };
-        Self { format, quiet, progress, terminal, color, look, choice }
+        let fmt = ValueFormat { time, now: redrive::store::clock::Wall.now() };
+        Self { format, quiet, progress, terminal, color, fmt, choice }
     }
 
-    /// From here on another picture takes the place of this one, where there is a screen.
+    /// On a terminal, clears the screen before the next output.
     pub(crate) fn wipe_next(&self) {
         if self.terminal {
             self.choice.wipe_next();
         }
     }
 
-    /// Whether somebody named the columns.
+    /// Whether the user named the columns.
     pub(crate) const fn names_columns(&self) -> bool {
         self.choice.names_columns()
     }
@@ -244,9 +244,9 @@ impl Output {
         let masked = item.masked(rules());
         let item = masked.as_ref().unwrap_or(item);
         match self.format {
-            // Whoever names columns wants those and no more.
+            // If columns are named, show only those.
             Format::Table | Format::Wide if !self.names_columns() => {
-                self.raw(item.sheet(&self.look).render().as_bytes())
+                self.raw(item.sheet(&self.fmt).render().as_bytes())
             }
             Format::Json => self.raw((escape::json(pretty(item)?) + "\n").as_bytes()),
             Format::Yaml => self.raw(yaml::document(&value(item)?).as_bytes()),
@@ -258,7 +258,7 @@ impl Output {
         }
     }
 
-    /// Prints one document of several parts, in the formats that have documents; the others print one line of JSON.
+    /// Prints a document of several parts in JSON or YAML; other formats print one line of JSON.
     pub(crate) fn document(&self, item: &impl Serialize) -> Result<(), CliError> {
         let text = match self.format {
             Format::Json => escape::json(pretty(item)?) + "\n",
@@ -270,7 +270,7 @@ impl Output {
         self.raw(text.as_bytes())
     }
 
-    /// Begins a list; nothing is printed before its first page or its end.
+    /// Starts a list. Nothing is printed before its first page or its end.
     pub(crate) fn list<T: Show>(&self) -> List<T> {
         List { out: *self, begun: false, count: 0, table: table::Table::default(), of: PhantomData }
     }
@@ -282,11 +282,11 @@ impl Output {
         list.end(None).map(drop)
     }
 
-    /// Prints bytes as they are.
+    /// Prints bytes unchanged.
     pub(crate) fn raw(&self, bytes: &[u8]) -> Result<(), CliError> {
         let mut stdout = io::stdout().lock();
-        // Home, and everything after it gone: the picture before stays until the next one is there.
-        let wiped = if self.choice.wipes() { stdout.write_all(b"\x1b[H\x1b[2J") } else { Ok(()) };
+        // Move the cursor home and clear the screen only now, so that the previous output stays visible until then.
+        let wiped = if self.choice.take_wipe() { stdout.write_all(b"\x1b[H\x1b[2J") } else { Ok(()) };
         wiped.and_then(|()| stdout.write_all(bytes)).and_then(|()| stdout.flush()).map_err(|error| {
             if error.kind() == io::ErrorKind::BrokenPipe {
                 return CliError::reader_gone();
@@ -295,47 +295,47 @@ impl Output {
         })
     }
 
-    /// Says something to the person in front of the terminal; not part of the data.
+    /// Prints a note for the user on stderr; it is not part of the data.
     pub(crate) fn note(&self, text: &str) {
         if !self.quiet {
-            complain(text);
+            eprint_line(text);
         }
     }
 
-    /// A few items for the person who has to decide, whatever the format of the data.
+    /// Prints a few items on stderr as a table, whatever the output format, before the user decides.
     pub(crate) fn sample<T: Show>(&self, items: &[T]) {
-        let row = |item: &T| item.masked(rules()).as_ref().unwrap_or(item).cells(&self.look);
+        let row = |item: &T| item.masked(rules()).as_ref().unwrap_or(item).cells(&self.fmt);
         let rows: Vec<Vec<String>> = items.iter().map(row).collect();
         let space = table::Space { room: self.room(), color: false, chosen: false };
         let text = table::Table::default().page(T::COLUMNS, &rows, space);
-        complain(text.trim_end());
+        eprint_line(text.trim_end());
     }
 
-    /// How many places a line of the terminal has; nothing in a pipe, where lines may be of any length.
+    /// The width of the terminal; `None` in a pipe, where lines may have any length.
     fn room(&self) -> Option<usize> {
-        let said = || std::env::var("COLUMNS").ok()?.parse().ok();
+        let from_env = || std::env::var("COLUMNS").ok()?.parse().ok();
         let measured = || ratatui::crossterm::terminal::size().ok().map(|(width, _)| usize::from(width));
-        self.terminal.then(|| said().or_else(measured).filter(|width| *width > 0).unwrap_or(80))
+        self.terminal.then(|| from_env().or_else(measured).filter(|width| *width > 0).unwrap_or(80))
     }
 }
 
-/// Writes a line to stderr, harmless. When even that fails there is nobody left to tell.
-pub(crate) fn complain(text: &str) {
+/// Writes an escaped line to stderr. Ignores errors, because there is nowhere left to report them.
+pub(crate) fn eprint_line(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", escape::lines(text));
 }
 
-/// Says why a command stopped.
+/// Prints the error of a command.
 pub(crate) fn report(error: &CliError) {
     if error.what.is_empty() {
         return;
     }
-    complain(&format!("error: {}", error.what));
+    eprint_line(&format!("error: {}", error.what));
     if let Some(hint) = &error.hint {
-        complain(&format!("  try: {hint}"));
+        eprint_line(&format!("  try: {hint}"));
     }
 }
 
-/// A list on its way out, page by page, so that its length never matters.
+/// A list that is printed page by page, so that it can have any length.
 #[derive(Debug)]
 pub(crate) struct List<T> {
     out: Output,
@@ -346,7 +346,7 @@ pub(crate) struct List<T> {
 }
 
 impl<T: Show> List<T> {
-    /// Prints some more items.
+    /// Prints more items.
     pub(crate) fn add(&mut self, items: &[T]) -> Result<(), CliError> {
         let masked: Option<Vec<T>> = items.iter().map(|item| item.masked(rules())).collect();
         let items = masked.as_deref().unwrap_or(items);
@@ -356,7 +356,7 @@ impl<T: Show> List<T> {
                     return Ok(());
                 }
                 let columns = self.columns(items)?;
-                let rows = self.rows(items, &columns, &self.out.look)?;
+                let rows = self.rows(items, &columns, &self.out.fmt)?;
                 let room = if self.out.format == Format::Wide { None } else { self.out.room() };
                 let chosen = self.out.names_columns();
                 let text =
@@ -364,7 +364,7 @@ impl<T: Show> List<T> {
                 let left_out = self.table.left_out(&columns);
                 if chosen && !self.begun && !left_out.is_empty() {
                     let names = left_out.join(", ");
-                    self.out.note(&format!("no room for {names}; name fewer columns, or say -o wide"));
+                    self.out.note(&format!("no room for {names}; name fewer columns, or use -o wide"));
                 }
                 text
             }
@@ -387,22 +387,23 @@ impl<T: Show> List<T> {
         self.out.raw(text.as_bytes())
     }
 
-    /// The columns; whoever named one that nothing has is told, once.
+    /// The columns to show. Notes once if the user named a column that no item has.
     fn columns(&self, items: &[T]) -> Result<Vec<Column>, CliError> {
         if !self.begun && !items.is_empty() {
             let unknown = self.out.choice.unknown(items)?;
             if !unknown.is_empty() {
                 let known: Vec<&str> = T::COLUMNS.iter().chain(T::MORE).map(|column| column.name).collect();
                 let (unknown, known) = (unknown.join(", "), known.join(", "));
-                self.out
-                    .note(&format!("nothing here has {unknown}; columns are {known}, or a path in the JSON"));
+                self.out.note(&format!(
+                    "nothing here has {unknown}; columns are {known}, or a path into the JSON"
+                ));
             }
         }
         Ok(self.out.choice.columns::<T>(self.out.format == Format::Wide))
     }
 
-    fn rows(&self, items: &[T], columns: &[Column], look: &Look) -> Result<Vec<Vec<String>>, CliError> {
-        items.iter().map(|item| self.out.choice.row(item, columns, look)).collect()
+    fn rows(&self, items: &[T], columns: &[Column], fmt: &ValueFormat) -> Result<Vec<Vec<String>>, CliError> {
+        items.iter().map(|item| self.out.choice.row(item, columns, fmt)).collect()
     }
 
     fn csv(&self, items: &[T]) -> Result<String, CliError> {
@@ -413,9 +414,9 @@ impl<T: Show> List<T> {
         if !self.begun {
             writer.write_record(columns.iter().map(|column| column.name)).map_err(broken)?;
         }
-        let look = Look { time: TimeStyle::Iso, ..self.out.look };
-        for row in self.rows(items, &columns, &look)? {
-            // A file keeps every character; a terminal would act on some.
+        let fmt = ValueFormat { time: TimeStyle::Iso, ..self.out.fmt };
+        for row in self.rows(items, &columns, &fmt)? {
+            // A file keeps every character; for a terminal control characters are escaped.
             let plain = |cell: &String| {
                 if self.out.terminal { escape::line(cell).into_owned() } else { cell.clone() }
             };
@@ -441,12 +442,12 @@ impl<T: Show> List<T> {
         Ok(text)
     }
 
-    /// Whether nothing was printed yet.
+    /// Whether no item was printed yet.
     pub(crate) const fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Ends the list; returns how many items it had.
+    /// Ends the list and returns the number of items.
     pub(crate) fn end(self, next: Option<&Cursor>) -> Result<u64, CliError> {
         let cursor = serde_json::to_string(&next).unwrap_or_else(|_| "null".into());
         let empty = self.is_empty();
@@ -474,7 +475,7 @@ fn unwritable(error: &serde_json::Error) -> CliError {
     CliError::new(ExitCode::Error, format!("failed to write JSON: {error}"))
 }
 
-/// One line of JSON.
+/// Serializes to one line of JSON.
 pub(crate) fn compact(item: &impl Serialize) -> Result<String, CliError> {
     serde_json::to_string(item).map(escape::json).map_err(|e| unwritable(&e))
 }
@@ -500,16 +501,16 @@ mod tests {
     impl Show for Item {
         const COLUMNS: &'static [Column] = &[Column::text("name"), Column::whole("at")];
 
-        fn cells(&self, look: &Look) -> Vec<String> {
-            vec![self.name.clone(), look.time(self.at)]
+        fn cells(&self, fmt: &ValueFormat) -> Vec<String> {
+            vec![self.name.clone(), fmt.time(self.at)]
         }
     }
 
     fn list(format: Format) -> List<Item> {
-        let look = Look { time: TimeStyle::Relative, now: Time::from_millis(100_000) };
-        let choice = Choice::made(None, None);
+        let fmt = ValueFormat { time: TimeStyle::Relative, now: Time::from_millis(100_000) };
+        let choice = Choice::global(None, None);
         let progress = ProgressWhen::None;
-        Output { format, quiet: true, progress, terminal: false, color: false, look, choice }.list()
+        Output { format, quiet: true, progress, terminal: false, color: false, fmt, choice }.list()
     }
 
     fn item(name: &str) -> Item {
@@ -536,14 +537,14 @@ mod tests {
     }
 
     #[test]
-    fn times_are_rough_for_people() {
-        let look = Look { time: TimeStyle::Relative, now: Time::from_millis(100_000_000) };
-        let ago = |ms: i64| look.time(Time::from_millis(100_000_000 - ms));
+    fn relative_times_use_the_largest_unit() {
+        let fmt = ValueFormat { time: TimeStyle::Relative, now: Time::from_millis(100_000_000) };
+        let ago = |ms: i64| fmt.time(Time::from_millis(100_000_000 - ms));
         assert_eq!(ago(0), "now");
         assert_eq!(ago(400), "0s ago");
         assert_eq!(ago(61_000), "1m ago");
         assert_eq!(ago(90_000_000), "1d ago");
         assert_eq!(ago(-7_200_000), "in 2h");
-        assert_eq!(Look { time: TimeStyle::Unix, ..look }.time(Time::from_millis(5_999)), "5");
+        assert_eq!(ValueFormat { time: TimeStyle::Unix, ..fmt }.time(Time::from_millis(5_999)), "5");
     }
 }

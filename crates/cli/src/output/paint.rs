@@ -1,7 +1,6 @@
-//! The colours of states in tables. The words of all lists stand here together, so that a state looks the same
-//! wherever it is shown.
+//! The colours of states in tables. All lists share these words, so that a state always has the same colour.
 
-/// How a state is to be taken.
+/// The meaning of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tone {
     Good,
@@ -10,7 +9,7 @@ enum Tone {
     Over,
 }
 
-/// What the words of states mean; other words have no colour.
+/// The meaning of a state's name; `None` for other words, which have no colour.
 fn tone(word: &str) -> Option<Tone> {
     Some(match word {
         "resolved" | "done" | "closed" | "succeeded" | "finished" | "retrying" | "running" => Tone::Good,
@@ -22,7 +21,7 @@ fn tone(word: &str) -> Option<Tone> {
     })
 }
 
-/// The text in the colour of its word.
+/// The text in the colour of the word.
 pub(super) fn painted(word: &str, text: &str) -> String {
     let code = match tone(word) {
         Some(Tone::Good) => "32",
@@ -34,7 +33,7 @@ pub(super) fn painted(word: &str, text: &str) -> String {
     format!("\u{1b}[{code}m{text}\u{1b}[0m")
 }
 
-/// The text as a heading.
+/// The text in bold, for headings.
 pub(super) fn bold(text: &str) -> String {
     format!("\u{1b}[1m{text}\u{1b}[0m")
 }

@@ -1,30 +1,30 @@
-//! Tables and sheets for people. On a terminal a table fits the width, as [`super::layout`] decides; in a pipe
-//! nothing is shortened. Every cell is made harmless here, so nobody else has to think of it.
+//! Tables and sheets. On a terminal a table fits the width, see [`super::layout`]; in a pipe nothing is shortened.
+//! Every cell is escaped here.
 
 pub(crate) use super::layout::{Column, places, shortened, width_of};
 use super::layout::{Fit, GAP, Layout};
 use super::{escape, paint};
 use std::fmt::Write as _;
 
-/// What a table may use.
+/// The space and style available to a table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Space {
-    /// The places of a line; `None` if lines may be of any length.
+    /// The width of a line; `None` if lines may have any length.
     pub room: Option<usize>,
-    /// Whether headings and states stand out.
+    /// Whether to highlight headings and states.
     pub color: bool,
-    /// Whether somebody named the columns.
+    /// Whether the user named the columns.
     pub chosen: bool,
 }
 
-/// The rows of one page, laid out like the pages before it.
+/// A table that is printed page by page with the layout of its first page.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     layout: Option<Layout>,
 }
 
 impl Table {
-    /// Lays out a page of rows; the first one decides the columns and their widths and brings the headings.
+    /// Renders a page of rows. The first page decides the columns and their widths, and includes the headings.
     pub(crate) fn page(&mut self, columns: &[Column], rows: &[Vec<String>], space: Space) -> String {
         let rows: Vec<Vec<String>> =
             rows.iter().map(|row| row.iter().map(|cell| escape::line(cell).into_owned()).collect()).collect();
@@ -46,7 +46,7 @@ impl Table {
         text
     }
 
-    /// The columns that are not shown: there was no room for them, or nothing in them.
+    /// The columns that are not shown because they are empty or there is no room for them.
     pub(crate) fn left_out(&self, columns: &[Column]) -> Vec<&'static str> {
         let shown = |place: usize| {
             self.layout.as_ref().is_none_or(|layout| layout.columns.iter().any(|(at, _)| *at == place))
@@ -60,7 +60,7 @@ impl Table {
     }
 }
 
-/// One line of a table.
+/// Renders one line of a table.
 fn line(layout: &Layout, columns: &[Column], cells: &[String], color: bool) -> String {
     let mut text = String::new();
     for (n, (place, width)) in layout.columns.iter().enumerate() {
@@ -86,7 +86,7 @@ fn line(layout: &Layout, columns: &[Column], cells: &[String], color: bool) -> S
     text
 }
 
-/// One item for people: its fields, one per line, and longer texts below.
+/// A single item: its fields, one per line, and longer texts below.
 #[derive(Debug, Default)]
 pub(crate) struct Sheet {
     fields: Vec<(String, String)>,
@@ -94,7 +94,7 @@ pub(crate) struct Sheet {
 }
 
 impl Sheet {
-    /// A field; left out when there is nothing to say.
+    /// Adds a field, unless its value is empty.
     #[must_use]
     #[expect(
         clippy::needless_pass_by_value,
@@ -108,7 +108,7 @@ impl Sheet {
         self
     }
 
-    /// A text of several lines under a title; left out when it is empty.
+    /// Adds a text of several lines under a title, unless it is empty.
     #[must_use]
     pub(crate) fn block(mut self, title: impl Into<String>, text: impl Into<String>) -> Self {
         let text = text.into();
@@ -118,7 +118,7 @@ impl Sheet {
         self
     }
 
-    /// The fields and blocks of both.
+    /// Appends the fields and blocks of another sheet.
     #[must_use]
     pub(crate) fn and(mut self, other: Self) -> Self {
         self.fields.extend(other.fields);
@@ -126,7 +126,7 @@ impl Sheet {
         self
     }
 
-    /// The whole sheet.
+    /// Renders the sheet.
     pub(crate) fn render(&self) -> String {
         let widest = self.fields.iter().map(|(name, _)| width_of(name)).max().unwrap_or(0);
         let mut text = String::new();
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sheet_shows_what_is_there_and_nothing_that_acts() {
+    fn a_sheet_omits_empty_fields_and_escapes_text() {
         let sheet = Sheet::default()
             .field("id", "7")
             .field("kind", "")

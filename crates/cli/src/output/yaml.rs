@@ -1,13 +1,12 @@
-//! YAML, written from JSON values. Strings are always double-quoted as in JSON, which YAML reads the same, so
-//! `no`, `1e3` and `~` stay strings. It writes; it does not read.
+//! Writes YAML from JSON values. Strings are always double-quoted as in JSON, so that `no`, `1e3` and `~` stay strings.
 
 use super::escape;
 use serde_json::Value;
 
-/// Words that some YAML reader takes for something else than text.
+/// Words that some YAML parsers do not read as text.
 const RESERVED: [&str; 11] = ["y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf"];
 
-/// A whole document.
+/// Writes a whole document.
 pub(crate) fn document(value: &Value) -> String {
     let mut text = String::new();
     match value {
@@ -26,7 +25,7 @@ pub(crate) fn document(value: &Value) -> String {
     text
 }
 
-/// One element of a list that is written piece by piece.
+/// Writes one element of a list that is written in pieces.
 pub(crate) fn element(value: &Value, indent: usize) -> String {
     let mut text = String::new();
     elements(&mut text, std::slice::from_ref(value), indent);
@@ -66,7 +65,7 @@ fn elements(text: &mut String, items: &[Value], indent: usize) {
     }
 }
 
-/// A value after `name:`, on the same line when it is small, below it when it is not.
+/// Writes a value after `name:`, on the same line if it is a scalar, otherwise below it.
 fn nested(text: &mut String, value: &Value, indent: usize) {
     match value {
         Value::Object(map) if !map.is_empty() => {
@@ -103,7 +102,7 @@ fn key(name: &str) -> String {
     if plain { name.to_owned() } else { scalar(&Value::String(name.to_owned())) }
 }
 
-/// JSON's own spelling: a scalar, or an empty list or map.
+/// Writes a scalar, or an empty list or map, as in JSON.
 fn scalar(value: &Value) -> String {
     escape::json(value.to_string())
 }

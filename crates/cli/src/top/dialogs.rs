@@ -1,7 +1,7 @@
-//! What lies over a page: the keys, a line to type, a question, the confirmation of something big. Drawn like the
-//! rest: pure, and through the same [`Canvas::put`].
+//! Draws dialogs over a page: the list of keys, an input line, a question, a confirmation. Drawing is pure and uses
+//! [`Canvas::put`] like the pages.
 
-use super::state::{Dialog, GroupWord, Intent, Previewed, Purpose, State, Target};
+use super::state::{ActPreview, Dialog, GroupAction, Intent, Purpose, State, Target};
 use super::view::{Canvas, Tone, wrapped};
 use ratatui::layout::Rect;
 use ratatui::widgets::{Block, Clear, Widget as _};
@@ -9,25 +9,25 @@ use ratatui::widgets::{Block, Clear, Widget as _};
 const KEYS: &[&str] = &[
     "j k, arrows     move; PgUp PgDn, g G to the ends",
     "Enter           open the group or the letter",
-    "Esc             back: out of the letter, selection, filter, group",
+    "Esc             back: from the letter, selection, filter, group",
     "/               filter letters, as in redrive dlq list",
-    "o               closed letters too, or open ones only",
+    "o               show closed letters too, or only open ones",
     "y               copy the id",
-    "q, Ctrl-C       quit; a running operation goes on",
+    "q, Ctrl-C       quit; a running operation continues",
 ];
 
 const ACT_KEYS: &[&str] = &[
-    "x   A           select a letter; all that match",
-    "r               retry what is selected, or the letter here",
+    "x   A           select a letter; select all that match",
+    "r               retry the selected letters, or the current one",
     "n   D   B       note, resolve, abandon; they ask for a reason",
     "a   n   D       on a group: acknowledge, note, resolve",
     "R               redrive everything in the group or list",
-    "e               edit the letter here in $VISUAL or $EDITOR",
-    "One letter is acted on at once, and only if nobody changed it",
-    "since it was drawn. More than one letter is always asked about.",
+    "e               edit the current letter in $VISUAL or $EDITOR",
+    "A single letter is changed at once, unless somebody changed it",
+    "since it was shown. More than one letter needs confirmation.",
 ];
 
-/// Draws it.
+/// Draws a dialog.
 pub(super) fn render(canvas: &mut Canvas<'_>, state: &State, dialog: &Dialog) {
     let room = usize::from(state.width.saturating_sub(8).min(72));
     let mut lines = Vec::new();
@@ -36,7 +36,7 @@ pub(super) fn render(canvas: &mut Canvas<'_>, state: &State, dialog: &Dialog) {
         Dialog::Input { purpose, text, wrong } => input(&mut lines, purpose, text, wrong.as_deref(), room),
         Dialog::Ask(intent) => ask(&mut lines, intent, room),
         Dialog::Counting => {
-            lines.push(("asking the store what this would touch; Esc leaves".to_owned(), Tone::Plain));
+            lines.push(("counting the letters this would change; Esc cancels".to_owned(), Tone::Plain));
             "counting"
         }
         Dialog::Confirm { preview, typed } => confirm(&mut lines, preview, typed, room),
@@ -44,7 +44,7 @@ pub(super) fn render(canvas: &mut Canvas<'_>, state: &State, dialog: &Dialog) {
     boxed(canvas, state, title, &lines, room);
 }
 
-/// A box in the middle of the screen; what does not fit is cut at the top, since the question is at the end.
+/// Draws a box in the middle of the screen. If it is too small, the top is cut, because the question is at the end.
 fn boxed(canvas: &mut Canvas<'_>, state: &State, title: &str, lines: &[(String, Tone)], room: usize) {
     let most = usize::from(state.height.saturating_sub(4));
     let lines = lines.get(lines.len().saturating_sub(most)..).unwrap_or(lines);
@@ -69,7 +69,7 @@ fn help(lines: &mut Vec<(String, Tone)>, state: &State) -> &'static str {
         add("read-only: start it as `redrive top --act` to change anything");
     }
     add("");
-    add("> cursor   * selected   × not in the list any more");
+    add("> cursor   * selected   × no longer in the list");
     "keys"
 }
 
@@ -86,14 +86,14 @@ fn input(
             "filter"
         }
         Purpose::Reason(intent) => {
-            wrapped(lines, "", &format!("{}: why?", what(intent)), room, Tone::Plain);
+            wrapped(lines, "", &format!("{}: reason?", describe(intent)), room, Tone::Plain);
             "reason"
         }
-        Purpose::Group(_, word) => {
-            let text = match word {
-                GroupWord::Note => "what is known about this group?",
-                GroupWord::Resolve | GroupWord::Acknowledge => {
-                    "resolve this group: why? Its letters stay; the next death brings it back"
+        Purpose::Group(_, action) => {
+            let text = match action {
+                GroupAction::Note => "note about this group:",
+                GroupAction::Resolve | GroupAction::Acknowledge => {
+                    "reason to resolve this group? Its letters stay; the next dead letter reopens it"
                 }
             };
             wrapped(lines, "", text, room, Tone::Plain);
@@ -104,17 +104,17 @@ fn input(
     for one in wrong.unwrap_or_default().lines() {
         wrapped(lines, "", one, room, Tone::Bad);
     }
-    lines.push(("Enter goes on, Esc leaves, Ctrl-U clears".to_owned(), Tone::Dim));
+    lines.push(("Enter confirms, Esc cancels, Ctrl-U clears".to_owned(), Tone::Dim));
     title
 }
 
 fn ask(lines: &mut Vec<(String, Tone)>, intent: &Intent, room: usize) -> &'static str {
-    wrapped(lines, "", &format!("{}?", what(intent)), room, Tone::Strong);
-    lines.push(("y does it, any other key leaves everything as it is".to_owned(), Tone::Dim));
-    "sure?"
+    wrapped(lines, "", &format!("{}?", describe(intent)), room, Tone::Strong);
+    lines.push(("y confirms, any other key cancels".to_owned(), Tone::Dim));
+    "confirm"
 }
 
-fn confirm(lines: &mut Vec<(String, Tone)>, preview: &Previewed, typed: &str, room: usize) -> &'static str {
+fn confirm(lines: &mut Vec<(String, Tone)>, preview: &ActPreview, typed: &str, room: usize) -> &'static str {
     let count = preview.count;
     let letters = if count == 1 { "dead letter" } else { "dead letters" };
     wrapped(lines, "", &format!("{} {count} {letters}", preview.intent.act.name()), room, Tone::Strong);
@@ -125,13 +125,13 @@ fn confirm(lines: &mut Vec<(String, Tone)>, preview: &Previewed, typed: &str, ro
         wrapped(lines, "  ", line, room, Tone::Plain);
     }
     lines.push((String::new(), Tone::Plain));
-    wrapped(lines, "", &format!("type {count} and Enter to go on; Esc leaves"), room, Tone::Dim);
+    wrapped(lines, "", &format!("type {count} and press Enter to confirm; Esc cancels"), room, Tone::Dim);
     lines.push((format!("> {typed}_"), Tone::Strong));
-    "sure?"
+    "confirm"
 }
 
-/// What is meant, in words.
-fn what(intent: &Intent) -> String {
+/// The act and its target as text.
+fn describe(intent: &Intent) -> String {
     let act = intent.act.name();
     match &intent.target {
         Target::These(letters) if letters.len() == 1 => format!("{act} this letter"),

@@ -1,13 +1,13 @@
-//! `redrive top`: groups, letters and timelines on the screen, as they change. Three parts that know little of each
-//! other: the state and what changes it are pure ([`state`], [`update`]), so is drawing ([`view`]); the [`feed`] talks
-//! to the store. This file puts them together: keys and drawing on one thread, the store on the runtime.
+//! `redrive top`: shows groups, letters and timelines on the screen as they change. State, updates and drawing are
+//! pure ([`state`], [`update`], [`view`]); the [`feed`] talks to the store. This module connects them: keys and drawing
+//! on one thread, the store on the async runtime.
 
+mod convert;
 mod dialogs;
 mod feed;
 mod rows;
 mod screen;
 mod state;
-mod story;
 #[cfg(test)]
 mod tests;
 mod update;
@@ -15,11 +15,11 @@ mod view;
 
 use crate::commands::filter;
 use crate::connect::{Access, App, Hold};
-use crate::exit_code::{CliError, Done, ExitCode};
-use crate::output::complain;
+use crate::exit_code::{CliError, CommandResult, ExitCode};
+use crate::output::eprint_line;
 use base64::Engine as _;
 use clap::Args;
-use feed::{Deed, Feed};
+use feed::{Feed, StoreRequest};
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::event::{self, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -27,7 +27,7 @@ use redrive::core::group::GroupAct;
 use redrive::core::ids::MessageId;
 use redrive::core::time::Span;
 use screen::Screen;
-use state::{GroupWord, Said, Scope, State, Want};
+use state::{DataRequest, GroupAction, Scope, State, StatusMessage};
 use std::ffi::OsString;
 use std::io::{BufRead as _, Stdout, stdout};
 use std::path::PathBuf;
@@ -40,7 +40,7 @@ const EXAMPLES: &str = "\
 Examples:
   redrive top                                  look only
   redrive top --act                            also retry, redrive, note, resolve, abandon
-  redrive top 'queue:payments age<2h'          begin with these letters
+  redrive top 'queue:payments age<2h'          start with these letters
 
 Keys: Enter opens, Esc goes back, / filters, ? shows all keys, q quits.";
 
@@ -48,61 +48,63 @@ Keys: Enter opens, Esc goes back, / filters, ? shows all keys, q quits.";
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct TopArgs {
-    /// Begin with the letters that match; with the groups when not said
+    /// Start with the letters that match this filter, instead of the groups
     #[arg(value_name = "FILTER")]
     filter: Option<String>,
     /// Allow keys that change something
     #[arg(long)]
     act: bool,
-    /// How often to ask the store
+    /// How often to poll the store
     #[arg(long, value_name = "DURATION", default_value = "1s")]
     every: Span,
 }
 
-/// How long a key is waited for before the screen is looked at again.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// News that wait to be taken, and deeds that wait to be done.
-const NEWS_MAX: usize = 64;
-const DEEDS_MAX: usize = 64;
-/// Asking more often than this would only heat the machine.
+/// How long to wait for a key before drawing again.
+const KEY_TIMEOUT: Duration = Duration::from_millis(100);
+/// The capacity of the channels between the two threads.
+const EVENTS_MAX: usize = 64;
+const REQUESTS_MAX: usize = 64;
+/// The shortest and longest poll interval; polling more often would only waste time.
 const EVERY_MIN: Span = Span::from_millis(100);
 const EVERY_MAX: Span = Span::from_hours(1);
 
-/// Runs it until it is quit.
-pub(crate) async fn run(app: &App, args: TopArgs) -> Done {
+/// Runs `top` until the user quits.
+pub(crate) async fn run(app: &App, args: TopArgs) -> CommandResult {
     let typed = args.filter.unwrap_or_default();
     filter(&typed)?;
     if args.every < EVERY_MIN || args.every > EVERY_MAX {
-        return Err(CliError::usage(format!("--every: from {EVERY_MIN} to {EVERY_MAX}")));
+        return Err(CliError::usage(format!("--every: from {EVERY_MIN} to {EVERY_MAX} is allowed")));
     }
-    Screen::required(&app.out)?;
+    Screen::require_terminal(&app.out)?;
     let link = app.open(Access::Existing, Hold::Long).await?;
     let (width, height) = ratatui::crossterm::terminal::size().unwrap_or((80, 24));
     let mut state = State::new(app.data.display().to_string(), args.act, width, height);
     if !typed.is_empty() {
-        state.list(Scope { typed, ..Scope::default() });
+        state.open_list(Scope { typed, ..Scope::default() });
     }
-    let (news, hear) = mpsc::channel(NEWS_MAX);
-    let (deeds, todo) = mpsc::channel(DEEDS_MAX);
-    let (wants, want) = watch::channel(state.want());
-    let feed = Feed::new(app, link.store(), news);
-    let stop = app.on_interrupt_drain();
-    // Ends what it holds of the terminal also when this future is dropped half way.
-    let screen = Screen::borrow()?;
+    let (event_sender, events) = mpsc::channel(EVENTS_MAX);
+    let (requests, pending_requests) = mpsc::channel(REQUESTS_MAX);
+    let (data_requests, data_request) = watch::channel(state.data_request());
+    let feed = Feed::new(app, link.store(), event_sender);
+    let stop = app.interrupt_notifier();
+    // Dropping it restores the terminal, also if this future is dropped half way.
+    let screen = Screen::take_over()?;
     let color = app.out.color;
-    let desk = Desk { state, hear, deeds, wants, editor: editor(app)?, color, began: Instant::now() };
-    let mut drawing = tokio::task::spawn_blocking(move || desk.work());
+    let ui =
+        Ui { state, events, requests, data_requests, editor: editor(app)?, color, began: Instant::now() };
+    let mut drawing = tokio::task::spawn_blocking(move || ui.run());
     let mut ended = None;
     let mut interrupted = false;
     tokio::select! {
         done = &mut drawing => ended = Some(done),
-        () = feed.watch(want, args.every.to_std()) => {}
-        () = feed.carry_out(todo) => {}
-        () = told_to_stop(&stop) => interrupted = true,
+        () = feed.poll(data_request, args.every.to_std()) => {}
+        () = feed.execute(pending_requests) => {}
+        () = stop_requested(&stop) => interrupted = true,
         () = screen::hung_up() => interrupted = true,
     }
-    // Without anybody to hear from, the desk ends by itself; only then is the terminal given back. A desk that waits for
-    // another program, or reads from a terminal that is gone, may never end, and is left behind.
+    // Dropping the feed closes the channel, and the UI thread ends by itself; only then is the terminal restored. The
+    // thread is left behind if it waits for another program or reads from a terminal that is gone, since it may never
+    // end.
     drop(feed);
     if ended.is_none() && !screen::lent() {
         tokio::select! {
@@ -111,21 +113,21 @@ pub(crate) async fn run(app: &App, args: TopArgs) -> Done {
         }
     }
     drop(screen);
-    if interrupted || !screen::there() {
+    if interrupted || !screen::terminal_exists() {
         return Err(app.interrupted());
     }
     if let Some(ended) = ended {
-        let broke = |_| CliError::new(ExitCode::Error, "redrive top broke; the panic above says where");
-        ended.map_err(broke)??;
+        let panicked = |_| CliError::new(ExitCode::Error, "redrive top failed; the panic above says where");
+        ended.map_err(panicked)??;
     }
-    if let Some(farewell) = app.farewell() {
-        app.out.note(&farewell);
+    if let Some(exit_hint) = app.exit_hint() {
+        app.out.note(&exit_hint);
     }
     Ok(ExitCode::Ok)
 }
 
-/// Ends when a signal asks for the end. Ctrl-C while another program has the terminal is meant for that program.
-async fn told_to_stop(stop: &tokio::sync::Notify) {
+/// Completes when a signal asks to stop. Ctrl-C while another program has the terminal is meant for that program.
+async fn stop_requested(stop: &tokio::sync::Notify) {
     let interrupted = async {
         loop {
             stop.notified().await;
@@ -140,39 +142,39 @@ async fn told_to_stop(stop: &tokio::sync::Notify) {
     }
 }
 
-/// Keys, state and screen, on a thread of their own: the store never makes a key wait.
-struct Desk {
+/// Keys, state and screen, on a thread of their own, so that a slow store never delays a key.
+struct Ui {
     state: State,
-    hear: mpsc::Receiver<Event>,
-    deeds: mpsc::Sender<Deed>,
-    wants: watch::Sender<Want>,
+    events: mpsc::Receiver<Event>,
+    requests: mpsc::Sender<StoreRequest>,
+    data_requests: watch::Sender<DataRequest>,
     editor: EditCommand,
     color: bool,
     began: Instant,
 }
 
-impl Desk {
-    fn work(mut self) -> Result<(), CliError> {
+impl Ui {
+    fn run(mut self) -> Result<(), CliError> {
         let failed = |error: std::io::Error| CliError::io("use the terminal", &error);
         let mut terminal = Terminal::new(CrosstermBackend::new(stdout())).map_err(failed)?;
-        let mut told = self.state.want();
+        let mut last_request = self.state.data_request();
         loop {
-            if !self.listen() || !screen::borrowed() {
+            if !self.apply_events() || !screen::taken_over() {
                 return Ok(());
             }
             terminal.draw(|frame| view::render(frame, &self.state, self.color)).map_err(failed)?;
-            if event::poll(LOOK_EVERY).map_err(failed)? {
+            if event::poll(KEY_TIMEOUT).map_err(failed)? {
                 self.tick();
-                let happened = event::read().map_err(failed)?;
-                if let Some(effect) = translated(&happened).and_then(|event| update(&mut self.state, event))
-                    && !self.follow(effect, &mut terminal)?
+                let input = event::read().map_err(failed)?;
+                if let Some(effect) = translate(&input).and_then(|event| update(&mut self.state, event))
+                    && !self.carry_out(effect, &mut terminal)?
                 {
                     return Ok(());
                 }
             }
-            if let Some(want) = update::changed(&self.state, &mut told) {
-                // Nobody there: the next look at the news says so.
-                let _ = self.wants.send(want);
+            if let Some(request) = update::changed_request(&self.state, &mut last_request) {
+                // If the feed is gone, the next look at the events finds that out.
+                let _ = self.data_requests.send(request);
             }
         }
     }
@@ -181,11 +183,11 @@ impl Desk {
         update(&mut self.state, Event::Tick(self.began.elapsed()));
     }
 
-    /// Takes what there is of news; false when the other side is gone.
-    fn listen(&mut self) -> bool {
+    /// Applies all pending events; returns `false` if the feed is gone.
+    fn apply_events(&mut self) -> bool {
         self.tick();
         loop {
-            match self.hear.try_recv() {
+            match self.events.try_recv() {
                 Ok(event) => drop(update(&mut self.state, event)),
                 Err(mpsc::error::TryRecvError::Empty) => return true,
                 Err(mpsc::error::TryRecvError::Disconnected) => return false,
@@ -193,25 +195,25 @@ impl Desk {
         }
     }
 
-    /// Lets the person edit a letter in their own editor; the command that does it checks, shows and asks.
+    /// Opens a letter in the user's editor with `redrive dlq edit`, which checks the change and asks for confirmation.
     fn edit(&mut self, id: MessageId, version: u64) -> Result<(), CliError> {
         let ended = screen::lend(|| self.editor.run(id, version))?;
-        let (text, bad) = match ended {
+        let (text, is_error) = match ended {
             Ok(ended) if ended.success() => (format!("edited {id}"), false),
             Ok(ended) => (format!("not edited: redrive dlq edit ended with {ended}"), true),
             Err(error) => (format!("not edited: {error}"), true),
         };
-        self.state.said = Some(Said { text, bad });
+        self.state.message = Some(StatusMessage { text, is_error });
         Ok(())
     }
 
-    /// Does what follows from a key; false when that is the end.
-    fn follow(
+    /// Carries out an effect; returns `false` to quit.
+    fn carry_out(
         &mut self,
         effect: Effect,
         terminal: &mut Terminal<CrosstermBackend<Stdout>>,
     ) -> Result<bool, CliError> {
-        let deed = match effect {
+        let request = match effect {
             Effect::Quit => return Ok(false),
             Effect::Copy(text) => {
                 copy(terminal.backend_mut(), &text)?;
@@ -222,28 +224,28 @@ impl Desk {
                 terminal.clear().map_err(|error| CliError::io("use the terminal", &error))?;
                 return Ok(true);
             }
-            Effect::Act(intent) => Deed::Act(intent),
-            Effect::OnGroup(id, word, text) => {
-                let act = match word {
-                    GroupWord::Acknowledge => GroupAct::Acknowledge,
-                    GroupWord::Resolve => GroupAct::Resolve,
-                    GroupWord::Note => GroupAct::Note { text: text.clone() },
+            Effect::Act(intent) => StoreRequest::Act(intent),
+            Effect::OnGroup(id, action, text) => {
+                let act = match action {
+                    GroupAction::Acknowledge => GroupAct::Acknowledge,
+                    GroupAction::Resolve => GroupAct::Resolve,
+                    GroupAction::Note => GroupAct::Note { text: text.clone() },
                 };
-                Deed::OnGroup(id, act, text.filter(|_| word == GroupWord::Resolve))
+                StoreRequest::OnGroup(id, act, text.filter(|_| action == GroupAction::Resolve))
             }
-            Effect::Preview(intent) => Deed::Preview(intent),
-            Effect::Start(preview) => Deed::Start(Box::new(preview)),
+            Effect::Preview(intent) => StoreRequest::Preview(intent),
+            Effect::Start(preview) => StoreRequest::Start(Box::new(preview)),
         };
-        if self.deeds.try_send(deed).is_err() {
+        if self.requests.try_send(request).is_err() {
             self.state.dialog = None;
-            let text = "not done: the store has not finished what was asked before".to_owned();
-            self.state.said = Some(Said { text, bad: true });
+            let text = "not done: the store is still busy with earlier requests".to_owned();
+            self.state.message = Some(StatusMessage { text, is_error: true });
         }
         Ok(true)
     }
 }
 
-/// The `redrive` that edits a letter: this one, on the same directory, for the same person.
+/// The command that edits a letter: this program, with the same directory and actor.
 fn editor(app: &App) -> Result<EditCommand, CliError> {
     let program = std::env::current_exe().map_err(|error| CliError::io("find this program", &error))?;
     let mut args: Vec<OsString> = ["--data".into(), app.data.clone().into_os_string()].into();
@@ -254,32 +256,32 @@ fn editor(app: &App) -> Result<EditCommand, CliError> {
     Ok(EditCommand { program, args })
 }
 
-/// How the command that edits is run.
+/// The program and global flags for `redrive dlq edit`.
 struct EditCommand {
     program: PathBuf,
     args: Vec<OsString>,
 }
 
 impl EditCommand {
-    /// Runs it in the terminal, and leaves what it said in sight until somebody has read it.
+    /// Runs the command in the terminal, and waits for Enter so that its output can be read.
     fn run(&self, id: MessageId, version: u64) -> std::io::Result<std::process::ExitStatus> {
         let words =
             ["dlq", "edit", &id.to_string(), "--if-version", &version.to_string()].map(OsString::from);
         let ended = Command::new(&self.program).args(&self.args).args(words).status()?;
-        complain("Enter goes back to redrive top");
+        eprint_line("press Enter to return to redrive top");
         std::io::stdin().lock().read_line(&mut String::new())?;
         Ok(ended)
     }
 }
 
-/// Hands text to the terminal's clipboard (OSC 52); a terminal that has none ignores it.
+/// Copies text to the terminal's clipboard (OSC 52); terminals without one ignore it.
 fn copy(terminal: &mut impl std::io::Write, text: &str) -> Result<(), CliError> {
     let coded = base64::engine::general_purpose::STANDARD.encode(text);
     let sent = write!(terminal, "\u{1b}]52;c;{coded}\u{7}").and_then(|()| terminal.flush());
     sent.map_err(|error| CliError::io("use the terminal", &error))
 }
 
-/// Keys that have a name.
+/// Keys other than characters.
 const NAMED: [(KeyCode, Key); 11] = [
     (KeyCode::Up, Key::Up),
     (KeyCode::Down, Key::Down),
@@ -294,8 +296,8 @@ const NAMED: [(KeyCode, Key); 11] = [
     (KeyCode::Backspace, Key::Backspace),
 ];
 
-fn translated(happened: &event::Event) -> Option<Event> {
-    match happened {
+fn translate(input: &event::Event) -> Option<Event> {
+    match input {
         event::Event::Key(key) if key.kind != KeyEventKind::Release => key_of(key).map(Event::Key),
         event::Event::Paste(text) => Some(Event::Paste(text.clone())),
         event::Event::Resize(width, height) => Some(Event::Resize(*width, *height)),

@@ -1,29 +1,28 @@
-//! A list that changes while somebody looks at it. The cursor stays on its row, and the row on its line of the screen,
-//! whatever comes, goes or changes place around it, so that a key never hits another row than the one that was read.
-//! The row moves only to make room: no row is hidden while lines are blank. Plain data: it does not know what its rows
-//! are.
+//! A list that changes while the user looks at it. The cursor stays on its row, and the row on its line of the screen,
+//! whatever is added, removed or reordered around it, so that a key never hits another row than the one that was read.
+//! The row moves only if otherwise rows were hidden while lines are blank.
 
-/// Something with an identity that a list can hold on to.
+/// A row with an identity.
 pub(super) trait Row {
-    /// The identity.
+    /// The type of the identity.
     type Key: Copy + Eq;
 
-    /// Who it is.
+    /// The identity of the row.
     fn key(&self) -> Self::Key;
 }
 
-/// The rows and the place of the cursor in them.
+/// The rows and the position of the cursor.
 #[derive(Clone, Debug)]
 pub(super) struct Rows<T> {
     items: Vec<T>,
-    /// The row under the cursor.
+    /// The index of the row under the cursor.
     cursor: usize,
-    /// The line of the screen it stands on. More than `cursor` when rows above it have gone: these lines stay blank
-    /// until the cursor moves.
+    /// The screen line of that row. More than `cursor` if rows above it were removed: these lines stay blank until the
+    /// cursor moves.
     line: usize,
-    /// How many lines there are.
+    /// The number of screen lines.
     height: usize,
-    /// The row under the cursor is not in the list any more; it is shown until the cursor leaves it.
+    /// Whether the row under the cursor is no longer in the list; it is shown until the cursor leaves it.
     gone: bool,
 }
 
@@ -34,12 +33,12 @@ impl<T> Default for Rows<T> {
 }
 
 impl<T: Row> Rows<T> {
-    /// All rows, the gone one included.
+    /// All rows, including the one that is gone.
     pub(super) fn items(&self) -> &[T] {
         &self.items
     }
 
-    /// How many rows there are, without the gone one.
+    /// The number of rows, without the one that is gone.
     pub(super) fn len(&self) -> usize {
         self.items.len() - usize::from(self.gone)
     }
@@ -49,27 +48,27 @@ impl<T: Row> Rows<T> {
         self.items.get(self.cursor)
     }
 
-    /// The row under the cursor, if it is still there to be acted upon.
+    /// The row under the cursor, unless it is gone.
     pub(super) fn present(&self) -> Option<&T> {
         self.current().filter(|_| !self.gone)
     }
 
-    /// Whether the row under the cursor has gone.
+    /// Whether the row under the cursor is gone.
     pub(super) const fn gone(&self) -> bool {
         self.gone
     }
 
-    /// Where the cursor is.
+    /// The index of the row under the cursor.
     pub(super) const fn cursor(&self) -> usize {
         self.cursor
     }
 
-    /// How many lines there are.
+    /// The number of screen lines.
     pub(super) const fn height(&self) -> usize {
         self.height
     }
 
-    /// What stands on each line of the screen: a row and whether the cursor is on it, or nothing.
+    /// For each screen line, the row on it and whether the cursor is there; `None` for a blank line.
     pub(super) fn lines(&self) -> impl Iterator<Item = Option<(&T, bool)>> {
         (0..self.height).map(|line| {
             let index = (self.cursor + line).checked_sub(self.line)?;
@@ -77,21 +76,21 @@ impl<T: Row> Rows<T> {
         })
     }
 
-    /// Rows above and below what is on the screen.
+    /// The number of rows above and below the screen.
     pub(super) fn hidden(&self) -> (usize, usize) {
         let above = self.cursor.saturating_sub(self.line);
         let shown_to = (self.cursor + self.height).saturating_sub(self.line);
         (above, self.items.len().saturating_sub(shown_to))
     }
 
-    /// There are now so many lines.
+    /// Sets the number of screen lines.
     pub(super) fn resize(&mut self, height: usize) {
         self.height = height.max(1);
         self.line = self.line.min(self.height - 1);
         self.fill();
     }
 
-    /// Uses blank lines at one end of the screen for rows that are hidden at the other.
+    /// Shows hidden rows on blank lines at the other end of the screen.
     fn fill(&mut self) {
         let behind = self.items.len().saturating_sub(self.cursor);
         let hidden_above = self.cursor.saturating_sub(self.line);
@@ -102,8 +101,8 @@ impl<T: Row> Rows<T> {
         self.line -= blank_above.min(hidden_below);
     }
 
-    /// Other rows take the place of all. The one under the cursor stays on its line, unless lines would stay blank that
-    /// hidden rows have room on.
+    /// Replaces all rows. The row under the cursor stays on its line, unless that would leave lines blank while rows
+    /// are hidden.
     pub(super) fn replace(&mut self, mut fresh: Vec<T>) {
         if self.items.is_empty() {
             self.items = fresh;
@@ -120,7 +119,7 @@ impl<T: Row> Rows<T> {
                 self.items = fresh;
             }
             None => {
-                // Behind the nearest row before it that is still there.
+                // Keep the removed row after the nearest preceding row that is still in the list.
                 let before = self.items.get(..self.cursor).unwrap_or_default().iter().rev();
                 let place = |row: &T| fresh.iter().position(|other| other.key() == row.key());
                 let index = before.filter_map(place).next().map_or(0, |index| index + 1);
@@ -134,18 +133,18 @@ impl<T: Row> Rows<T> {
         self.fill();
     }
 
-    /// Forgets everything: another list begins.
+    /// Clears the list.
     pub(super) fn clear(&mut self) {
         *self = Self { height: self.height, ..Self::default() };
     }
 
-    /// Moves the cursor; the screen follows only as far as it must.
+    /// Moves the cursor by a number of rows, scrolling only as far as necessary.
     pub(super) fn go(&mut self, by: isize) {
         let target = self.cursor.saturating_add_signed(by);
         self.to(target);
     }
 
-    /// Moves the cursor to this row, or to the last.
+    /// Moves the cursor to this row, or to the last one.
     pub(super) fn to(&mut self, target: usize) {
         let mut target = target.min(self.items.len().saturating_sub(1));
         let line = (self.line + target).saturating_sub(self.cursor);
@@ -157,7 +156,7 @@ impl<T: Row> Rows<T> {
             }
         }
         self.cursor = target.min(self.items.len().saturating_sub(1));
-        // No blank lines above the first row once somebody moves.
+        // Leave no blank lines above the first row once the cursor moves.
         self.line = line.min(self.height - 1).min(self.cursor);
     }
 }
@@ -248,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn an_emptied_list_and_a_shrunk_screen_hold() {
+    fn an_empty_list_and_a_smaller_screen_are_handled() {
         let mut list = list(0..30, 10);
         list.to(usize::MAX);
         assert_eq!(screen(&list).last().unwrap(), ">29");

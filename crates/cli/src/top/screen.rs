@@ -1,5 +1,5 @@
-//! The terminal as a thing that is borrowed: raw keys and the other screen while `redrive top` runs, and everything as
-//! it was afterwards, whether it ends by a key, a signal, an error or a panic. It draws nothing itself.
+//! Takes over the terminal while `redrive top` runs (raw mode and alternate screen) and restores it afterwards, whether
+//! it ends by a key, a signal, an error or a panic.
 
 use crate::exit_code::{CliError, ExitCode};
 use ratatui::crossterm::event::{DisableBracketedPaste, EnableBracketedPaste};
@@ -11,66 +11,66 @@ use std::io::{IsTerminal as _, stdin, stdout};
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether the terminal is ours at the moment.
-static BORROWED: AtomicBool = AtomicBool::new(false);
+/// Whether this process has taken over the terminal.
+static TAKEN_OVER: AtomicBool = AtomicBool::new(false);
 
-/// Whether another program has it meanwhile.
+/// Whether another program has the terminal at the moment.
 static LENT: AtomicBool = AtomicBool::new(false);
 
-/// The terminal while it is ours; giving it back is dropping this.
+/// The terminal while it is taken over; dropping this restores it.
 #[derive(Debug)]
 pub(super) struct Screen;
 
 impl Screen {
-    /// Takes the terminal.
-    pub(super) fn borrow() -> Result<Self, CliError> {
-        before_panics();
-        // From here on everything is undone again, however far it came.
+    /// Takes over the terminal.
+    pub(super) fn take_over() -> Result<Self, CliError> {
+        restore_on_panic();
+        // From here on dropping this undoes everything, even if only a part of it succeeded.
         let screen = Self;
         take()?;
         Ok(screen)
     }
 
-    /// Refuses where there is no terminal to take.
-    pub(super) fn required(out: &crate::output::Output) -> Result<(), CliError> {
+    /// Returns an error if there is no terminal.
+    pub(super) fn require_terminal(out: &crate::output::Output) -> Result<(), CliError> {
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        if out.terminal && there() && !dumb {
+        if out.terminal && terminal_exists() && !dumb {
             return Ok(());
         }
         Err(CliError::new(ExitCode::Refused, "redrive top needs a terminal for its keys and its screen")
-            .hint("`redrive group list --watch` and `redrive dlq stats --watch` work in a pipe"))
+            .hint("in a pipe, use `redrive group list --watch` or `redrive dlq stats --watch`"))
     }
 }
 
-/// Takes the terminal, or takes it back.
+/// Takes over the terminal, for the first time or again.
 fn take() -> Result<(), CliError> {
-    let failed = |error: std::io::Error| CliError::io("take the terminal", &error);
-    BORROWED.store(true, Ordering::SeqCst);
+    let failed = |error: std::io::Error| CliError::io("take over the terminal", &error);
+    TAKEN_OVER.store(true, Ordering::SeqCst);
     enable_raw_mode().map_err(failed)?;
-    // Pasted text comes in one piece, so that it is never taken for keys.
+    // With bracketed paste, pasted text is never mistaken for keys.
     execute!(stdout(), EnterAlternateScreen, EnableBracketedPaste, cursor::Hide).map_err(failed)
 }
 
-/// Another program has the terminal, as it was, until it ends. Ctrl-C is that program's meanwhile.
+/// Restores the terminal while another program uses it. Ctrl-C goes to that program meanwhile.
 pub(super) fn lend<T>(to: impl FnOnce() -> T) -> Result<T, CliError> {
     LENT.store(true, Ordering::SeqCst);
-    give_back();
+    restore();
     let ended = to();
     let taken = take();
     LENT.store(false, Ordering::SeqCst);
     taken.map(|()| ended)
 }
 
-/// Ends when the terminal is gone: its window was closed, or the connection to it was cut. Not everybody is sent a
-/// signal then, and whoever reads from such a terminal neither waits nor is told that there is nothing to wait for.
+/// Completes when the terminal is gone: its window was closed, or the connection was cut. Not every process gets a
+/// signal then, and a read from such a terminal neither blocks nor reports the end of input.
 pub(super) async fn hung_up() {
-    while there() {
-        tokio::time::sleep(super::LOOK_EVERY).await;
+    while terminal_exists() {
+        tokio::time::sleep(super::KEY_TIMEOUT).await;
     }
 }
 
 /// Whether the terminal is still there.
-pub(super) fn there() -> bool {
+pub(super) fn terminal_exists() -> bool {
     stdin().is_terminal()
 }
 
@@ -81,31 +81,31 @@ pub(super) fn lent() -> bool {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        give_back();
+        restore();
     }
 }
 
-/// Gives the terminal back before a panic says what it has to say, which would be lost with the other screen.
-fn before_panics() {
+/// Restores the terminal before a panic message is printed, which would be lost with the alternate screen.
+fn restore_on_panic() {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            give_back();
+            restore();
             before(info);
         }));
     });
 }
 
-/// Whether the terminal is ours: nothing may be drawn after it was given back.
-pub(super) fn borrowed() -> bool {
-    BORROWED.load(Ordering::SeqCst)
+/// Whether this process has the terminal; nothing may be drawn after it was restored.
+pub(super) fn taken_over() -> bool {
+    TAKEN_OVER.load(Ordering::SeqCst)
 }
 
-/// Gives the terminal back as it was; harmless when it is not ours.
-pub(super) fn give_back() {
-    if BORROWED.swap(false, Ordering::SeqCst) {
-        // Whatever fails, the rest is tried.
+/// Restores the terminal; does nothing if it is not taken over.
+pub(super) fn restore() {
+    if TAKEN_OVER.swap(false, Ordering::SeqCst) {
+        // Ignore errors, so that the remaining steps are tried.
         let _ = execute!(stdout(), DisableBracketedPaste, cursor::Show, LeaveAlternateScreen);
         let _ = disable_raw_mode();
     }
@@ -116,10 +116,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_gives_the_terminal_back_first() {
-        before_panics();
-        BORROWED.store(true, Ordering::SeqCst);
+    fn a_panic_restores_the_terminal_first() {
+        restore_on_panic();
+        TAKEN_OVER.store(true, Ordering::SeqCst);
         let ended = std::thread::spawn(|| panic!("as a bug would")).join();
-        assert!(ended.is_err() && !borrowed());
+        assert!(ended.is_err() && !taken_over());
     }
 }

@@ -1,5 +1,5 @@
-//! What `redrive top` knows and where the person is in it. Plain data and pure functions on it: nothing here asks
-//! the store, reads a clock or draws.
+//! The state of `redrive top`: the data from the store and the position of the user in it. Plain data and pure
+//! functions; nothing here talks to the store, reads a clock or draws.
 
 use super::rows::{Row, Rows};
 use redrive::core::dead_letter::{Act, Status};
@@ -10,29 +10,29 @@ use redrive::core::time::{Span, Time};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// Letters asked for at once.
+/// The number of letters to fetch at once.
 pub(super) const LETTERS_PAGE: usize = 100;
-/// Letters kept in the list at most; a person narrows the filter before that.
+/// The maximum number of letters in the list; users narrow the filter before that.
 pub(super) const LETTERS_MAX: usize = 2_000;
-/// Samples of the counters that are kept.
+/// The number of counter samples to keep.
 const SAMPLES: usize = 60;
-/// Rates are over so many milliseconds.
+/// The period over which rates are computed.
 const RATE_WINDOW_MS: u64 = 10_000;
-/// A question that takes longer than this is said to be slow.
+/// A poll that takes longer than this is shown as slow.
 pub(super) const SLOW: Duration = Duration::from_secs(2);
 
-/// Which page is shown.
+/// The page that is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Page {
     /// Groups of failures.
     Groups,
     /// Dead letters.
     Letters,
-    /// One dead letter, with its timeline.
+    /// One dead letter with its timeline.
     Letter,
 }
 
-/// A group, as far as a row shows it.
+/// The row of a group.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct GroupRow {
     pub(super) id: GroupId,
@@ -46,13 +46,13 @@ pub(super) struct GroupRow {
     pub(super) error: String,
 }
 
-/// More about the group under the cursor.
+/// Details of the group under the cursor.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct GroupFacts {
     pub(super) id: GroupId,
-    /// Deaths in each of the last hours, oldest first.
+    /// Dead letters in each of the last hours, oldest first.
     pub(super) hours: Vec<u64>,
-    /// What became of redrives, and who failed most.
+    /// Outcomes of redrives, and the most frequent version and worker, as text.
     pub(super) words: String,
 }
 
@@ -64,7 +64,7 @@ impl Row for GroupRow {
     }
 }
 
-/// A dead letter, as far as a row shows it.
+/// The row of a dead letter.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct LetterRow {
     pub(super) id: MessageId,
@@ -88,39 +88,39 @@ impl Row for LetterRow {
     }
 }
 
-/// One event in the life of a letter.
+/// An entry of a letter's timeline.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Moment {
+pub(super) struct TimelineRow {
     pub(super) at: Time,
     pub(super) what: String,
-    /// More about it: an error, a note.
+    /// Details, such as an error or a note.
     pub(super) more: String,
 }
 
-/// One dead letter, whole.
+/// Everything about one dead letter.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Sheet {
+pub(super) struct LetterView {
     pub(super) id: MessageId,
     pub(super) version: u64,
     pub(super) status: Status,
     pub(super) fields: Vec<(&'static str, String)>,
-    pub(super) timeline: Vec<Moment>,
+    pub(super) timeline: Vec<TimelineRow>,
     pub(super) payload: String,
     pub(super) stack: String,
 }
 
-/// An operation, as far as a line shows it.
+/// An operation in one line.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct OperationRow {
     pub(super) id: OperationId,
     pub(super) act: String,
     pub(super) stage: String,
-    /// Whether it is still to be done.
+    /// Whether the operation has not ended yet.
     pub(super) active: bool,
     pub(super) members: u64,
     pub(super) done: u64,
-    /// What did not go as wanted, in words; empty is good.
-    pub(super) but: String,
+    /// What did not succeed, as text; empty if everything did.
+    pub(super) problems: String,
 }
 
 /// The counters at one moment of the store's clock.
@@ -131,32 +131,32 @@ pub(super) struct Sample {
     pub(super) done: u64,
 }
 
-/// How the store is doing as a whole.
+/// An overview of the whole store.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Pulse {
+pub(super) struct Overview {
     pub(super) open: u64,
     pub(super) waiting: u64,
     pub(super) leased: u64,
     pub(super) oldest: Option<Time>,
     pub(super) breakers_open: usize,
     pub(super) paused: usize,
-    /// What is wrong with the store at the moment, in its words.
+    /// Problems that the store reports about itself.
     pub(super) degraded: Vec<String>,
 }
 
-/// Which letters are listed.
+/// The letters that are listed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Scope {
-    /// Only of this group.
+    /// Only letters of this group.
     pub(super) group: Option<GroupId>,
-    /// Closed ones too.
+    /// Include closed letters.
     pub(super) closed: bool,
-    /// What was typed; it has been read as a filter.
+    /// The filter that the user typed; it has been parsed successfully.
     pub(super) typed: String,
 }
 
 impl Scope {
-    /// The filter that says the same.
+    /// The scope as a filter.
     pub(super) fn filter(&self) -> Result<Filter, String> {
         let mut terms = Vec::new();
         if let Some(group) = self.group {
@@ -167,7 +167,7 @@ impl Scope {
                 Status::ALL.iter().filter(|status| !status.is_closed()).map(|status| status.name()).collect();
             terms.push(format!("status:{}", open.join(",")));
         }
-        // Read alone first, so that a mistake is shown where the person made it, and cannot close a parenthesis.
+        // Parse the typed text alone first, so that errors point into it and it cannot close our parenthesis.
         let typed = Filter::parse(&self.typed).map_err(|error| error.to_string())?;
         if !typed.is_all() {
             terms.push(format!("({})", self.typed));
@@ -176,46 +176,51 @@ impl Scope {
     }
 }
 
-/// Where a page of letters that has been read begins.
+/// Where a page of letters begins.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct PageStart {
-    /// How to ask for it.
+    /// The cursor to request the page with.
     pub(super) cursor: Cursor,
-    /// It begins after this death.
+    /// The page begins after the letter with this death number.
     pub(super) after: u64,
 }
 
-/// What the feed is to ask for beside the counters.
+/// The data that the feed requests for the current page, besides the counters.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Want {
-    /// The groups, and more about one.
+pub(super) enum DataRequest {
+    /// The groups, and the details of one.
     Groups(Option<GroupId>),
     /// A page of letters.
     Letters {
-        /// Of these.
+        /// The letters to list.
         scope: Scope,
-        /// Beginning here.
+        /// The start of the page; `None` for the first page.
         start: Option<PageStart>,
     },
     /// One letter.
     Letter(MessageId),
 }
 
-/// Letters as far as they have been read.
+/// The letters that have been read so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Letters {
     pub(super) rows: Rows<LetterRow>,
-    /// Where every page after the first begins.
+    /// The start of every page after the first.
     starts: Vec<PageStart>,
-    /// Where the rest begins.
+    /// The start of the rest that has not been read.
     rest: Option<Cursor>,
-    /// Whether anything was heard about this list yet.
+    /// Whether any page of this list has arrived yet.
     pub(super) known: bool,
 }
 
 impl Letters {
-    /// Takes a page: it replaces what the list has of the same part of the order of deaths.
-    pub(super) fn take(&mut self, start: Option<&PageStart>, fresh: Vec<LetterRow>, next: Option<Cursor>) {
+    /// Merges a page: it replaces the letters in the same range of deaths.
+    pub(super) fn merge_page(
+        &mut self,
+        start: Option<&PageStart>,
+        fresh: Vec<LetterRow>,
+        next: Option<Cursor>,
+    ) {
         self.known = true;
         let ceiling = start.map_or(u64::MAX, |start| start.after);
         let floor = match (&next, fresh.last()) {
@@ -245,13 +250,13 @@ impl Letters {
         self.rows.replace(all);
     }
 
-    /// Whether there are more than were read.
+    /// Whether there are more letters than have been read.
     pub(super) const fn more(&self) -> bool {
         self.rest.is_some()
     }
 
-    /// Which page to ask for: the next one when the cursor comes near the end of what was read, else the one the
-    /// cursor is in, to keep it fresh.
+    /// The page to request: the next one if the cursor is near the end of the list, otherwise the one under the cursor,
+    /// to refresh it.
     fn start(&self) -> Option<PageStart> {
         let near_end = self.rows.cursor() + self.rows.height() >= self.rows.items().len();
         if let (true, Some(rest)) = (near_end && self.rows.items().len() < LETTERS_MAX, &self.rest) {
@@ -262,7 +267,7 @@ impl Letters {
         self.starts.iter().rev().find(|start| death < start.after).cloned()
     }
 
-    /// Another list begins.
+    /// Clears the list for another scope.
     pub(super) fn clear(&mut self) {
         self.rows.clear();
         self.starts.clear();
@@ -274,15 +279,15 @@ impl Letters {
 /// Whether the store answers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Health {
-    /// Since when a question is open.
-    pub(super) asking: Option<Duration>,
-    /// When an answer came last, and the store's time in it.
-    pub(super) heard: Option<(Duration, Time)>,
-    /// Why the last question was not answered.
-    pub(super) trouble: Option<String>,
+    /// When the current poll started; `None` if there is none.
+    pub(super) polling_since: Option<Duration>,
+    /// When the last answer arrived, and the store's time in it.
+    pub(super) last_answer: Option<(Duration, Time)>,
+    /// The error of the last poll.
+    pub(super) error: Option<String>,
 }
 
-/// What is to be done to which letters.
+/// An act and the letters to apply it to.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Intent {
     pub(super) act: Act,
@@ -290,135 +295,135 @@ pub(super) struct Intent {
     pub(super) reason: Option<String>,
 }
 
-/// Which letters.
+/// The letters of an act.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Target {
-    /// These, at these versions.
+    /// These letters, at these versions.
     These(Vec<(MessageId, u64)>),
-    /// All that match.
+    /// All letters that match.
     Matching {
-        /// What.
+        /// The scope of the letters.
         scope: Scope,
-        /// In words.
+        /// The scope as text.
         words: String,
     },
 }
 
-/// What an operation would do, and what it needs to be started.
+/// The preview of an operation, and what is needed to start it.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Previewed {
+pub(super) struct ActPreview {
     pub(super) intent: Intent,
     pub(super) count: u64,
-    /// The last death that belongs to it.
+    /// The number of the last death that is included.
     pub(super) bound: u64,
-    /// What the store gave to bind the start to this preview.
+    /// The token that binds the start to this preview.
     pub(super) token: Option<String>,
-    /// What a person should know before: breakdown, warnings.
+    /// Breakdown and warnings to show before the confirmation.
     pub(super) lines: Vec<String>,
 }
 
-/// What a line of text is asked for.
+/// What an input line is for.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Purpose {
-    /// The filter.
+    /// The filter of the list.
     Filter,
-    /// The reason of an act, which must be given.
+    /// The reason of an act, which is required.
     Reason(Box<Intent>),
-    /// What an operator says about a group: a note, or why it is resolved.
-    Group(GroupId, GroupWord),
+    /// The text for an action on a group: a note, or the reason to resolve it.
+    Group(GroupId, GroupAction),
 }
 
-/// What can be said about a group here.
+/// An action on a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum GroupWord {
+pub(super) enum GroupAction {
     Acknowledge,
     Resolve,
     Note,
 }
 
-/// What lies over the page.
+/// A dialog over the page.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Dialog {
-    /// The keys.
+    /// The list of keys.
     Help,
-    /// A line of text.
+    /// An input line.
     Input {
-        /// For what.
+        /// What the text is for.
         purpose: Purpose,
-        /// As far as it is typed.
+        /// The text typed so far.
         text: String,
-        /// What is wrong with it.
+        /// The error in the text.
         wrong: Option<String>,
     },
-    /// Yes or no.
+    /// A yes-or-no question.
     Ask(Box<Intent>),
-    /// The store is counting what an act would touch.
+    /// The store is counting the letters that an act would change.
     Counting,
-    /// The number of letters has to be typed.
+    /// A confirmation by typing the number of letters.
     Confirm {
-        /// What would be done.
-        preview: Box<Previewed>,
-        /// As far as it is typed.
+        /// The operation to start.
+        preview: Box<ActPreview>,
+        /// The text typed so far.
         typed: String,
     },
 }
 
-/// Something said to the person.
+/// A message to the user.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Said {
+pub(super) struct StatusMessage {
     pub(super) text: String,
-    /// It did not work.
-    pub(super) bad: bool,
+    /// Whether it is an error.
+    pub(super) is_error: bool,
 }
 
-/// Everything.
+/// The whole state.
 #[derive(Clone, Debug)]
 pub(super) struct State {
-    /// Whether anything may be changed.
+    /// Whether keys may change anything.
     pub(super) may_act: bool,
-    /// Where the data is.
-    pub(super) place: String,
-    /// Time since the start.
+    /// The data directory.
+    pub(super) data_dir: String,
+    /// The time since the start.
     pub(super) clock: Duration,
     pub(super) health: Health,
-    pub(super) pulse: Pulse,
+    pub(super) overview: Overview,
     samples: VecDeque<Sample>,
     pub(super) page: Page,
     pub(super) groups: Rows<GroupRow>,
-    /// What is known about the group that was under the cursor last.
+    /// Details of the group that was last under the cursor.
     pub(super) facts: Option<GroupFacts>,
     pub(super) scope: Scope,
     pub(super) letters: Letters,
-    /// Letters that were selected, with the version they had then.
+    /// The selected letters, with their versions at that time.
     pub(super) marked: BTreeMap<MessageId, u64>,
-    /// All that match are selected.
+    /// Whether all letters that match are selected.
     pub(super) all: bool,
-    /// Which letter is shown, and as far as it is known.
+    /// The letter that is shown on the letter page.
     pub(super) opened: Option<MessageId>,
-    pub(super) sheet: Option<Sheet>,
-    /// The shown letter is not there any more.
+    pub(super) sheet: Option<LetterView>,
+    /// Whether that letter no longer exists.
     pub(super) sheet_gone: bool,
-    /// Lines of the sheet above the screen.
+    /// The number of lines scrolled out at the top.
     pub(super) scroll: usize,
     pub(super) operations: Vec<OperationRow>,
     pub(super) dialog: Option<Dialog>,
-    pub(super) said: Option<Said>,
+    pub(super) message: Option<StatusMessage>,
     pub(super) width: u16,
     pub(super) height: u16,
 }
 
-/// Lines that are not rows of a list: title, pulse, place and heading above; two of detail, message and keys below.
+/// Lines that are not list rows: title, overview, location and heading above; two detail lines, message and keys below.
 pub(super) const FRAME_LINES: u16 = 8;
 
 impl State {
-    /// Before anything is known.
-    pub(super) fn new(place: String, may_act: bool, width: u16, height: u16) -> Self {
+    /// The initial state, before the first answer.
+    pub(super) fn new(data_dir: String, may_act: bool, width: u16, height: u16) -> Self {
         let mut state = Self {
             may_act,
-            place,
+            data_dir,
             clock: Duration::ZERO,
             health: Health::default(),
-            pulse: Pulse::default(),
+            overview: Overview::default(),
             samples: VecDeque::new(),
             page: Page::Groups,
             groups: Rows::default(),
@@ -433,7 +438,7 @@ impl State {
             scroll: 0,
             operations: Vec::new(),
             dialog: None,
-            said: None,
+            message: None,
             width,
             height,
         };
@@ -441,7 +446,7 @@ impl State {
         state
     }
 
-    /// The screen has another size.
+    /// Adapts to a new screen size.
     pub(super) fn resize(&mut self, width: u16, height: u16) {
         (self.width, self.height) = (width, height);
         let lines = usize::from(height.saturating_sub(FRAME_LINES).max(1));
@@ -449,27 +454,27 @@ impl State {
         self.letters.rows.resize(lines);
     }
 
-    /// The store's time now, as near as the last answer tells.
+    /// The store's current time, estimated from the last answer.
     pub(super) fn now(&self) -> Option<Time> {
-        let (at, time) = self.health.heard?;
+        let (at, time) = self.health.last_answer?;
         let since = self.clock.saturating_sub(at).as_millis();
         Some(time.plus(Span::from_millis(u64::try_from(since).unwrap_or(u64::MAX))))
     }
 
-    /// What the feed is to ask for.
-    pub(super) fn want(&self) -> Want {
+    /// The data to request for the current page.
+    pub(super) fn data_request(&self) -> DataRequest {
         match (self.page, self.opened) {
-            (Page::Letter, Some(id)) => Want::Letter(id),
+            (Page::Letter, Some(id)) => DataRequest::Letter(id),
             (Page::Letters, _) | (Page::Letter, None) => {
-                Want::Letters { scope: self.scope.clone(), start: self.letters.start() }
+                DataRequest::Letters { scope: self.scope.clone(), start: self.letters.start() }
             }
-            (Page::Groups, _) => Want::Groups(self.groups.current().map(Row::key)),
+            (Page::Groups, _) => DataRequest::Groups(self.groups.current().map(Row::key)),
         }
     }
 
-    /// Takes the counters of one moment.
-    pub(super) fn sampled(&mut self, sample: Sample) {
-        // A counter that went back is another store's; rates over both would be nonsense.
+    /// Adds a sample of the counters.
+    pub(super) fn add_sample(&mut self, sample: Sample) {
+        // Counters that go back belong to another store; rates across both would be wrong.
         if self.samples.back().is_some_and(|last| sample.dead < last.dead || sample.done < last.done) {
             self.samples.clear();
         }
@@ -481,31 +486,31 @@ impl State {
         }
     }
 
-    /// Deaths and finished messages in ten seconds, as far as it has been watched; nothing before the second sample.
+    /// Dead letters and done messages per ten seconds; `None` before the second sample.
     pub(super) fn rates(&self) -> Option<(u64, u64)> {
         let last = self.samples.back()?;
         let since = |sample: &&Sample| last.at.since(sample.at).as_millis() <= RATE_WINDOW_MS;
         let recent = self.samples.iter().rev().take_while(since).last()?;
-        // Two samples further apart than the window still make a rate.
+        // Two samples that are further apart than the window still give a rate.
         let first = if recent.at == last.at { self.samples.iter().rev().nth(1)? } else { recent };
         let ms = last.at.since(first.at).as_millis();
         let per = |n: u64| n.saturating_mul(RATE_WINDOW_MS).checked_div(ms);
         Some((per(last.dead - first.dead)?, per(last.done - first.done)?))
     }
 
-    /// Deaths between one sample and the next, oldest first.
+    /// Dead letters between consecutive samples, oldest first.
     pub(super) fn deaths(&self) -> Vec<u64> {
         self.samples.iter().zip(self.samples.iter().skip(1)).map(|(a, b)| b.dead - a.dead).collect()
     }
 
-    /// The group the letters are of, as far as it is listed.
+    /// The row of the group whose letters are listed, if it is in the list of groups.
     pub(super) fn scope_group(&self) -> Option<&GroupRow> {
         let id = self.scope.group?;
         self.groups.items().iter().find(|group| group.id == id)
     }
 
     /// Opens a list of letters.
-    pub(super) fn list(&mut self, scope: Scope) {
+    pub(super) fn open_list(&mut self, scope: Scope) {
         if self.scope != scope {
             self.letters.clear();
             self.unmark();
@@ -514,7 +519,7 @@ impl State {
         self.page = Page::Letters;
     }
 
-    /// Nothing is selected any more.
+    /// Clears the selection.
     pub(super) fn unmark(&mut self) {
         self.marked.clear();
         self.all = false;

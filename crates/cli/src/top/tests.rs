@@ -1,11 +1,11 @@
-//! `redrive top` without a terminal and without a store: events in, screens and effects out. The screens are the ones
-//! of docs/top.md, so that the page shows what is drawn.
+//! Tests `redrive top` without a terminal and without a store: events in, screens and effects out. The screens must be
+//! the ones in docs/top.md, so that the page shows what is drawn.
 
 use super::state::{
-    Dialog, GroupFacts, GroupRow, GroupWord, LetterRow, Moment, OperationRow, Page, Pulse, Said, Sample,
-    Scope, Sheet, State, Target, Want,
+    DataRequest, Dialog, GroupAction, GroupFacts, GroupRow, LetterRow, LetterView, OperationRow, Overview,
+    Page, Sample, Scope, State, StatusMessage, Target, TimelineRow,
 };
-use super::update::{Effect, Event, Heard, Key, News, PageNews, update};
+use super::update::{Answer, Effect, Event, FeedEvent, Key, PageData, update};
 use super::view::{render, short, spark};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -78,10 +78,10 @@ fn letters(numbers: impl IntoIterator<Item = u8>) -> Vec<LetterRow> {
     numbers.into_iter().map(|n| letter(n, 1_000 - u64::from(n), Status::Pending)).collect()
 }
 
-fn sheet(n: u8) -> Sheet {
-    let moment = |at, what: &str, more: &str| Moment { at, what: what.into(), more: more.into() };
+fn sheet(n: u8) -> LetterView {
+    let moment = |at, what: &str, more: &str| TimelineRow { at, what: what.into(), more: more.into() };
     let error = "GatewayTimeout: no answer from bank-1.example after 30000 ms";
-    Sheet {
+    LetterView {
         id: id(n),
         version: 3,
         status: Status::Pending,
@@ -116,8 +116,8 @@ fn sheet(n: u8) -> Sheet {
     }
 }
 
-fn heard(state: &mut State, page: PageNews) {
-    let pulse = Pulse {
+fn answer(state: &mut State, page: PageData) {
+    let overview = Overview {
         open: 4_940,
         waiting: 1_280,
         leased: 16,
@@ -126,29 +126,33 @@ fn heard(state: &mut State, page: PageNews) {
         paused: 0,
         degraded: Vec::new(),
     };
-    let at =
-        state.health.heard.map_or(now().minus(Span::from_secs(9)), |(_, at)| at.plus(Span::from_secs(1)));
+    let at = state
+        .health
+        .last_answer
+        .map_or(now().minus(Span::from_secs(9)), |(_, at)| at.plus(Span::from_secs(1)));
     let n = at.since(now().minus(Span::from_secs(9))).as_millis() / 1_000;
     let burst = [0, 30, 5, 12, 80, 200, 140, 60, 25, 9];
     let dead = burst.iter().take(usize::try_from(n).unwrap() + 1).sum();
     let sample = Sample { at, dead, done: 3_000 * n };
     let operations = Vec::new();
-    let answer = Heard { now: at, pulse, sample, operations, page };
-    update(state, Event::News(News::Heard(Box::new(answer))));
+    let data = Answer { now: at, overview, sample, operations, page };
+    update(state, Event::Feed(FeedEvent::Answer(Box::new(data))));
 }
 
 fn watching(width: u16, height: u16, may_act: bool) -> State {
     let mut state = State::new("/var/lib/redrive".into(), may_act, width, height);
     for second in 0..10 {
         update(&mut state, Event::Tick(Duration::from_secs(second)));
-        heard(&mut state, PageNews::Groups(four_groups(), Some(facts())));
+        answer(&mut state, PageData::Groups(four_groups(), Some(facts())));
     }
     state
 }
 
-fn letters_news(state: &State, rows: Vec<LetterRow>, next: Option<&str>) -> PageNews {
-    let Want::Letters { scope, start } = state.want() else { panic!("letters are not wanted") };
-    PageNews::Letters { scope, start, rows, next: next.map(Cursor::from_text) }
+fn letters_page(state: &State, rows: Vec<LetterRow>, next: Option<&str>) -> PageData {
+    let DataRequest::Letters { scope, start } = state.data_request() else {
+        panic!("letters are not wanted")
+    };
+    PageData::Letters { scope, start, rows, next: next.map(Cursor::from_text) }
 }
 
 fn press(state: &mut State, keys: &str) -> Option<Effect> {
@@ -168,8 +172,8 @@ fn press(state: &mut State, keys: &str) -> Option<Effect> {
 fn in_letters(width: u16, height: u16, may_act: bool) -> State {
     let mut state = watching(width, height, may_act);
     press(&mut state, "\n");
-    let news = letters_news(&state, letters(1..=9), None);
-    heard(&mut state, news);
+    let page = letters_page(&state, letters(1..=9), None);
+    answer(&mut state, page);
     state
 }
 
@@ -182,7 +186,7 @@ fn screen(state: &State) -> String {
 }
 
 #[track_caller]
-fn on_the_page(state: &State) {
+fn assert_in_docs(state: &State) {
     let screen = screen(state);
     assert!(
         PAGE.contains(&format!("```text\n{screen}```")),
@@ -192,24 +196,24 @@ fn on_the_page(state: &State) {
 
 #[test]
 fn the_page_shows_the_groups() {
-    on_the_page(&watching(80, 24, false));
-    on_the_page(&watching(120, 40, true));
+    assert_in_docs(&watching(80, 24, false));
+    assert_in_docs(&watching(120, 40, true));
 }
 
 #[test]
 fn the_page_shows_letters_and_a_selection() {
     let mut state = in_letters(80, 24, true);
     press(&mut state, "jxjx");
-    on_the_page(&state);
-    on_the_page(&in_letters(120, 40, false));
+    assert_in_docs(&state);
+    assert_in_docs(&in_letters(120, 40, false));
 }
 
 #[test]
 fn the_page_shows_a_timeline() {
     let mut state = in_letters(80, 24, true);
     press(&mut state, "\n");
-    heard(&mut state, PageNews::Letter(id(1), Some(Box::new(sheet(1)))));
-    on_the_page(&state);
+    answer(&mut state, PageData::Letter(id(1), Some(Box::new(sheet(1)))));
+    assert_in_docs(&state);
 }
 
 #[test]
@@ -217,31 +221,31 @@ fn the_page_shows_the_confirmation_of_a_redrive() {
     let mut state = watching(80, 24, true);
     let Some(Effect::Preview(intent)) = press(&mut state, "R") else { panic!("nothing is counted") };
     let lines = vec!["payments pending GatewayTimeout: no answer from bank-1.example".to_owned()];
-    let preview = super::state::Previewed { intent, count: 4_711, bound: 9, token: None, lines };
-    update(&mut state, Event::News(News::Previewed(Box::new(preview))));
+    let preview = super::state::ActPreview { intent, count: 4_711, bound: 9, token: None, lines };
+    update(&mut state, Event::Feed(FeedEvent::Preview(Box::new(preview))));
     press(&mut state, "47");
-    on_the_page(&state);
+    assert_in_docs(&state);
 }
 
 #[test]
 fn the_page_shows_a_store_that_does_not_answer() {
     let mut state = watching(80, 24, false);
     let why = "the process that holds /var/lib/redrive does not answer".to_owned();
-    update(&mut state, Event::News(News::Trouble(why)));
+    update(&mut state, Event::Feed(FeedEvent::PollFailed(why)));
     update(&mut state, Event::Tick(Duration::from_secs(21)));
-    on_the_page(&state);
+    assert_in_docs(&state);
 }
 
 #[test]
-fn a_slow_store_is_said_to_be_slow_and_keys_go_on() {
+fn a_slow_store_is_shown_as_slow_and_keys_still_work() {
     let mut state = in_letters(80, 24, false);
-    update(&mut state, Event::News(News::Asking));
+    update(&mut state, Event::Feed(FeedEvent::PollStarted));
     assert!(screen(&state).contains("live"));
     update(&mut state, Event::Tick(Duration::from_secs(14)));
     assert!(screen(&state).contains("SLOW: DATA 5s OLD"), "{}", screen(&state));
     press(&mut state, "j");
     assert!(screen(&state).contains("bank-2"));
-    heard(&mut state, PageNews::Groups(four_groups(), Some(facts())));
+    answer(&mut state, PageData::Groups(four_groups(), Some(facts())));
     assert!(screen(&state).contains("live"));
 }
 
@@ -253,8 +257,8 @@ fn nothing_changes_without_permission() {
             let effect = press(&mut state, &c.to_string());
             assert_eq!(effect, None, "{keys:?}");
             if state.page == Page::Letters && !state.letters.known {
-                let news = letters_news(&state, letters(1..=9), None);
-                heard(&mut state, news);
+                let page = letters_page(&state, letters(1..=9), None);
+                answer(&mut state, page);
             }
         }
         assert!(state.dialog.is_none() && screen(&state).contains("read-only: start it as"), "{keys:?}");
@@ -262,7 +266,7 @@ fn nothing_changes_without_permission() {
 }
 
 #[test]
-fn one_letter_is_retried_at_once_as_it_was_seen() {
+fn a_single_letter_is_retried_at_once_at_the_version_shown() {
     let mut state = in_letters(80, 24, true);
     let Some(Effect::Act(intent)) = press(&mut state, "jr") else { panic!("nothing is done") };
     assert_eq!(intent.target, Target::These(vec![(id(2), 3)]), "with the version that was on the screen");
@@ -270,7 +274,7 @@ fn one_letter_is_retried_at_once_as_it_was_seen() {
 }
 
 #[test]
-fn several_letters_are_asked_about_and_only_y_is_yes() {
+fn several_letters_need_confirmation_with_y() {
     let ask = || {
         let mut state = in_letters(80, 24, true);
         assert_eq!(press(&mut state, "xxr"), None);
@@ -290,11 +294,11 @@ fn several_letters_are_asked_about_and_only_y_is_yes() {
 }
 
 #[test]
-fn all_that_match_need_their_number_typed() {
+fn acting_on_all_matches_requires_typing_their_number() {
     let mut state = in_letters(80, 24, true);
     press(&mut state, "/status:pending\n");
-    let news = letters_news(&state, letters(1..=9), Some("more"));
-    heard(&mut state, news);
+    let page = letters_page(&state, letters(1..=9), Some("more"));
+    answer(&mut state, page);
     let Some(Effect::Preview(intent)) = press(&mut state, "Ar") else { panic!("nothing is counted") };
     let Target::Matching { scope, .. } = &intent.target else { panic!("{intent:?}") };
     let group = LeafId::new(0x5a00_0000_0000_0001);
@@ -303,8 +307,8 @@ fn all_that_match_need_their_number_typed() {
     let text = scope.filter().unwrap().text().to_owned();
     assert!(text.starts_with(&format!("group:{group} status:pending,retrying,")), "{text}");
     assert!(text.ends_with(" (status:pending)"), "{text}");
-    let preview = super::state::Previewed { intent, count: 12, bound: 9, token: None, lines: Vec::new() };
-    update(&mut state, Event::News(News::Previewed(Box::new(preview.clone()))));
+    let preview = super::state::ActPreview { intent, count: 12, bound: 9, token: None, lines: Vec::new() };
+    update(&mut state, Event::Feed(FeedEvent::Preview(Box::new(preview.clone()))));
     assert_eq!(press(&mut state, "y\n1\n123\n"), None, "anything else than the number does nothing");
     assert!(matches!(state.dialog, Some(Dialog::Confirm { .. })));
     assert_eq!(press(&mut state, "12\n"), Some(Effect::Start(preview)));
@@ -312,21 +316,21 @@ fn all_that_match_need_their_number_typed() {
 }
 
 #[test]
-fn a_preview_that_nobody_waits_for_is_dropped() {
+fn a_preview_that_arrives_after_esc_is_dropped() {
     let mut state = watching(80, 24, true);
     let Some(Effect::Preview(intent)) = press(&mut state, "R") else { panic!("nothing is counted") };
     press(&mut state, "\u{1b}");
-    let preview = super::state::Previewed { intent, count: 12, bound: 9, token: None, lines: Vec::new() };
-    update(&mut state, Event::News(News::Previewed(Box::new(preview.clone()))));
+    let preview = super::state::ActPreview { intent, count: 12, bound: 9, token: None, lines: Vec::new() };
+    update(&mut state, Event::Feed(FeedEvent::Preview(Box::new(preview.clone()))));
     assert!(state.dialog.is_none());
     press(&mut state, "R");
     update(
         &mut state,
-        Event::News(News::Previewed(Box::new(super::state::Previewed { count: 0, ..preview }))),
+        Event::Feed(FeedEvent::Preview(Box::new(super::state::ActPreview { count: 0, ..preview }))),
     );
     assert!(state.dialog.is_none() && screen(&state).contains("there is nothing to retry"));
     press(&mut state, "R");
-    update(&mut state, Event::News(News::Said(Said { text: "no".into(), bad: true })));
+    update(&mut state, Event::Feed(FeedEvent::Message(StatusMessage { text: "no".into(), is_error: true })));
     assert!(state.dialog.is_none(), "an error ends the waiting");
 }
 
@@ -334,7 +338,7 @@ fn a_preview_that_nobody_waits_for_is_dropped() {
 fn closing_asks_for_a_reason_first() {
     let mut state = in_letters(80, 24, true);
     press(&mut state, "D\n");
-    assert!(screen(&state).contains("say something, or leave with Esc"));
+    assert!(screen(&state).contains("type a text, or cancel with Esc"));
     let Some(Effect::Act(intent)) = press(&mut state, "paid by hand\n") else { panic!("nothing is done") };
     assert_eq!((intent.act, intent.reason.as_deref()), (Act::Resolve, Some("paid by hand")));
     press(&mut state, "xxn");
@@ -347,14 +351,14 @@ fn closing_asks_for_a_reason_first() {
 fn groups_are_acknowledged_noted_and_resolved() {
     let mut state = watching(80, 24, true);
     let group = LeafId::new(0x5a00_0000_0000_0002);
-    assert_eq!(press(&mut state, "ja"), Some(Effect::OnGroup(group, GroupWord::Acknowledge, None)));
-    let said = Some("fixed in 1.4.3".to_owned());
+    assert_eq!(press(&mut state, "ja"), Some(Effect::OnGroup(group, GroupAction::Acknowledge, None)));
+    let reason = Some("fixed in 1.4.3".to_owned());
     assert_eq!(
         press(&mut state, "Dfixed in 1.4.3\n"),
-        Some(Effect::OnGroup(group, GroupWord::Resolve, said))
+        Some(Effect::OnGroup(group, GroupAction::Resolve, reason))
     );
     assert_eq!(press(&mut state, "n\n"), None);
-    assert!(screen(&state).contains("what is known about this group?"));
+    assert!(screen(&state).contains("note about this group:"));
     for keys in ["a", "D", "n"] {
         let mut state = watching(80, 24, false);
         assert_eq!(press(&mut state, keys), None);
@@ -369,7 +373,7 @@ fn one_letter_at_a_time_is_edited_and_only_where_that_is_allowed() {
     for keys in ["xxe", "Ae"] {
         let mut state = in_letters(80, 24, true);
         assert_eq!(press(&mut state, keys), None);
-        assert!(screen(&state).contains("one letter at a time"));
+        assert!(screen(&state).contains("only one letter at a time"));
     }
     let mut state = in_letters(80, 24, false);
     assert_eq!(press(&mut state, "e"), None);
@@ -380,7 +384,7 @@ fn one_letter_at_a_time_is_edited_and_only_where_that_is_allowed() {
 fn pasted_text_is_never_taken_for_keys() {
     let mut state = in_letters(80, 24, true);
     assert_eq!(update(&mut state, Event::Paste("rRDBy\nq".into())), None);
-    assert!(state.dialog.is_none() && state.said.is_none() && state.page == Page::Letters);
+    assert!(state.dialog.is_none() && state.message.is_none() && state.page == Page::Letters);
 }
 
 #[test]
@@ -400,8 +404,8 @@ fn a_wrong_filter_is_shown_where_it_is_wrong_and_changes_nothing() {
 fn escape_goes_back_one_step_at_a_time() {
     let mut state = in_letters(80, 24, false);
     press(&mut state, "/status:pending\n");
-    let news = letters_news(&state, letters(1..=9), None);
-    heard(&mut state, news);
+    let page = letters_page(&state, letters(1..=9), None);
+    answer(&mut state, page);
     press(&mut state, "x\n");
     assert_eq!(state.page, Page::Letter);
     press(&mut state, "\u{1b}");
@@ -420,7 +424,7 @@ fn escape_goes_back_one_step_at_a_time() {
 }
 
 #[test]
-fn news_never_move_the_letter_under_the_cursor() {
+fn updates_never_move_the_letter_under_the_cursor() {
     let mut state = in_letters(80, 24, true);
     press(&mut state, "jjj");
     let line_of = |state: &State| screen(state).lines().position(|line| line.starts_with('>'));
@@ -428,28 +432,28 @@ fn news_never_move_the_letter_under_the_cursor() {
     let mut rows = letters(1..=30);
     rows.insert(0, letter(90, 1_001, Status::Pending));
     rows.insert(0, letter(91, 1_002, Status::Pending));
-    let news = letters_news(&state, rows, None);
-    heard(&mut state, news);
+    let page = letters_page(&state, rows, None);
+    answer(&mut state, page);
     assert_eq!(line_of(&state), before);
     assert_eq!(state.letters.rows.current().map(|row| row.id), Some(id(4)));
-    assert!(screen(&state).contains(", 2 above"), "what came is said: {}", screen(&state));
-    // It goes away: it stays in sight, marked, and no key acts on it or on what took its place.
-    let news = letters_news(&state, letters([1, 2, 3, 5, 6]), None);
-    heard(&mut state, news);
-    assert!(screen(&state).contains('×') && screen(&state).contains("not in this list any more"));
+    assert!(screen(&state).contains(", 2 above"), "new rows are counted: {}", screen(&state));
+    // When it is removed, it stays in sight with a mark, and no key acts on it or on the row that took its place.
+    let page = letters_page(&state, letters([1, 2, 3, 5, 6]), None);
+    answer(&mut state, page);
+    assert!(screen(&state).contains('×') && screen(&state).contains("no longer in this list"));
     assert_eq!(press(&mut state, "r"), None);
-    assert!(screen(&state).contains("that letter is not in the list any more"));
+    assert!(screen(&state).contains("that letter is no longer in the list"));
     press(&mut state, "j");
     assert_eq!(state.letters.rows.current().map(|row| row.id), Some(id(5)));
     assert!(!screen(&state).contains('×'));
 }
 
 #[test]
-fn an_answer_to_an_earlier_question_is_dropped() {
+fn an_answer_to_an_outdated_request_is_dropped() {
     let mut state = in_letters(80, 24, false);
-    let late = letters_news(&state, letters(50..=59), None);
+    let late = letters_page(&state, letters(50..=59), None);
     press(&mut state, "o");
-    heard(&mut state, late);
+    answer(&mut state, late);
     assert!(state.letters.rows.items().is_empty() && screen(&state).contains("asking the store"));
 }
 
@@ -457,30 +461,32 @@ fn an_answer_to_an_earlier_question_is_dropped() {
 fn the_list_grows_when_the_cursor_comes_near_its_end() {
     let mut state = watching(80, 24, false);
     press(&mut state, "\n");
-    let news = letters_news(&state, letters(1..=50), Some("second"));
-    heard(&mut state, news);
+    let page = letters_page(&state, letters(1..=50), Some("second"));
+    answer(&mut state, page);
     assert_eq!(
-        state.want(),
-        Want::Letters { scope: state.scope.clone(), start: None },
+        state.data_request(),
+        DataRequest::Letters { scope: state.scope.clone(), start: None },
         "the first page is kept fresh"
     );
     for _ in 0..40 {
         press(&mut state, "j");
     }
-    let Want::Letters { start: Some(start), .. } = state.want() else { panic!("no more is asked for") };
+    let DataRequest::Letters { start: Some(start), .. } = state.data_request() else {
+        panic!("no more is asked for")
+    };
     assert_eq!((start.cursor.as_str(), start.after), ("second", 950));
-    let news = letters_news(&state, letters(51..=99), Some("third"));
-    heard(&mut state, news);
+    let page = letters_page(&state, letters(51..=99), Some("third"));
+    answer(&mut state, page);
     assert_eq!(state.letters.rows.len(), 99);
     for _ in 0..20 {
         press(&mut state, "j");
     }
-    // Deep in the second page that page is kept fresh: what was closed there goes, the first page stays.
-    let second = state.want();
-    let Want::Letters { start: Some(start), .. } = &second else { panic!("{second:?}") };
+    // Deep in the second page that page is refreshed: letters that were closed disappear, and the first page stays.
+    let second = state.data_request();
+    let DataRequest::Letters { start: Some(start), .. } = &second else { panic!("{second:?}") };
     assert_eq!(start.cursor.as_str(), "second");
-    let news = letters_news(&state, letters((51..=99).filter(|n| n % 2 == 1)), Some("third"));
-    heard(&mut state, news);
+    let page = letters_page(&state, letters((51..=99).filter(|n| n % 2 == 1)), Some("third"));
+    answer(&mut state, page);
     assert_eq!(state.letters.rows.len(), 50 + 25);
     assert!(state.letters.more());
     assert_eq!(state.letters.rows.current().map(|row| row.id), Some(id(61)));
@@ -490,22 +496,24 @@ fn the_list_grows_when_the_cursor_comes_near_its_end() {
 fn a_page_that_found_nothing_yet_is_followed_by_the_next() {
     let mut state = watching(80, 24, false);
     press(&mut state, "/payload.order:4411\n");
-    let news = letters_news(&state, Vec::new(), Some("second"));
-    heard(&mut state, news);
-    assert!(screen(&state).contains("nothing so far, still looking"));
-    let Want::Letters { start: Some(start), .. } = state.want() else { panic!("it stopped looking") };
+    let page = letters_page(&state, Vec::new(), Some("second"));
+    answer(&mut state, page);
+    assert!(screen(&state).contains("nothing so far, still searching"));
+    let DataRequest::Letters { start: Some(start), .. } = state.data_request() else {
+        panic!("it stopped looking")
+    };
     assert_eq!(start.cursor.as_str(), "second");
-    let news = letters_news(&state, Vec::new(), None);
-    heard(&mut state, news);
+    let page = letters_page(&state, Vec::new(), None);
+    answer(&mut state, page);
     assert!(screen(&state).contains("no letter matches"));
 }
 
 #[test]
-fn nothing_that_was_handed_in_acts_on_the_terminal() {
+fn untrusted_text_has_no_effect_on_the_terminal() {
     const HOSTILE: &str = "\u{1b}[2J\u{1b}]52;c;aGk=\u{7}\u{9b}31m\u{202e}\r\n\t\u{200b}日本";
     let mut state = State::new(HOSTILE.into(), true, 80, 24);
     let groups = vec![group(1, 1, HOSTILE, HOSTILE, HOSTILE)];
-    heard(&mut state, PageNews::Groups(groups, None));
+    answer(&mut state, PageData::Groups(groups, None));
     let mut screens = vec![screen(&state)];
     press(&mut state, "\n");
     let row = LetterRow {
@@ -514,8 +522,8 @@ fn nothing_that_was_handed_in_acts_on_the_terminal() {
         reason: HOSTILE.into(),
         ..letter(1, 5, Status::Review)
     };
-    let news = letters_news(&state, vec![row], None);
-    heard(&mut state, news);
+    let page = letters_page(&state, vec![row], None);
+    answer(&mut state, page);
     screens.push(screen(&state));
     press(&mut state, "n");
     update(&mut state, Event::Paste(HOSTILE.into()));
@@ -525,12 +533,12 @@ fn nothing_that_was_handed_in_acts_on_the_terminal() {
     one.fields.push(("kind", HOSTILE.into()));
     one.stack = HOSTILE.into();
     one.payload = HOSTILE.into();
-    one.timeline.push(Moment { at: now(), what: HOSTILE.into(), more: HOSTILE.into() });
-    heard(&mut state, PageNews::Letter(id(1), Some(Box::new(one))));
+    one.timeline.push(TimelineRow { at: now(), what: HOSTILE.into(), more: HOSTILE.into() });
+    answer(&mut state, PageData::Letter(id(1), Some(Box::new(one))));
     screens.push(screen(&state));
     press(&mut state, "G");
     screens.push(screen(&state));
-    update(&mut state, Event::News(News::Trouble(HOSTILE.into())));
+    update(&mut state, Event::Feed(FeedEvent::PollFailed(HOSTILE.into())));
     screens.push(screen(&state));
     for screen in screens {
         let acts = |c: char| (c.is_control() && c != '\n') || matches!(c, '\u{200b}' | '\u{202e}');
@@ -553,7 +561,7 @@ fn every_size_can_be_drawn() {
 }
 
 #[test]
-fn an_operation_is_followed() {
+fn the_progress_of_an_operation_is_shown() {
     let mut state = watching(80, 24, true);
     state.operations = vec![OperationRow {
         id: OperationId::new(id(7)),
@@ -562,7 +570,7 @@ fn an_operation_is_followed() {
         active: true,
         members: 400,
         done: 100,
-        but: "4 skipped".into(),
+        problems: "4 skipped".into(),
     }];
     assert!(
         screen(&state).contains("retry [#####...............] 100/400 running, 4 skipped"),
@@ -584,15 +592,15 @@ fn numbers_and_bars_fit_their_places() {
 }
 
 #[test]
-fn rates_need_two_moments_and_forget_another_store() {
+fn rates_need_two_samples_and_restart_with_another_store() {
     let mut state = State::new("x".into(), false, 80, 24);
     let sample = |s: u64, dead| Sample { at: ago(Span::from_secs(100 - s)), dead, done: 0 };
-    state.sampled(sample(0, 10));
+    state.add_sample(sample(0, 10));
     assert_eq!(state.rates(), None);
-    state.sampled(sample(2, 30));
+    state.add_sample(sample(2, 30));
     assert_eq!(state.rates(), Some((100, 0)), "20 in two seconds are 100 in ten");
-    state.sampled(sample(60, 88));
+    state.add_sample(sample(60, 88));
     assert_eq!(state.rates(), Some((10, 0)), "over a gap too");
-    state.sampled(sample(61, 5));
+    state.add_sample(sample(61, 5));
     assert_eq!(state.rates(), None);
 }

@@ -1,11 +1,11 @@
-//! What a key, a tick or news from the store does to the state, and what follows for the outside. Pure: the same
-//! state and event always give the same. Nothing is changed in the store from here: an [`Effect`] asks for it, and
-//! only where that was allowed and, for more than one letter, confirmed.
+//! Applies keys, ticks and store events to the state. Pure: the same state and event always have the same result.
+//! Changes to the store are returned as an [`Effect`], only if they are allowed and, for more than one letter,
+//! confirmed.
 
 use super::rows::Row as _;
 use super::state::{
-    Dialog, GroupFacts, GroupRow, GroupWord, Intent, LetterRow, OperationRow, Page, PageStart, Previewed,
-    Pulse, Purpose, Said, Sample, Scope, Sheet, State, Target, Want,
+    ActPreview, DataRequest, Dialog, GroupAction, GroupFacts, GroupRow, Intent, LetterRow, LetterView,
+    OperationRow, Overview, Page, PageStart, Purpose, Sample, Scope, State, StatusMessage, Target,
 };
 use redrive::core::dead_letter::Act;
 use redrive::core::ids::{GroupId, MessageId};
@@ -14,7 +14,7 @@ use redrive::core::query::Cursor;
 use redrive::core::time::Time;
 use std::time::Duration;
 
-/// A key, as far as it means something here.
+/// A key with a meaning in `redrive top`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {
     Char(char),
@@ -27,97 +27,97 @@ pub(super) enum Key {
     Enter,
     Esc,
     Backspace,
-    /// Ctrl-U: the line is empty again.
+    /// Ctrl-U: clears the line.
     Clear,
     /// Ctrl-C.
     Interrupt,
 }
 
-/// What happened.
+/// An event for the UI.
 #[derive(Debug)]
 pub(super) enum Event {
     Key(Key),
-    /// Text from the clipboard; it is never taken for keys.
+    /// Text from the clipboard, which is never treated as keys.
     Paste(String),
     Resize(u16, u16),
-    /// So long after the start.
+    /// The time since the start.
     Tick(Duration),
-    News(News),
+    Feed(FeedEvent),
 }
 
-/// What the store says.
+/// An event from the feed.
 #[derive(Debug)]
-pub(super) enum News {
-    /// A question is on its way.
-    Asking,
-    /// It was answered.
-    Heard(Box<Heard>),
-    /// It was not.
-    Trouble(String),
-    /// What an act would touch.
-    Previewed(Box<Previewed>),
-    /// How something that was asked for went.
-    Said(Said),
+pub(super) enum FeedEvent {
+    /// A poll has started.
+    PollStarted,
+    /// The poll was answered.
+    Answer(Box<Answer>),
+    /// The poll failed.
+    PollFailed(String),
+    /// The preview of an act.
+    Preview(Box<ActPreview>),
+    /// The result of a request.
+    Message(StatusMessage),
 }
 
-/// An answer.
+/// The answer to a poll.
 #[derive(Debug)]
-pub(super) struct Heard {
+pub(super) struct Answer {
     pub(super) now: Time,
-    pub(super) pulse: Pulse,
+    pub(super) overview: Overview,
     pub(super) sample: Sample,
     pub(super) operations: Vec<OperationRow>,
-    pub(super) page: PageNews,
+    pub(super) page: PageData,
 }
 
-/// What was asked for beside the counters.
+/// The data for the current page.
 #[derive(Debug)]
-pub(super) enum PageNews {
+pub(super) enum PageData {
     Groups(Vec<GroupRow>, Option<GroupFacts>),
     Letters { scope: Scope, start: Option<PageStart>, rows: Vec<LetterRow>, next: Option<Cursor> },
-    Letter(MessageId, Option<Box<Sheet>>),
+    Letter(MessageId, Option<Box<LetterView>>),
 }
 
-/// What is to happen outside.
+/// Something to do outside of the state.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Effect {
     Quit,
     /// Act on these letters now.
     Act(Intent),
-    /// Say this about a group.
-    OnGroup(GroupId, GroupWord, Option<String>),
-    /// Count what this would touch.
+    /// Act on a group.
+    OnGroup(GroupId, GroupAction, Option<String>),
+    /// Count the letters that this would change.
     Preview(Intent),
     /// Start an operation.
-    Start(Previewed),
-    /// Open this letter in the person's editor.
+    Start(ActPreview),
+    /// Open this letter, at this version, in the user's editor.
     Edit(MessageId, u64),
-    /// Put this on the clipboard.
+    /// Copy this to the clipboard.
     Copy(String),
 }
 
-/// Takes an event.
+/// Applies an event, and returns what to do outside.
 pub(super) fn update(state: &mut State, event: Event) -> Option<Effect> {
     match event {
         Event::Tick(clock) => state.clock = clock,
         Event::Resize(width, height) => state.resize(width, height),
-        Event::News(news) => heard(state, news),
+        Event::Feed(event) => feed_event(state, event),
         Event::Paste(text) => paste(state, &text),
         Event::Key(Key::Interrupt) => return Some(Effect::Quit),
-        Event::Key(key) => return pressed(state, key),
+        Event::Key(key) => return key_pressed(state, key),
     }
     None
 }
 
-fn pressed(state: &mut State, key: Key) -> Option<Effect> {
-    state.said = None;
+fn key_pressed(state: &mut State, key: Key) -> Option<Effect> {
+    state.message = None;
     match state.dialog.take() {
-        Some(dialog) => answer(state, dialog, key),
-        None => command(state, key),
+        Some(dialog) => dialog_key(state, dialog, key),
+        None => page_key(state, key),
     }
 }
 
-/// Text that was typed or pasted goes to whatever line is open; what acts on a terminal is left out.
+/// Adds pasted text to the open input line, without control characters.
 fn paste(state: &mut State, text: &str) {
     let typed = text.chars().filter(|c| !c.is_control());
     match &mut state.dialog {
@@ -136,8 +136,8 @@ fn push(text: &mut String, c: char, purpose: &Purpose) {
     }
 }
 
-/// A key while something lies over the page.
-fn answer(state: &mut State, dialog: Dialog, key: Key) -> Option<Effect> {
+/// Handles a key while a dialog is open.
+fn dialog_key(state: &mut State, dialog: Dialog, key: Key) -> Option<Effect> {
     match dialog {
         Dialog::Help => None,
         Dialog::Counting => {
@@ -159,16 +159,16 @@ fn answer(state: &mut State, dialog: Dialog, key: Key) -> Option<Effect> {
             | Key::Esc
             | Key::Backspace
             | Key::Clear
-            | Key::Interrupt => say(state, "nothing was changed", false),
+            | Key::Interrupt => show_message(state, "nothing was changed", false),
         },
         Dialog::Confirm { preview, typed } => confirm(state, preview, typed, key),
         Dialog::Input { purpose, text, wrong } => input(state, purpose, text, wrong, key),
     }
 }
 
-fn confirm(state: &mut State, preview: Box<Previewed>, mut typed: String, key: Key) -> Option<Effect> {
+fn confirm(state: &mut State, preview: Box<ActPreview>, mut typed: String, key: Key) -> Option<Effect> {
     match key {
-        Key::Esc => return say(state, "nothing was changed", false),
+        Key::Esc => return show_message(state, "nothing was changed", false),
         Key::Enter if typed == preview.count.to_string() => {
             state.unmark();
             return Some(Effect::Start(*preview));
@@ -198,7 +198,7 @@ fn input(
 ) -> Option<Effect> {
     match key {
         Key::Esc => return None,
-        Key::Enter => match typed(state, &purpose, &text) {
+        Key::Enter => match submit(state, &purpose, &text) {
             Ok(effect) => return effect,
             Err(why) => wrong = Some(why),
         },
@@ -214,21 +214,21 @@ fn input(
     None
 }
 
-/// A line was typed to its end.
-fn typed(state: &mut State, purpose: &Purpose, text: &str) -> Result<Option<Effect>, String> {
+/// Handles a completed input line.
+fn submit(state: &mut State, purpose: &Purpose, text: &str) -> Result<Option<Effect>, String> {
     match purpose {
         Purpose::Filter => {
-            // On the page of groups a filter is over the letters of all of them.
+            // On the groups page, a filter applies to the letters of all groups.
             let here = if state.page == Page::Groups { Scope::default() } else { state.scope.clone() };
             let scope = Scope { typed: text.trim().to_owned(), ..here };
             scope.filter()?;
-            state.list(scope);
+            state.open_list(scope);
             Ok(None)
         }
         Purpose::Reason(_) | Purpose::Group(..) if text.trim().is_empty() => {
-            Err("say something, or leave with Esc".into())
+            Err("type a text, or cancel with Esc".into())
         }
-        Purpose::Group(id, word) => Ok(Some(Effect::OnGroup(*id, *word, Some(text.trim().to_owned())))),
+        Purpose::Group(id, action) => Ok(Some(Effect::OnGroup(*id, *action, Some(text.trim().to_owned())))),
         Purpose::Reason(intent) => {
             let intent = Intent { reason: Some(text.trim().to_owned()), ..*intent.clone() };
             Ok(check(state, intent))
@@ -236,8 +236,8 @@ fn typed(state: &mut State, purpose: &Purpose, text: &str) -> Result<Option<Effe
     }
 }
 
-/// A key on a page.
-fn command(state: &mut State, key: Key) -> Option<Effect> {
+/// Handles a key on a page.
+fn page_key(state: &mut State, key: Key) -> Option<Effect> {
     let page = isize::try_from(state.groups.height()).unwrap_or(1);
     match key {
         Key::Up | Key::Char('k') => go(state, -1),
@@ -256,7 +256,7 @@ fn command(state: &mut State, key: Key) -> Option<Effect> {
         }
         Key::Char('o') if state.page == Page::Letters => {
             let scope = Scope { closed: !state.scope.closed, ..state.scope.clone() };
-            state.list(scope);
+            state.open_list(scope);
         }
         Key::Char('x') if state.page == Page::Letters => mark(state),
         Key::Char('A') if state.page == Page::Letters => {
@@ -265,9 +265,9 @@ fn command(state: &mut State, key: Key) -> Option<Effect> {
             state.all = all;
         }
         Key::Char('y') => return copy(state),
-        Key::Char('a') if state.page == Page::Groups => return on_group(state, GroupWord::Acknowledge),
-        Key::Char('D') if state.page == Page::Groups => return on_group(state, GroupWord::Resolve),
-        Key::Char('n') if state.page == Page::Groups => return on_group(state, GroupWord::Note),
+        Key::Char('a') if state.page == Page::Groups => return on_group(state, GroupAction::Acknowledge),
+        Key::Char('D') if state.page == Page::Groups => return on_group(state, GroupAction::Resolve),
+        Key::Char('n') if state.page == Page::Groups => return on_group(state, GroupAction::Note),
         Key::Char('r') => return act_on_selected(state, Act::retry(), false),
         Key::Char('n') => return act_on_selected(state, Act::Note, true),
         Key::Char('D') => return act_on_selected(state, Act::Resolve, true),
@@ -298,7 +298,7 @@ fn open(state: &mut State) {
         Page::Groups => {
             if let Some(group) = state.groups.current() {
                 let scope = Scope { group: Some(group.id), ..Scope::default() };
-                state.list(scope);
+                state.open_list(scope);
             }
         }
         Page::Letters => {
@@ -315,14 +315,14 @@ fn open(state: &mut State) {
     }
 }
 
-/// One step back: out of a letter, out of a selection, out of a filter, out of a group.
+/// Goes one step back: from a letter, a selection, a filter, or a group.
 fn back(state: &mut State) {
     match state.page {
         Page::Letter => state.page = Page::Letters,
         Page::Letters if state.all || !state.marked.is_empty() => state.unmark(),
         Page::Letters if !state.scope.typed.is_empty() && state.scope.group.is_some() => {
             let scope = Scope { typed: String::new(), ..state.scope.clone() };
-            state.list(scope);
+            state.open_list(scope);
         }
         Page::Letters => state.page = Page::Groups,
         Page::Groups => {}
@@ -345,23 +345,23 @@ fn copy(state: &mut State) -> Option<Effect> {
         Page::Letters => state.letters.rows.current().map(|row| row.key().to_string()),
         Page::Letter => state.opened.map(|id| id.to_string()),
     }?;
-    say(state, format!("copied {id}"), false);
+    show_message(state, format!("copied {id}"), false);
     Some(Effect::Copy(id))
 }
 
-fn say(state: &mut State, text: impl Into<String>, bad: bool) -> Option<Effect> {
-    state.said = Some(Said { text: text.into(), bad });
+fn show_message(state: &mut State, text: impl Into<String>, is_error: bool) -> Option<Effect> {
+    state.message = Some(StatusMessage { text: text.into(), is_error });
     None
 }
 
-const ONE_AT_A_TIME: &str = "one letter at a time; `redrive dlq patch` edits many";
+const ONE_AT_A_TIME: &str = "only one letter at a time can be edited; use `redrive dlq patch` for many";
 const READ_ONLY: &str = "read-only: start it as `redrive top --act` to change anything";
 
-/// What is selected: the marked letters, else the one under the cursor or on the page.
+/// The letters to act on: the selected ones, or the one under the cursor or on the page.
 fn selected(state: &State) -> Result<Target, &'static str> {
-    const GONE: &str = "that letter is not in the list any more";
+    const GONE: &str = "that letter is no longer in the list";
     match state.page {
-        Page::Groups => Err("open the group with Enter first; R redrives all of it"),
+        Page::Groups => Err("open the group with Enter first; R redrives the whole group"),
         Page::Letters if state.all => Ok(everything(state)),
         Page::Letters if !state.marked.is_empty() => {
             Ok(Target::These(state.marked.iter().map(|(id, version)| (*id, *version)).collect()))
@@ -392,11 +392,11 @@ fn everything(state: &State) -> Target {
 
 fn act_on_selected(state: &mut State, act: Act, wants_reason: bool) -> Option<Effect> {
     if !state.may_act {
-        return say(state, READ_ONLY, true);
+        return show_message(state, READ_ONLY, true);
     }
     let target = match selected(state) {
         Ok(target) => target,
-        Err(why) => return say(state, why, true),
+        Err(why) => return show_message(state, why, true),
     };
     let intent = Intent { act, target, reason: None };
     if wants_reason {
@@ -407,57 +407,59 @@ fn act_on_selected(state: &mut State, act: Act, wants_reason: bool) -> Option<Ef
     check(state, intent)
 }
 
-/// `e`: the letter under the cursor, or on the page, and no more than one.
+/// `e`: edits the letter under the cursor or on the page; refuses more than one.
 fn edit(state: &mut State) -> Option<Effect> {
     if !state.may_act {
-        return say(state, READ_ONLY, true);
+        return show_message(state, READ_ONLY, true);
     }
     match selected(state) {
         Ok(Target::These(letters)) => match letters.as_slice() {
             [(id, version)] => Some(Effect::Edit(*id, *version)),
-            _ => say(state, ONE_AT_A_TIME, true),
+            _ => show_message(state, ONE_AT_A_TIME, true),
         },
-        Ok(Target::Matching { .. }) => say(state, ONE_AT_A_TIME, true),
-        Err(why) => say(state, why, true),
+        Ok(Target::Matching { .. }) => show_message(state, ONE_AT_A_TIME, true),
+        Err(why) => show_message(state, why, true),
     }
 }
 
-/// Says something about the group under the cursor; its letters stay as they are.
-fn on_group(state: &mut State, word: GroupWord) -> Option<Effect> {
+/// Acts on the group under the cursor; its letters do not change.
+fn on_group(state: &mut State, action: GroupAction) -> Option<Effect> {
     if !state.may_act {
-        return say(state, READ_ONLY, true);
+        return show_message(state, READ_ONLY, true);
     }
     let Some(id) = state.groups.present().map(|group| group.id) else {
-        return say(state, "there is no group under the cursor", true);
+        return show_message(state, "there is no group under the cursor", true);
     };
-    match word {
-        GroupWord::Acknowledge => Some(Effect::OnGroup(id, word, None)),
-        GroupWord::Resolve | GroupWord::Note => {
-            let purpose = Purpose::Group(id, word);
+    match action {
+        GroupAction::Acknowledge => Some(Effect::OnGroup(id, action, None)),
+        GroupAction::Resolve | GroupAction::Note => {
+            let purpose = Purpose::Group(id, action);
             state.dialog = Some(Dialog::Input { purpose, text: String::new(), wrong: None });
             None
         }
     }
 }
 
-/// `R`: everything in the list, or in the group under the cursor, goes back to work.
+/// `R`: redrives everything in the list, or in the group under the cursor.
 fn redrive(state: &mut State) -> Option<Effect> {
     if !state.may_act {
-        return say(state, READ_ONLY, true);
+        return show_message(state, READ_ONLY, true);
     }
     let target = match (state.page, state.groups.present()) {
-        (Page::Groups, None) => return say(state, "there is no group under the cursor", true),
+        (Page::Groups, None) => return show_message(state, "there is no group under the cursor", true),
         (Page::Groups, Some(group)) => {
             let scope = Scope { group: Some(group.id), ..Scope::default() };
             Target::Matching { scope, words: format!("of the group {:?}", group.error) }
         }
         (Page::Letters, _) => everything(state),
-        (Page::Letter, _) => return say(state, "r retries this letter; R is for lists", true),
+        (Page::Letter, _) => {
+            return show_message(state, "press r to retry this letter; R is for lists", true);
+        }
     };
     check(state, Intent { act: Act::retry(), target, reason: None })
 }
 
-/// One letter is acted on at once; several are asked about; all that match are counted first.
+/// Acts on a single letter at once, asks about several, and first counts all that match.
 fn check(state: &mut State, intent: Intent) -> Option<Effect> {
     match &intent.target {
         Target::These(letters) if letters.len() == 1 => Some(act(state, intent)),
@@ -477,76 +479,76 @@ fn act(state: &mut State, intent: Intent) -> Effect {
     Effect::Act(intent)
 }
 
-fn heard(state: &mut State, news: News) {
-    match news {
-        News::Asking => state.health.asking = Some(state.clock),
-        News::Trouble(why) => {
-            state.health.asking = None;
-            state.health.trouble = Some(why);
+fn feed_event(state: &mut State, event: FeedEvent) {
+    match event {
+        FeedEvent::PollStarted => state.health.polling_since = Some(state.clock),
+        FeedEvent::PollFailed(why) => {
+            state.health.polling_since = None;
+            state.health.error = Some(why);
         }
-        News::Said(said) => {
-            if said.bad && state.dialog == Some(Dialog::Counting) {
+        FeedEvent::Message(message) => {
+            if message.is_error && state.dialog == Some(Dialog::Counting) {
                 state.dialog = None;
             }
-            state.said = Some(said);
+            state.message = Some(message);
         }
-        // Whoever went away with Esc does not want to hear it any more.
-        News::Previewed(preview) => {
+        // After Esc nobody waits for the preview any more.
+        FeedEvent::Preview(preview) => {
             if state.dialog == Some(Dialog::Counting) {
                 state.dialog = None;
                 if preview.count == 0 {
                     let text = format!("there is nothing to {}", preview.intent.act.name());
-                    state.said = Some(Said { text, bad: false });
+                    state.message = Some(StatusMessage { text, is_error: false });
                 } else {
                     state.dialog = Some(Dialog::Confirm { preview, typed: String::new() });
                 }
             }
         }
-        News::Heard(heard) => answered(state, *heard),
+        FeedEvent::Answer(answer) => apply_answer(state, *answer),
     }
 }
 
-fn answered(state: &mut State, heard: Heard) {
-    state.health.asking = None;
-    state.health.trouble = None;
-    state.health.heard = Some((state.clock, heard.now));
-    state.pulse = heard.pulse;
-    state.sampled(heard.sample);
-    state.operations = heard.operations;
-    match heard.page {
-        PageNews::Groups(groups, facts) => {
+fn apply_answer(state: &mut State, answer: Answer) {
+    state.health.polling_since = None;
+    state.health.error = None;
+    state.health.last_answer = Some((state.clock, answer.now));
+    state.overview = answer.overview;
+    state.add_sample(answer.sample);
+    state.operations = answer.operations;
+    match answer.page {
+        PageData::Groups(groups, facts) => {
             state.groups.replace(groups);
             if facts.is_some() {
                 state.facts = facts;
             }
         }
-        // An answer to a question that nobody asks any more.
-        PageNews::Letters { scope, .. } if scope != state.scope => {}
-        PageNews::Letters { start, rows, next, .. } => {
-            state.letters.take(start.as_ref(), rows, next);
-            fresh_marks(state);
+        // An answer to an outdated request.
+        PageData::Letters { scope, .. } if scope != state.scope => {}
+        PageData::Letters { start, rows, next, .. } => {
+            state.letters.merge_page(start.as_ref(), rows, next);
+            drop_stale_marks(state);
         }
-        PageNews::Letter(id, _) if state.opened != Some(id) => {}
-        PageNews::Letter(_, Some(sheet)) => {
+        PageData::Letter(id, _) if state.opened != Some(id) => {}
+        PageData::Letter(_, Some(sheet)) => {
             state.sheet_gone = false;
             state.sheet = Some(*sheet);
         }
-        PageNews::Letter(_, None) => state.sheet_gone = true,
+        PageData::Letter(_, None) => state.sheet_gone = true,
     }
 }
 
-/// A letter that is closed by its own success is not there to be acted upon; its mark goes with it. A mark keeps the
-/// version it was made at: whoever changed the letter since is not overruled.
-fn fresh_marks(state: &mut State) {
+/// Drops selected letters that are no longer in the list. A selected letter keeps the version at which it was
+/// selected, so that a change made since then is not overwritten.
+fn drop_stale_marks(state: &mut State) {
     let rows = state.letters.rows.items();
     state.marked.retain(|id, _| rows.iter().any(|row| row.id == *id));
 }
 
-/// Whether the feed has to be told.
-pub(super) fn changed(state: &State, last: &mut Want) -> Option<Want> {
-    let want = state.want();
-    (want != *last).then(|| {
-        last.clone_from(&want);
-        want
+/// Returns the request for the current page if it has changed.
+pub(super) fn changed_request(state: &State, last: &mut DataRequest) -> Option<DataRequest> {
+    let request = state.data_request();
+    (request != *last).then(|| {
+        last.clone_from(&request);
+        request
     })
 }

@@ -1,8 +1,8 @@
-//! Drawing the state. Pure: the same state is always the same screen. Every text goes through [`put`], which makes
-//! it harmless and keeps it inside its place, so that nothing a payload or an error says can act on the terminal.
+//! Draws the state. Pure: the same state is always the same screen. All text goes through [`Canvas::put`], which
+//! escapes and clips it, so that untrusted text has no effect on the terminal.
 
 use super::dialogs;
-use super::state::{FRAME_LINES, GroupRow, LetterRow, OperationRow, Page, SLOW, Sheet, State};
+use super::state::{FRAME_LINES, GroupRow, LetterRow, LetterView, OperationRow, Page, SLOW, State};
 use crate::output::{escape, rough, table};
 use ratatui::Frame;
 use ratatui::buffer::Buffer;
@@ -10,7 +10,7 @@ use ratatui::style::{Color, Modifier, Style};
 use redrive::core::dead_letter::Status;
 use redrive::core::time::Time;
 
-/// What a piece of text is, which decides how it looks.
+/// The role of a piece of text, which determines its style.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tone {
     Plain,
@@ -41,14 +41,14 @@ impl Tone {
     }
 }
 
-/// Where to draw, and whether in colour.
+/// The buffer to draw to, and whether to use colours.
 pub(super) struct Canvas<'a> {
     pub(super) buffer: &'a mut Buffer,
     pub(super) color: bool,
 }
 
 impl Canvas<'_> {
-    /// Writes text, made harmless, at most `width` places of it; says how many it took.
+    /// Writes escaped text of at most `width` cells; returns the number of cells used.
     pub(super) fn put(&mut self, x: u16, y: u16, width: u16, text: &str, tone: Tone) -> u16 {
         let area = self.buffer.area;
         if y >= area.height || x >= area.width {
@@ -60,14 +60,14 @@ impl Canvas<'_> {
         end.saturating_sub(x)
     }
 
-    /// The same with its end at `x`.
+    /// Writes text that ends at `x`.
     fn put_right(&mut self, x: u16, y: u16, width: u16, text: &str, tone: Tone) {
         let text = table::shortened(&escape::line(text), usize::from(width));
         let taken = u16::try_from(table::width_of(&text)).unwrap_or(width).min(width);
         self.put(x.saturating_sub(taken), y, taken, &text, tone);
     }
 
-    /// A whole line of nothing, in a tone.
+    /// Fills a whole line with a tone.
     fn bar(&mut self, y: u16, tone: Tone) {
         let width = self.buffer.area.width;
         let blank = " ".repeat(usize::from(width));
@@ -75,7 +75,7 @@ impl Canvas<'_> {
     }
 }
 
-/// One cell of a row: how wide, and whether it stands to the right.
+/// A column: its heading, width and alignment.
 #[derive(Clone, Copy)]
 struct Cell {
     head: &'static str,
@@ -91,10 +91,10 @@ const fn right(head: &'static str, width: u16) -> Cell {
     Cell { head, width, right: true }
 }
 
-/// Wide enough for the columns that are nice to have.
+/// The screen width from which optional columns are shown.
 const WIDE: u16 = 110;
 
-/// Draws everything.
+/// Draws the whole screen.
 pub(super) fn render(frame: &mut Frame<'_>, state: &State, color: bool) {
     let area = frame.area();
     let mut canvas = Canvas { buffer: frame.buffer_mut(), color };
@@ -103,7 +103,7 @@ pub(super) fn render(frame: &mut Frame<'_>, state: &State, color: bool) {
         return;
     }
     title(&mut canvas, state);
-    pulse(&mut canvas, state);
+    overview(&mut canvas, state);
     match state.page {
         Page::Groups => groups(&mut canvas, state),
         Page::Letters => letters(&mut canvas, state),
@@ -123,15 +123,15 @@ fn title(canvas: &mut Canvas<'_>, state: &State) {
     let width = state.width;
     let room = u16::try_from(table::width_of(&health)).unwrap_or(width) + 2;
     let mode = if state.may_act { "ACT" } else { "read-only" };
-    let text = format!("redrive top  {mode}  {}", state.place);
+    let text = format!("redrive top  {mode}  {}", state.data_dir);
     canvas.put(1, 0, width.saturating_sub(room + 1), &text, Tone::Bar);
     canvas.put_right(width - 1, 0, width, &health, tone);
 }
 
-/// Whether what is shown is what is.
+/// The connection status: whether the data on the screen is current.
 fn health(state: &State) -> (String, Tone) {
     let secs = |since: std::time::Duration| state.clock.saturating_sub(since).as_secs();
-    match (&state.health.trouble, state.health.heard, state.health.asking) {
+    match (&state.health.error, state.health.last_answer, state.health.polling_since) {
         (Some(_), Some((at, _)), _) => (format!(" NO ANSWER FOR {}s ", secs(at)), Tone::Bad),
         (Some(_), None, _) => (" NO ANSWER ".to_owned(), Tone::Bad),
         (None, None, _) => ("asking".to_owned(), Tone::Bar),
@@ -142,33 +142,33 @@ fn health(state: &State) -> (String, Tone) {
     }
 }
 
-/// The numbers of the whole, the most telling first; what does not fit whole is left out.
-fn pulse(canvas: &mut Canvas<'_>, state: &State) {
-    if state.health.heard.is_none() {
+/// Draws the overview, most important numbers first; items that do not fit are left out.
+fn overview(canvas: &mut Canvas<'_>, state: &State) {
+    if state.health.last_answer.is_none() {
         return;
     }
-    let pulse = &state.pulse;
-    let open = if pulse.open > 0 { Tone::Strong } else { Tone::Good };
-    let mut items = vec![(format!("open {}", short(pulse.open)), open)];
+    let overview = &state.overview;
+    let open = if overview.open > 0 { Tone::Strong } else { Tone::Good };
+    let mut items = vec![(format!("open {}", short(overview.open)), open)];
     if let Some((dead, done)) = state.rates() {
         let deaths = state.deaths();
         let bars = if state.width >= WIDE { 30 } else { 8 };
         let line = spark(deaths.get(deaths.len().saturating_sub(bars)..).unwrap_or_default());
         let tone = if dead > 0 { Tone::Bad } else { Tone::Plain };
-        items.push((format!("dying {}/s {line}", tenths(dead)), tone));
-        items.push((format!("done {}/s", tenths(done)), Tone::Plain));
+        items.push((format!("dying {}/s {line}", per_second(dead)), tone));
+        items.push((format!("done {}/s", per_second(done)), Tone::Plain));
     }
-    if pulse.breakers_open > 0 {
-        items.push((format!("breakers open {}", pulse.breakers_open), Tone::Warn));
+    if overview.breakers_open > 0 {
+        items.push((format!("breakers open {}", overview.breakers_open), Tone::Warn));
     }
-    if pulse.paused > 0 {
-        items.push((format!("paused {}", pulse.paused), Tone::Warn));
+    if overview.paused > 0 {
+        items.push((format!("paused {}", overview.paused), Tone::Warn));
     }
-    items.push((format!("waiting {}", short(pulse.waiting)), Tone::Plain));
-    if let (Some(oldest), Some(now)) = (pulse.oldest, state.now()) {
+    items.push((format!("waiting {}", short(overview.waiting)), Tone::Plain));
+    if let (Some(oldest), Some(now)) = (overview.oldest, state.now()) {
         items.push((format!("oldest {}", rough(now.since(oldest))), Tone::Plain));
     }
-    items.push((format!("running {}", short(pulse.leased)), Tone::Plain));
+    items.push((format!("running {}", short(overview.leased)), Tone::Plain));
     let mut x: u16 = 1;
     for (text, tone) in items {
         let width = u16::try_from(table::width_of(&text)).unwrap_or(u16::MAX);
@@ -178,8 +178,8 @@ fn pulse(canvas: &mut Canvas<'_>, state: &State) {
     }
 }
 
-/// Where one is, at the left; how much there is, at the right.
-fn place(canvas: &mut Canvas<'_>, state: &State, left: &str, right: &str) {
+/// Draws the location on the left and counts on the right.
+fn location_line(canvas: &mut Canvas<'_>, state: &State, left: &str, right: &str) {
     let room = u16::try_from(table::width_of(right)).unwrap_or(0) + 2;
     canvas.put(1, 2, state.width.saturating_sub(room + 1), left, Tone::Strong);
     canvas.put_right(state.width - 1, 2, state.width, right, Tone::Dim);
@@ -190,7 +190,7 @@ fn heading(canvas: &mut Canvas<'_>, cells: &[Cell]) {
     row(canvas, 3, cells, &heads, "  ");
 }
 
-/// One line of a list; `mark` stands in front of it.
+/// Draws one line of a list with `mark` in front of it.
 fn row(canvas: &mut Canvas<'_>, y: u16, cells: &[Cell], texts: &[(String, Tone)], mark: &str) {
     canvas.put(0, y, 2, mark, Tone::Strong);
     let mut x = 3;
@@ -206,7 +206,7 @@ fn row(canvas: &mut Canvas<'_>, y: u16, cells: &[Cell], texts: &[(String, Tone)]
     }
 }
 
-/// The row under the cursor stands out in every cell.
+/// Highlights every cell of the row under the cursor.
 fn under_cursor(texts: &mut [(String, Tone)]) {
     for (_, tone) in texts {
         *tone = Tone::Cursor;
@@ -227,7 +227,7 @@ fn groups(canvas: &mut Canvas<'_>, state: &State) {
     let open: u64 = state.groups.items().iter().map(|group| group.open).sum();
     let count =
         format!("{} groups, {} open letters{}", state.groups.len(), short(open), above(&state.groups));
-    place(canvas, state, "groups", if state.health.heard.is_some() { &count } else { "" });
+    location_line(canvas, state, "groups", if state.health.last_answer.is_some() { &count } else { "" });
     heading(canvas, &cells);
     let now = state.now().unwrap_or(Time::ZERO);
     for (y, line) in (4u16..).zip(state.groups.lines()) {
@@ -240,8 +240,8 @@ fn groups(canvas: &mut Canvas<'_>, state: &State) {
         }
         row(canvas, y, &cells, &texts, mark(cursor, gone, false));
     }
-    if state.groups.items().is_empty() && state.health.heard.is_some() {
-        canvas.put(2, 5, state.width - 2, "no failures: nothing has died or failed here", Tone::Good);
+    if state.groups.items().is_empty() && state.health.last_answer.is_some() {
+        canvas.put(2, 5, state.width - 2, "no failures: nothing has failed here", Tone::Good);
     }
     if let Some(group) = state.groups.current() {
         detail(canvas, state, 4, &format!("{}  {}", group.id, group.error));
@@ -253,7 +253,7 @@ fn groups(canvas: &mut Canvas<'_>, state: &State) {
     }
 }
 
-/// A line about the row under the cursor, so many lines above the end of the screen.
+/// Draws a detail line about the row under the cursor, `up` lines above the bottom of the screen.
 fn detail(canvas: &mut Canvas<'_>, state: &State, up: u16, text: &str) {
     canvas.put(1, state.height - up, state.width - 1, text, Tone::Dim);
 }
@@ -265,7 +265,7 @@ fn above<T: super::rows::Row>(rows: &super::rows::Rows<T>) -> String {
     }
 }
 
-/// What stands in front of a row.
+/// The mark in front of a row.
 fn mark(cursor: bool, gone: bool, selected: bool) -> &'static str {
     match (cursor, gone, selected) {
         (_, true, _) => "×",
@@ -322,7 +322,7 @@ fn letters(canvas: &mut Canvas<'_>, state: &State) {
     } else if !state.marked.is_empty() {
         count = format!("{} SELECTED, {count}", state.marked.len());
     }
-    place(canvas, state, &format!("letters: {of}{filter}"), &count);
+    location_line(canvas, state, &format!("letters: {of}{filter}"), &count);
     heading(canvas, &cells);
     let now = state.now().unwrap_or(Time::ZERO);
     for (y, line) in (4u16..).zip(list.lines()) {
@@ -339,16 +339,16 @@ fn letters(canvas: &mut Canvas<'_>, state: &State) {
     if list.items().is_empty() {
         let text = match (state.letters.known, state.letters.more()) {
             (false, _) => "asking the store",
-            (true, true) => "nothing so far, still looking",
+            (true, true) => "nothing so far, still searching",
             (true, false) => "no letter matches",
         };
         canvas.put(2, 5, state.width - 2, text, Tone::Dim);
     }
     if let Some(letter) = list.current() {
-        let gone = if list.gone() { "not in this list any more: " } else { "" };
+        let gone = if list.gone() { "no longer in this list: " } else { "" };
         detail(canvas, state, 4, &format!("{gone}{}  {}", letter.id, letter.error));
         let LetterRow { reason, version, dlq, .. } = letter;
-        detail(canvas, state, 3, &format!("died of {reason}, lies in {dlq}, version {version}"));
+        detail(canvas, state, 3, &format!("reason {reason}, dead letter queue {dlq}, version {version}"));
     }
 }
 
@@ -385,24 +385,24 @@ fn letter(canvas: &mut Canvas<'_>, state: &State) {
     let height = state.groups.height();
     let shown_to = (state.scroll + height).min(lines.len());
     let right = match (&state.sheet, state.sheet_gone) {
-        (_, true) => "NOT THERE ANY MORE".to_owned(),
+        (_, true) => "NO LONGER EXISTS".to_owned(),
         (None, false) => "asking the store".to_owned(),
         (Some(sheet), false) => {
             format!("{}, version {}, {shown_to}/{} lines", sheet.status, sheet.version, lines.len())
         }
     };
-    place(canvas, state, &format!("letter {id}"), &right);
+    location_line(canvas, state, &format!("letter {id}"), &right);
     for (y, (text, tone)) in (4u16..).zip(lines.iter().skip(state.scroll).take(height)) {
         canvas.put(1, y, state.width - 1, text, *tone);
     }
 }
 
-/// How many lines the open letter takes.
+/// The number of lines of the open letter.
 pub(super) fn sheet_lines(state: &State) -> usize {
     sheet_text(state).len()
 }
 
-/// The open letter, line by line, as wide as the screen is.
+/// The lines of the open letter, wrapped to the width of the screen.
 fn sheet_text(state: &State) -> Vec<(String, Tone)> {
     let Some(sheet) = &state.sheet else { return Vec::new() };
     let width = usize::from(state.width.saturating_sub(2));
@@ -417,7 +417,7 @@ fn sheet_text(state: &State) -> Vec<(String, Tone)> {
     lines
 }
 
-fn timeline(lines: &mut Vec<(String, Tone)>, sheet: &Sheet, width: usize, now: Time) {
+fn timeline(lines: &mut Vec<(String, Tone)>, sheet: &LetterView, width: usize, now: Time) {
     lines.push((String::new(), Tone::Plain));
     lines.push(("TIMELINE".to_owned(), Tone::Strong));
     for moment in &sheet.timeline {
@@ -444,7 +444,7 @@ fn block(lines: &mut Vec<(String, Tone)>, title: &str, text: &str, width: usize)
     }
 }
 
-/// Text in as many lines as it needs, the first behind `head`, the others indented as far.
+/// Wraps text; the first line begins with `head`, the others are indented by its width.
 pub(super) fn wrapped(lines: &mut Vec<(String, Tone)>, head: &str, text: &str, width: usize, tone: Tone) {
     let indent = table::width_of(head);
     let room = width.saturating_sub(indent).max(10);
@@ -462,13 +462,13 @@ pub(super) fn wrapped(lines: &mut Vec<(String, Tone)>, head: &str, text: &str, w
     lines.push((line, tone));
 }
 
-/// What was said last; else what is wrong; else what is going on.
+/// Draws the last message, or else a problem, or else the running operation.
 fn message(canvas: &mut Canvas<'_>, state: &State, y: u16) {
     let active = state.operations.iter().find(|operation| operation.active);
-    let (text, tone) = match (&state.said, &state.health.trouble, state.pulse.degraded.first(), active) {
-        (Some(said), ..) => (said.text.clone(), if said.bad { Tone::Bad } else { Tone::Good }),
+    let (text, tone) = match (&state.message, &state.health.error, state.overview.degraded.first(), active) {
+        (Some(message), ..) => (message.text.clone(), if message.is_error { Tone::Bad } else { Tone::Good }),
         (None, Some(why), ..) => (format!("no answer: {why}"), Tone::Bad),
-        (None, None, Some(why), _) => (format!("the store says: {why}"), Tone::Warn),
+        (None, None, Some(why), _) => (format!("the store reports: {why}"), Tone::Warn),
         (None, None, None, Some(operation)) => (operation_line(operation), Tone::Good),
         (None, None, None, None) => return,
     };
@@ -476,12 +476,12 @@ fn message(canvas: &mut Canvas<'_>, state: &State, y: u16) {
 }
 
 fn operation_line(operation: &OperationRow) -> String {
-    let OperationRow { act, stage, done, members, but, id, .. } = operation;
+    let OperationRow { act, stage, done, members, problems, id, .. } = operation;
     let filled =
         usize::try_from(done.saturating_mul(20).checked_div(*members).unwrap_or(0)).unwrap_or(0).min(20);
     let bar: String = std::iter::repeat_n('#', filled).chain(std::iter::repeat_n('.', 20 - filled)).collect();
-    let but = if but.is_empty() { String::new() } else { format!(", {but}") };
-    format!("{act} [{bar}] {done}/{members} {stage}{but}  {id}")
+    let problems = if problems.is_empty() { String::new() } else { format!(", {problems}") };
+    format!("{act} [{bar}] {done}/{members} {stage}{problems}  {id}")
 }
 
 fn keys(state: &State) -> &'static str {
@@ -497,7 +497,7 @@ fn keys(state: &State) -> &'static str {
     }
 }
 
-/// A number that takes six places at most.
+/// A number in at most six characters.
 pub(super) fn short(n: u64) -> String {
     match n {
         0..=99_999 => n.to_string(),
@@ -507,14 +507,14 @@ pub(super) fn short(n: u64) -> String {
     }
 }
 
-/// Something per ten seconds, per second.
-fn tenths(n: u64) -> String {
+/// Formats a number per ten seconds as a number per second.
+fn per_second(n: u64) -> String {
     if n >= 1_000 { short(n / 10) } else { format!("{}.{}", n / 10, n % 10) }
 }
 
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// A line of bars; only nothing is flat.
+/// A line of bars; only zero has no height.
 pub(super) fn spark(values: &[u64]) -> String {
     let most = values.iter().copied().max().unwrap_or(0);
     let bar = |n: &u64| {

@@ -1,11 +1,11 @@
 //! `redrive classify`: NDJSON in, NDJSON out, without a data directory.
 
-use crate::support::Office;
+use crate::support::Workspace;
 use serde_json::json;
 
 #[test]
-fn every_error_gets_its_verdict_in_order_and_no_store_is_made() {
-    let office = Office::new();
+fn every_error_is_classified_in_order_and_no_store_is_created() {
+    let workspace = Workspace::new();
     let input = concat!(
         r#"{"error_type":"HttpError","code":429,"message":"slow down","category":"a label","x":[1]}"#,
         "\n\n",
@@ -15,7 +15,7 @@ fn every_error_gets_its_verdict_in_order_and_no_store_is_made() {
         "\n",
         r#"{"error_type":"KeyError","message":"'id'","cause":"Connection refused","stack":"at f"}"#,
     );
-    let ran = office.feed(input.as_bytes(), &["classify"]).ok();
+    let ran = workspace.feed(input.as_bytes(), &["classify"]).ok();
     let verdicts = ran.ndjson();
     let of = |key: &str| verdicts.iter().map(|v| v[key].clone()).collect::<Vec<_>>();
     assert_eq!(of("category")[..2], [json!("transient"), json!("resource")]);
@@ -27,12 +27,12 @@ fn every_error_gets_its_verdict_in_order_and_no_store_is_made() {
         assert!((0.0..=1.0).contains(&verdict["confidence"].as_f64().unwrap()));
         assert!(!verdict["reasons"].as_array().unwrap().is_empty());
     }
-    assert!(!office.data().exists());
+    assert!(!workspace.data().exists());
 }
 
 #[test]
-fn a_bad_line_is_named_and_the_lines_before_it_are_answered() {
-    let office = Office::new();
+fn an_invalid_line_is_named_and_the_lines_before_it_are_classified() {
+    let workspace = Workspace::new();
     let good = r#"{"error_type":"E","code":"","message":"timed out"}"#;
     for (bad, says) in [
         ("nonsense", "line 2: not a JSON object"),
@@ -42,41 +42,41 @@ fn a_bad_line_is_named_and_the_lines_before_it_are_answered() {
         ("[]", "line 2: not a JSON object"),
     ] {
         let input = format!("{good}\n{bad}\n{good}\n");
-        let ran = office.feed(input.as_bytes(), &["classify"]).code(2).says(says);
+        let ran = workspace.feed(input.as_bytes(), &["classify"]).code(2).says(says);
         assert_eq!(ran.ndjson().len(), 1);
-        let ran = office.feed(input.as_bytes(), &["classify", "--keep-going"]).code(4).says(says);
+        let ran = workspace.feed(input.as_bytes(), &["classify", "--keep-going"]).code(4).says(says);
         assert_eq!(ran.ndjson().len(), 2);
     }
-    office.feed(b"{\"message\": \"\xff\"}", &["classify"]).code(2).says("line 1: not valid UTF-8");
-    assert!(office.feed(b"", &["classify"]).ok().ndjson().is_empty());
-    // What says nothing is judged as such: a pipeline gets one verdict for every object.
+    workspace.feed(b"{\"message\": \"\xff\"}", &["classify"]).code(2).says("line 1: not valid UTF-8");
+    assert!(workspace.feed(b"", &["classify"]).ok().ndjson().is_empty());
+    // An error without any information is classified as such: a pipeline gets one result for every object.
     let nothing = br#"{"other":1}
 {"error_type":null,"code":null,"message":null}
 {}"#;
-    let verdicts = office.feed(nothing, &["classify"]).ok().ndjson();
+    let verdicts = workspace.feed(nothing, &["classify"]).ok().ndjson();
     assert_eq!(verdicts.len(), 3);
     assert!(verdicts.iter().all(|v| v["reasons"][0] == "the error says nothing"), "{verdicts:?}");
 }
 
 #[test]
-fn long_and_binary_messages_are_judged() {
-    let office = Office::new();
+fn long_and_binary_messages_are_classified() {
+    let workspace = Workspace::new();
     let long = json!({ "message": format!("{} connection refused", "x".repeat(1 << 20)) });
     let binary = json!({ "error_type": "\u{0}\u{1b}[31m", "message": "\u{0}\u{1}\u{7f}\u{fffd}" });
-    let ran = office.feed(format!("{long}\n{binary}\n").as_bytes(), &["classify"]).ok();
+    let ran = workspace.feed(format!("{long}\n{binary}\n").as_bytes(), &["classify"]).ok();
     assert_eq!(ran.ndjson()[0]["category"], "transient");
     assert_eq!(ran.ndjson().len(), 2);
 }
 
 #[test]
 fn patterns_of_the_configuration_come_first() {
-    let office = Office::new();
-    let config = office.file(
+    let workspace = Workspace::new();
+    let config = workspace.file(
         "redrive.toml",
         "[[classify.pattern]]\nname = \"closed\"\nmatch = 'account \\d+ is closed'\ncategory = \"persistent\"\nroute = \"system\"\npermanent = true\n",
     );
     let input = r#"{"error_type":"E","message":"account 12 is closed: timed out"}"#;
-    let ran = office.feed(input.as_bytes(), &["classify", "--config", &config]).ok();
+    let ran = workspace.feed(input.as_bytes(), &["classify", "--config", &config]).ok();
     let verdict = &ran.ndjson()[0];
     assert_eq!((&verdict["category"], &verdict["permanent"]), (&json!("persistent"), &json!(true)));
     for (bad, says) in [
@@ -84,7 +84,7 @@ fn patterns_of_the_configuration_come_first() {
         ("[[classify.pattern]]\nmtch = \"x\"", "did you mean `match`"),
         ("[classify]\npatern = []", "did you mean `pattern`"),
     ] {
-        let config = office.file("bad.toml", bad);
-        office.feed(b"", &["classify", "--config", &config]).code(2).says(says);
+        let config = workspace.file("bad.toml", bad);
+        workspace.feed(b"", &["classify", "--config", &config]).code(2).says(says);
     }
 }

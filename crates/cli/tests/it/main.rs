@@ -1,5 +1,5 @@
-//! The command as people and scripts use it: the built binary, in processes of its own, on throw-away
-//! directories. Nothing here looks inside; what is asserted is output and exit codes.
+//! Tests the built binary as people and scripts use it, in separate processes on temporary directories. They assert
+//! only on output and exit codes.
 
 #![allow(
     clippy::expect_used,

@@ -1,10 +1,10 @@
-//! What is secret is not shown unasked: in no view, no format, no export; and who asked is on record.
+//! Secrets are not shown in any view, format or export unless requested, and every request is recorded.
 
-use crate::support::{Office, text};
+use crate::support::{Workspace, text};
 use serde_json::Value;
 use std::path::Path;
 
-/// Secrets that are found by their names or by their looks, one for each place they can stand in.
+/// Secrets that are found by field name or by format, one for each place where they can occur.
 const CANARIES: [&str; 16] = [
     "canaryPayload1",
     "canaryNested2",
@@ -42,32 +42,32 @@ fn line() -> String {
     format!("{line},\"payload\":{}}}\n", payload.replace('\n', " "))
 }
 
-/// A letter full of secrets, and the same message alive.
-fn office() -> (Office, String, String) {
-    let office = Office::new();
-    let binary = office.file("binary", [0xff, b'c', b'a', b'n', b'a', b'r', b'y']);
-    let dead = fail(&office, &line());
-    office.run(&["enqueue", "other", "--payload-file", &binary]).ok();
-    let token = text(&office.lease("other")["token"]);
-    office.run(&["fail", &token, "--error-type", "E", "--message", "x", "--permanent"]).ok();
-    let live = enqueue(&office, &line().replace("canary9@example.org", "other"));
-    (office, dead, live)
+/// A letter full of secrets, and a live message with the same content.
+fn workspace() -> (Workspace, String, String) {
+    let workspace = Workspace::new();
+    let binary = workspace.file("binary", [0xff, b'c', b'a', b'n', b'a', b'r', b'y']);
+    let dead = fail(&workspace, &line());
+    workspace.run(&["enqueue", "other", "--payload-file", &binary]).ok();
+    let token = text(&workspace.lease("other")["token"]);
+    workspace.run(&["fail", &token, "--error-type", "E", "--message", "x", "--permanent"]).ok();
+    let live = enqueue(&workspace, &line().replace("canary9@example.org", "other"));
+    (workspace, dead, live)
 }
 
-fn enqueue(office: &Office, line: &str) -> String {
-    let ran = office.feed(line.as_bytes(), &["enqueue", "-", "-o", "ndjson"]).ok();
+fn enqueue(workspace: &Workspace, line: &str) -> String {
+    let ran = workspace.feed(line.as_bytes(), &["enqueue", "-", "-o", "ndjson"]).ok();
     text(&ran.ndjson()[0]["id"])
 }
 
-fn fail(office: &Office, line: &str) -> String {
-    let id = enqueue(office, line);
-    let token = text(&office.lease("q")["token"]);
-    let stack = office.file("stack", "at login (auth.js:3)\n  token=canaryStack8\n");
+fn fail(workspace: &Workspace, line: &str) -> String {
+    let id = enqueue(workspace, line);
+    let token = text(&workspace.lease("q")["token"]);
+    let stack = workspace.file("stack", "at login (auth.js:3)\n  token=canaryStack8\n");
     let message = "login with password=canaryError7 was refused";
     let step = "curl --password canaryStep12";
     let fail =
         ["fail", &token, "--error-type", "Denied", "--message", message, "--stack", &stack, "--step", step];
-    office.run(&[&fail[..], &["--permanent"]].concat()).ok();
+    workspace.run(&[&fail[..], &["--permanent"]].concat()).ok();
     id
 }
 
@@ -79,12 +79,12 @@ fn clean(what: &str, text: &str) {
 }
 
 #[test]
-fn no_view_and_no_export_shows_a_secret_unasked() {
-    let (office, dead, live) = office();
-    let group = text(&office.json(&["dlq", "show", &dead])["group"]);
-    office.run(&["message", "cancel", &live]).ok();
-    let other = fail(&office, &line().replace("canary9@example.org", "another"));
-    let live = enqueue(&office, &line().replace("canary9@example.org", "other2"));
+fn no_view_and_no_export_shows_a_secret_unless_requested() {
+    let (workspace, dead, live) = workspace();
+    let group = text(&workspace.json(&["dlq", "show", &dead])["group"]);
+    workspace.run(&["message", "cancel", &live]).ok();
+    let other = fail(&workspace, &line().replace("canary9@example.org", "another"));
+    let live = enqueue(&workspace, &line().replace("canary9@example.org", "other2"));
     let views: Vec<Vec<&str>> = vec![
         vec!["dlq", "list"],
         vec!["dlq", "show", &dead],
@@ -107,42 +107,42 @@ fn no_view_and_no_export_shows_a_secret_unasked() {
     ];
     for view in &views {
         for format in ["table", "json", "ndjson", "csv", "yaml"] {
-            let ran = office.run(&[view.as_slice(), &["-o", format]].concat()).ok();
+            let ran = workspace.run(&[view.as_slice(), &["-o", format]].concat()).ok();
             clean(&format!("{view:?} as {format}"), &(ran.text() + &ran.stderr));
         }
     }
-    clean("the payload", &office.run(&["dlq", "show", &dead, "--payload"]).ok().text());
-    let path = |name: &str| office.path(name).to_str().unwrap().to_owned();
-    office.run(&["dlq", "export", "--dir", &path("dir")]).ok();
-    for entry in std::fs::read_dir(office.path("dir")).unwrap() {
+    clean("the payload", &workspace.run(&["dlq", "show", &dead, "--payload"]).ok().text());
+    let path = |name: &str| workspace.path(name).to_str().unwrap().to_owned();
+    workspace.run(&["dlq", "export", "--dir", &path("dir")]).ok();
+    for entry in std::fs::read_dir(workspace.path("dir")).unwrap() {
         clean("a file", &std::fs::read_to_string(entry.unwrap().path()).unwrap());
     }
-    office.run(&["dlq", "export", "--format", "csv", "--out", &path("letters.csv")]).ok();
-    clean("the sheet", &std::fs::read_to_string(office.path("letters.csv")).unwrap());
-    let edit = office.file("edit.json", r#"{"password":"canaryNested2","shown":"as it is"}"#);
+    workspace.run(&["dlq", "export", "--format", "csv", "--out", &path("letters.csv")]).ok();
+    clean("the sheet", &std::fs::read_to_string(workspace.path("letters.csv")).unwrap());
+    let edit = workspace.file("edit.json", r#"{"password":"canaryNested2","shown":"as it is"}"#);
     let edit = ["dlq", "edit", &other, "--payload", &edit, "--yes"];
-    let ran = office.run(&[&edit[..], &["--dry-run"]].concat()).ok();
+    let ran = workspace.run(&[&edit[..], &["--dry-run"]].concat()).ok();
     clean("an edit", &(ran.text() + &ran.stderr));
-    let ran = office.run(&edit).ok();
+    let ran = workspace.run(&edit).ok();
     clean("an edit", &(ran.text() + &ran.stderr));
     let patch = r#"[{"op":"add","path":"/apiKey","value":"canaryPayload1"}]"#;
     let ran =
-        office.run(&["dlq", "patch", "--filter", "queue:q", "--patch", patch, "--yes", "-o", "json"]).ok();
+        workspace.run(&["dlq", "patch", "--filter", "queue:q", "--patch", patch, "--yes", "-o", "json"]).ok();
     clean("a patch", &(ran.text() + &ran.stderr));
     for format in ["table", "json", "csv"] {
         for view in
             [vec!["op", "list"], vec!["dlq", "redrive", "--all", "--dry-run"], vec!["dlq", "diff", &other]]
         {
-            let ran = office.run(&[view.as_slice(), &["-o", format]].concat()).ok();
+            let ran = workspace.run(&[view.as_slice(), &["-o", format]].concat()).ok();
             clean(&format!("{view:?} as {format}"), &(ran.text() + &ran.stderr));
         }
     }
     for view in [vec!["dlq", "diff", &other], vec!["dlq", "timeline", &other], vec!["dlq", "list"]] {
-        let ran = office.run(&view).ok();
+        let ran = workspace.run(&view).ok();
         clean(&format!("{view:?}"), &(ran.text() + &ran.stderr));
     }
-    // What nobody has to hide is as it was.
-    let shown = office.json(&["dlq", "show", &dead]);
+    // Everything that is not secret is unchanged.
+    let shown = workspace.json(&["dlq", "show", &dead]);
     let payload = text(&shown["payload"]);
     for kept in
         ["12345678901234567890", "\"shown\":\"as it is\"", "\"password\":\"[masked]\"", "[masked:email]"]
@@ -152,10 +152,10 @@ fn no_view_and_no_export_shows_a_secret_unasked() {
     assert_eq!((&shown["headers"]["lang"], &shown["context"]["task"]), (&"de".into(), &"kept".into()));
     assert_eq!(shown["masked"], true);
     assert!(text(&shown["error"]["stack"]).starts_with("at login (auth.js:3)"));
-    assert!(office.items(&["audit", "list", "--act", "reveal"]).is_empty());
+    assert!(workspace.items(&["audit", "list", "--act", "reveal"]).is_empty());
 }
 
-/// Every file of a directory that holds these bytes.
+/// Whether any file of a directory contains these bytes.
 fn holds(directory: &Path, what: &str) -> bool {
     let files =
         std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).filter(|p| p.is_file());
@@ -169,35 +169,35 @@ fn holds(directory: &Path, what: &str) -> bool {
 
 #[test]
 fn error_text_is_stored_without_its_secrets_and_grouped_with_them() {
-    let office = Office::new();
-    let dead = fail(&office, &line());
+    let workspace = Workspace::new();
+    let dead = fail(&workspace, &line());
     for secret in ["canaryError7", "canaryStack8", "canaryStep12"] {
-        assert!(!holds(&office.data(), secret), "{secret} is in the data directory");
+        assert!(!holds(&workspace.data(), secret), "{secret} is in the data directory");
     }
-    let letter = office.json(&["dlq", "show", &dead, "--reveal"]);
+    let letter = workspace.json(&["dlq", "show", &dead, "--reveal"]);
     assert_eq!(letter["error"]["message"], "login with password=[masked] was refused");
-    // The same cause with another secret is the same group.
-    let other = fail(&office, &line().replace("canary9@example.org", "k2"));
-    assert_eq!(office.json(&["dlq", "show", &other])["group"], letter["group"]);
+    // The same cause with another secret belongs to the same group.
+    let other = fail(&workspace, &line().replace("canary9@example.org", "k2"));
+    assert_eq!(workspace.json(&["dlq", "show", &other])["group"], letter["group"]);
 }
 
 #[test]
-fn a_reveal_shows_everything_and_is_on_record_first() {
-    let (office, dead, live) = office();
-    let letter = office.json(&["dlq", "show", &dead, "--reveal", "--reason", "ticket 7"]);
+fn a_reveal_is_recorded_before_it_shows_everything() {
+    let (workspace, dead, live) = workspace();
+    let letter = workspace.json(&["dlq", "show", &dead, "--reveal", "--reason", "ticket 7"]);
     assert!(text(&letter["payload"]).contains("canaryPayload1"));
     assert_eq!(
         (&letter["headers"]["Authorization"], &letter["masked"]),
         (&"Bearer canaryHeader5".into(), &Value::Null)
     );
-    let message = office.json(&["message", "show", &live, "--reveal"]);
+    let message = workspace.json(&["message", "show", &live, "--reveal"]);
     assert_eq!(message["context"]["credentials"]["user"], "canaryContext10");
-    let exact = office.run(&["dlq", "show", &dead, "--payload", "--reveal"]).ok().text();
+    let exact = workspace.run(&["dlq", "show", &dead, "--payload", "--reveal"]).ok().text();
     assert_eq!(exact, text(&letter["payload"]));
-    let full = office.run(&["dlq", "export", "queue:q", "--full", "--reason", "move"]).ok().text();
+    let full = workspace.run(&["dlq", "export", "queue:q", "--full", "--reason", "move"]).ok().text();
     assert!(full.contains("canaryPayload1") && !full.contains("\"masked\""));
-    let rows = office.items(&["audit", "list", "--act", "reveal"]);
-    let said: Vec<[&str; 4]> = rows
+    let rows = workspace.items(&["audit", "list", "--act", "reveal"]);
+    let found: Vec<[&str; 4]> = rows
         .iter()
         .map(|row| ["target", "detail", "filter", "reason"].map(|field| row[field].as_str().unwrap_or("-")))
         .collect();
@@ -207,20 +207,20 @@ fn a_reveal_shows_everything_and_is_on_record_first() {
         [&live, "message", "-", "-"],
         [&dead, "letter", "-", "ticket 7"],
     ];
-    assert_eq!(said, expected);
+    assert_eq!(found, expected);
     assert_eq!(rows[0]["count"], 1);
-    office.run(&["audit", "verify"]).ok();
-    office.run(&["dlq", "show", &dead, "--reason", "no"]).code(2).says("--reveal");
+    workspace.run(&["audit", "verify"]).ok();
+    workspace.run(&["dlq", "show", &dead, "--reason", "no"]).code(2).says("--reveal");
 }
 
 #[test]
-fn the_configuration_says_what_is_masked() {
-    let office = Office::new();
+fn the_configuration_decides_what_is_masked() {
+    let workspace = Workspace::new();
     let dead =
-        office.dead_letter("q", r#"{"customer_no":7,"email":"bob@example.org","password":"x"}"#, "late");
+        workspace.dead_letter("q", r#"{"customer_no":7,"email":"bob@example.org","password":"x"}"#, "late");
     let payload = |config: &str| {
-        let path = office.file("own.toml", config);
-        text(&office.json(&["dlq", "show", &dead, "--config", &path])["payload"])
+        let path = workspace.file("own.toml", config);
+        text(&workspace.json(&["dlq", "show", &dead, "--config", &path])["payload"])
     };
     let own = "[masking]\nkeys = [\"customer*\"]\nshown = [\"email\"]\nwithout = [\"email\"]\n";
     assert_eq!(payload(own), r#"{"customer_no":"[masked]","email":"bob@example.org","password":"[masked]"}"#);
@@ -228,18 +228,18 @@ fn the_configuration_says_what_is_masked() {
         payload("[masking]\non = false\n"),
         r#"{"customer_no":7,"email":"bob@example.org","password":"x"}"#
     );
-    let bad = office.file("bad.toml", "[masking]\nkeys = [\"*\"]\n");
-    office.run(&["dlq", "list", "--config", &bad]).code(2).says("names no field");
+    let bad = workspace.file("bad.toml", "[masking]\nkeys = [\"*\"]\n");
+    workspace.run(&["dlq", "list", "--config", &bad]).code(2).says("names no field");
 }
 
 #[test]
 fn the_trail_is_searched() {
-    let office = Office::new();
-    let ids: Vec<String> = (0..3).map(|n| office.dead_letter("q", &n.to_string(), "late")).collect();
-    office.run(&["dlq", "resolve", &ids[0], "--actor", "ada"]).ok();
-    office.run(&["dlq", "abandon", &ids[1], "--actor", "bob"]).ok();
-    office.run(&["dlq", "resolve", &ids[2], "--actor", "bob"]).ok();
-    let rows = |args: &[&str]| office.items(&[&["audit", "list"], args].concat()).len();
+    let workspace = Workspace::new();
+    let ids: Vec<String> = (0..3).map(|n| workspace.dead_letter("q", &n.to_string(), "late")).collect();
+    workspace.run(&["dlq", "resolve", &ids[0], "--actor", "ada"]).ok();
+    workspace.run(&["dlq", "abandon", &ids[1], "--actor", "bob"]).ok();
+    workspace.run(&["dlq", "resolve", &ids[2], "--actor", "bob"]).ok();
+    let rows = |args: &[&str]| workspace.items(&[&["audit", "list"], args].concat()).len();
     assert_eq!(rows(&[]), 3);
     assert_eq!(rows(&["--act", "resolve"]), 2);
     assert_eq!(rows(&["--by", "bob"]), 2);
@@ -249,5 +249,5 @@ fn the_trail_is_searched() {
     assert_eq!(rows(&["--until", "1h"]), 0);
     assert_eq!(rows(&["--since", "2020-01-01T00:00:00Z", "--until", "2100-01-01T00:00:00Z"]), 3);
     assert_eq!(rows(&["--act", "resolve", "--limit", "1"]), 1);
-    office.run(&["audit", "list", "--since", "soon"]).code(2).says("neither a time");
+    workspace.run(&["audit", "list", "--since", "soon"]).code(2).says("neither a time");
 }

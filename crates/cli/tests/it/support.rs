@@ -1,4 +1,4 @@
-//! An office: a throw-away directory and the command run in it.
+//! A workspace: a temporary directory, and the command run in it.
 
 use serde_json::Value;
 use std::io::Write as _;
@@ -6,25 +6,25 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long anything may take before the test has failed. Only a hang takes this long, however busy the machine is.
+/// How long anything may take before the test fails. Only a hang takes this long, even on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 
-/// A directory to work in, with a data directory that does not exist yet.
-pub(crate) struct Office {
+/// A temporary directory, with a data directory that does not exist yet.
+pub(crate) struct Workspace {
     dir: tempfile::TempDir,
 }
 
-impl Office {
+impl Workspace {
     pub(crate) fn new() -> Self {
         Self { dir: tempfile::tempdir().unwrap() }
     }
 
-    /// A path in the office.
+    /// A path in the workspace.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// A file in the office.
+    /// Writes a file to the workspace and returns its path.
     pub(crate) fn file(&self, name: &str, content: impl AsRef<[u8]>) -> String {
         let path = self.path(name);
         std::fs::write(&path, content).unwrap();
@@ -35,7 +35,7 @@ impl Office {
         self.path("data")
     }
 
-    /// The command, with surroundings that are the same everywhere.
+    /// The command, with an environment that is the same everywhere.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_redrive"));
         command.current_dir(self.dir.path()).args(args);
@@ -46,42 +46,42 @@ impl Office {
         command
     }
 
-    /// Runs it to its end.
-    pub(crate) fn run(&self, args: &[&str]) -> Ran {
-        Ran::of(args, self.command(args).output().unwrap())
+    /// Runs the command to its end.
+    pub(crate) fn run(&self, args: &[&str]) -> RunResult {
+        RunResult::of(args, self.command(args).output().unwrap())
     }
 
-    /// Runs it with something on stdin.
-    pub(crate) fn feed(&self, stdin: &[u8], args: &[&str]) -> Ran {
+    /// Runs the command with this input on stdin.
+    pub(crate) fn feed(&self, stdin: &[u8], args: &[&str]) -> RunResult {
         let mut child = self.spawn(args, Stdio::piped());
         let mut input = child.stdin.take().unwrap();
-        // Beside reading: a command that prints as it reads would wait for a reader, and this side for room. It may stop
-        // reading at a bad line; that is not this side's failure.
+        // Write on a separate thread: a command that prints while it reads would otherwise deadlock with us. It may
+        // stop reading at an invalid line, which is not an error here.
         let output = std::thread::scope(|scope| {
             scope.spawn(move || input.write_all(stdin));
             child.wait_with_output().unwrap()
         });
-        Ran::of(args, output)
+        RunResult::of(args, output)
     }
 
-    /// Starts it.
+    /// Starts the command.
     pub(crate) fn spawn(&self, args: &[&str], stdin: Stdio) -> Child {
         let mut command = self.command(args);
         command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
-    /// Runs it, wants success, and reads the document it prints.
+    /// Runs the command, requires success, and parses the document it prints.
     pub(crate) fn json(&self, args: &[&str]) -> Value {
         let args: Vec<&str> = args.iter().copied().chain(["-o", "json"]).collect();
         self.run(&args).ok().json()
     }
 
-    /// The items of a list.
+    /// The items of a list command.
     pub(crate) fn items(&self, args: &[&str]) -> Vec<Value> {
         self.json(args)["items"].as_array().unwrap().clone()
     }
 
-    /// A queue that gives up after the second attempt and never waits.
+    /// Creates a queue that gives up after the second attempt and never waits.
     pub(crate) fn hasty_queue(&self, queue: &str) {
         let set = ["queue", "set", queue, "--max-attempts", "2", "--backoff", "fixed", "--initial", "0"];
         self.run(&set).ok();
@@ -99,7 +99,7 @@ impl Office {
         items.remove(0)
     }
 
-    /// Leases one message, fails it and returns what became of it.
+    /// Leases one message, fails it, and returns the result.
     pub(crate) fn fail(&self, queue: &str, message: &str) -> Value {
         let token = text(&self.lease(queue)["token"]);
         self.json(&["fail", &token, "--error-type", "Timeout", "--message", message])
@@ -115,16 +115,16 @@ impl Office {
     }
 }
 
-/// What a run left.
+/// The result of a run.
 #[derive(Debug)]
-pub(crate) struct Ran {
+pub(crate) struct RunResult {
     args: Vec<String>,
     pub(crate) code: Option<i32>,
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: String,
 }
 
-impl Ran {
+impl RunResult {
     pub(crate) fn of(args: &[&str], output: Output) -> Self {
         Self {
             args: args.iter().map(|arg| (*arg).to_owned()).collect(),
@@ -134,7 +134,7 @@ impl Ran {
         }
     }
 
-    /// Wants this exit code.
+    /// Requires this exit code.
     #[track_caller]
     pub(crate) fn code(self, code: i32) -> Self {
         let text = self.text();
@@ -147,7 +147,7 @@ impl Ran {
         self.code(0)
     }
 
-    /// Wants this on stderr.
+    /// Requires this text on stderr.
     #[track_caller]
     pub(crate) fn says(self, what: &str) -> Self {
         assert!(self.stderr.contains(what), "{:?} should say {what:?}\nstderr: {}", self.args, self.stderr);
@@ -164,7 +164,7 @@ impl Ran {
             .unwrap_or_else(|error| panic!("{:?} printed no JSON: {error}\n{}", self.args, self.text()))
     }
 
-    /// One document per line.
+    /// Parses one document per line.
     #[track_caller]
     pub(crate) fn ndjson(&self) -> Vec<Value> {
         self.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -177,7 +177,7 @@ pub(crate) fn text(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| panic!("{value} is not a string")).to_owned()
 }
 
-/// Asks again until the answer is yes; a process that is starting gives no signal to wait for.
+/// Polls until the condition is true, because a process that is starting gives no signal to wait for.
 #[track_caller]
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
@@ -187,12 +187,12 @@ pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Lets nobody else into a directory, whatever the umask was when it was made.
+/// Restricts a directory to its owner, whatever the umask was when it was created.
 pub(crate) fn close(directory: &Path) {
     std::fs::set_permissions(directory, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
 }
 
-/// Whether a directory has an entry of this kind of name.
+/// Whether a directory has an entry whose name has this ending.
 pub(crate) fn has_entry(directory: &Path, ending: &str) -> bool {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     entries.map(|entry| entry.file_name()).any(|name| name.to_string_lossy().ends_with(ending))

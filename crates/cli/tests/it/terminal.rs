@@ -1,7 +1,7 @@
-//! A terminal to run the command in: a pseudo-terminal of the system, and of what terminals understand as much as is
-//! needed to know what a person would see.
+//! A terminal to run the command in: a pseudo-terminal, and an emulation of the escape sequences that are needed to
+//! know what is on the screen.
 
-use crate::support::{Office, PATIENCE};
+use crate::support::{PATIENCE, Workspace};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -16,21 +16,21 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// What a person would see, and what the terminal was told.
+/// The screen, and the state of the terminal.
 #[derive(Default)]
-struct Seen {
+struct ScreenState {
     width: usize,
     cells: Vec<Vec<char>>,
     at: (usize, usize),
-    /// Private modes that are on, such as 1049, the other screen.
+    /// Private modes that are on, such as 1049, the alternate screen.
     modes: BTreeSet<String>,
-    /// Every byte.
+    /// Every byte that was received.
     raw: Vec<u8>,
-    /// What is not a whole sequence or character yet.
+    /// An incomplete sequence or character.
     rest: Vec<u8>,
 }
 
-impl Seen {
+impl ScreenState {
     fn new(width: usize, height: usize) -> Self {
         Self { width, cells: vec![vec![' '; width]; height], ..Self::default() }
     }
@@ -50,7 +50,7 @@ impl Seen {
         self.rest = rest;
     }
 
-    /// Takes one character or sequence; nothing when it is not whole yet.
+    /// Processes one character or sequence and returns its length; `None` if it is incomplete.
     fn one(&mut self, bytes: &[u8]) -> Option<usize> {
         match *bytes.first()? {
             0x1b => self.sequence(bytes),
@@ -116,28 +116,28 @@ impl Seen {
     }
 }
 
-/// A command in a terminal.
+/// A command running in a terminal.
 pub(crate) struct Terminal {
     pub(crate) child: Child,
     keys: File,
-    /// Kept open to look at the terminal's own settings.
+    /// Kept open to inspect the settings of the terminal.
     line: OwnedFd,
-    seen: Arc<(Mutex<Seen>, Condvar)>,
-    /// Reads what the terminal is sent, until it is told to let go of it.
+    screen: Arc<(Mutex<ScreenState>, Condvar)>,
+    /// Reads from the terminal until it is told to release it.
     reader: JoinHandle<()>,
     closing: Arc<AtomicBool>,
 }
 
 impl Terminal {
     /// Starts the command in a terminal of 80 x 24.
-    pub(crate) fn start(office: &Office, args: &[&str]) -> Self {
-        Self::start_with(office, args, &[])
+    pub(crate) fn start(workspace: &Workspace, args: &[&str]) -> Self {
+        Self::start_with(workspace, args, &[])
     }
 
-    /// The same with more variables.
-    pub(crate) fn start_with(office: &Office, args: &[&str], variables: &[(&str, &str)]) -> Self {
+    /// Starts the command with additional environment variables.
+    pub(crate) fn start_with(workspace: &Workspace, args: &[&str], variables: &[(&str, &str)]) -> Self {
         let (width, height) = (80, 24);
-        // No child inherits the other side: the terminal is gone when this process lets go of it.
+        // No child inherits the master side: the terminal is gone when this process closes it.
         let control = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&control).unwrap();
         unlockpt(&control).unwrap();
@@ -148,18 +148,18 @@ impl Terminal {
             rustix::fs::open(&name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).unwrap()
         };
         let line = open();
-        let mut command = office.command(args);
+        let mut command = workspace.command(args);
         command.env("TERM", "xterm-256color").env_remove("NO_COLOR").envs(variables.iter().copied());
         command.stdin(Stdio::from(open())).stdout(Stdio::from(open())).stderr(Stdio::from(open()));
         let child = command.spawn().unwrap();
-        let seen = Arc::new((Mutex::new(Seen::new(width.into(), height.into())), Condvar::new()));
+        let screen = Arc::new((Mutex::new(ScreenState::new(width.into(), height.into())), Condvar::new()));
         let (keys, mut output) = (File::from(control.try_clone().unwrap()), File::from(control));
-        let eye = Arc::clone(&seen);
+        let eye = Arc::clone(&screen);
         let closing = Arc::new(AtomicBool::new(false));
         let closed = Arc::clone(&closing);
         let reader = std::thread::spawn(move || {
             let mut bytes = [0; 4096];
-            // The end of the terminal is an error on Linux; either way nothing more comes.
+            // On Linux the end of the terminal is an error; either way nothing more comes.
             while let Ok(n @ 1..) = output.read(&mut bytes) {
                 if closed.load(Ordering::SeqCst) {
                     return;
@@ -168,15 +168,15 @@ impl Terminal {
                 eye.1.notify_all();
             }
         });
-        Self { child, keys, line, seen, reader, closing }
+        Self { child, keys, line, screen, reader, closing }
     }
 
-    /// Takes the terminal away, as when its window is closed, and waits for the command to end; gives the exit code.
+    /// Closes the terminal, as if its window were closed, waits for the command to end, and returns its exit code.
     #[track_caller]
     pub(crate) fn hang_up(self) -> Option<i32> {
         let Self { mut child, keys, line, reader, closing, .. } = self;
         closing.store(true, Ordering::SeqCst);
-        // Wakes the reader.
+        // Wake the reader.
         rustix::io::write(&line, b"\n").unwrap();
         reader.join().unwrap();
         drop(keys);
@@ -188,28 +188,28 @@ impl Terminal {
     #[track_caller]
     pub(crate) fn types(&mut self, text: &str) {
         self.press(&format!("{text}\n"));
-        // The echo tells that the line has arrived.
+        // The echo shows that the line has arrived.
         self.shows(text);
         crate::support::until("the line is read", || rustix::io::ioctl_fionread(&self.line).unwrap() == 0);
     }
 
-    /// Types.
+    /// Types these keys.
     pub(crate) fn press(&mut self, keys: &str) {
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Waits until the screen shows this; gives the screen.
+    /// Waits until the screen shows this text, and returns the screen.
     #[track_caller]
     pub(crate) fn shows(&self, what: &str) -> String {
         let began = Instant::now();
-        let mut seen = self.seen.0.lock().unwrap();
+        let mut screen = self.screen.0.lock().unwrap();
         loop {
-            let text = seen.text();
+            let text = screen.text();
             if text.contains(what) {
                 return text;
             }
             assert!(began.elapsed() < PATIENCE, "never shown: {what:?}; the screen is\n{text}");
-            seen = self.seen.1.wait_timeout(seen, PATIENCE).unwrap().0;
+            screen = self.screen.1.wait_timeout(screen, PATIENCE).unwrap().0;
         }
     }
 
@@ -217,40 +217,41 @@ impl Terminal {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Waits for the end of a command that leaves the screen to others; gives the exit code.
+    /// Waits for a command that does not restore the screen, and returns its exit code.
     #[track_caller]
     pub(crate) fn exited(mut self) -> Option<i32> {
         crate::support::until("the command ends", || self.child.try_wait().unwrap().is_some());
         self.child.wait().unwrap().code()
     }
 
-    /// Waits for the end of a command that leaves the screen to others; gives the exit code and every byte it was sent.
+    /// Waits for a command that does not restore the screen, and returns its exit code and every byte it wrote.
     #[track_caller]
     pub(crate) fn printed(mut self) -> (Option<i32>, String) {
         crate::support::until("the command ends", || self.child.try_wait().unwrap().is_some());
         let code = self.child.wait().unwrap().code();
-        // Once nobody has the terminal open any more, what was written can be read to its end.
+        // Once no process has the terminal open, the output can be read to its end.
         drop(self.line);
         self.reader.join().unwrap();
-        let seen = self.seen.0.lock().unwrap();
-        (code, String::from_utf8_lossy(&seen.raw).into_owned())
+        let screen = self.screen.0.lock().unwrap();
+        (code, String::from_utf8_lossy(&screen.raw).into_owned())
     }
 
-    /// Waits for its end, and wants the terminal as it was before; gives the exit code and every byte it was sent.
+    /// Waits for the command to end, requires that it restored the terminal, and returns its exit code and every byte
+    /// it wrote.
     #[track_caller]
     pub(crate) fn ended(mut self) -> (Option<i32>, String) {
         crate::support::until("the command ends", || self.child.try_wait().unwrap().is_some());
         let code = self.child.wait().unwrap().code();
         let began = Instant::now();
-        let mut seen = self.seen.0.lock().unwrap();
-        // Bracketed paste and the other screen are off, the cursor is visible.
-        let restored = |seen: &Seen| seen.modes.iter().all(|mode| mode == "25");
-        while !(restored(&seen) && seen.modes.contains("25")) {
-            assert!(began.elapsed() < PATIENCE, "the terminal was left in modes {:?}", seen.modes);
-            seen = self.seen.1.wait_timeout(seen, PATIENCE).unwrap().0;
+        let mut screen = self.screen.0.lock().unwrap();
+        // Bracketed paste and the alternate screen are off, and the cursor is visible.
+        let restored = |screen: &ScreenState| screen.modes.iter().all(|mode| mode == "25");
+        while !(restored(&screen) && screen.modes.contains("25")) {
+            assert!(began.elapsed() < PATIENCE, "the terminal was left in modes {:?}", screen.modes);
+            screen = self.screen.1.wait_timeout(screen, PATIENCE).unwrap().0;
         }
         let modes = tcgetattr(&self.line).unwrap().local_modes;
         assert!(modes.contains(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG), "{modes:?}");
-        (code, String::from_utf8_lossy(&seen.raw).into_owned())
+        (code, String::from_utf8_lossy(&screen.raw).into_owned())
     }
 }

@@ -1,52 +1,53 @@
-//! `redrive top` as a person uses it: the real binary in a real terminal, on a real directory, with other processes
-//! beside it.
+//! `redrive top` as a person uses it: the real binary in a real terminal, on a real directory, while other processes
+//! use the same directory.
 
-use crate::support::{Office, has_entry, until};
+use crate::support::{Workspace, has_entry, until};
 use crate::terminal::Terminal;
 use rustix::process::Signal;
 use std::process::Stdio;
 
-fn three_letters() -> Office {
-    let office = Office::new();
+fn three_letters() -> Workspace {
+    let workspace = Workspace::new();
     for n in 0..3 {
-        office.dead_letter("payments", &n.to_string(), "gateway timeout");
+        workspace.dead_letter("payments", &n.to_string(), "gateway timeout");
     }
-    office
+    workspace
 }
 
-fn retrying(office: &Office) -> usize {
-    office.items(&["dlq", "list", "status:retrying"]).len()
+fn retrying(workspace: &Workspace) -> usize {
+    workspace.items(&["dlq", "list", "status:retrying"]).len()
 }
 
 #[test]
 fn a_person_looks_retries_and_redrives() {
-    let office = three_letters();
-    let mut top = Terminal::start(&office, &["top", "--act"]);
+    let workspace = three_letters();
+    let mut top = Terminal::start(&workspace, &["top", "--act"]);
     let screen = top.shows("Timeout: gateway timeout");
     assert!(screen.contains("ACT") && screen.contains("1 groups, 3 open letters"), "{screen}");
     top.press("\r");
     top.shows("pending");
     top.press("jr");
     top.shows("retry: done");
-    assert_eq!(retrying(&office), 1, "another process sees it while top holds the directory");
+    assert_eq!(retrying(&workspace), 1, "another process sees it while top holds the directory");
     top.press("R");
-    let screen = top.shows("type 2 and Enter to go on");
+    let screen = top.shows("type 2 and press Enter to confirm");
     assert!(screen.contains("retry 2 dead letters"), "{screen}");
     top.press("y\r3\r");
     top.press("2\r");
-    until("both were sent back", || retrying(&office) == 3);
+    until("both were sent back", || retrying(&workspace) == 3);
     top.press("q");
     let (code, _) = top.ended();
     assert_eq!(code, Some(0));
-    let acts: Vec<_> = office.items(&["audit", "list"]).into_iter().map(|row| row["act"].clone()).collect();
+    let acts: Vec<_> =
+        workspace.items(&["audit", "list"]).into_iter().map(|row| row["act"].clone()).collect();
     assert!(acts.iter().any(|act| act == "retry"), "{acts:?}");
-    office.run(&["doctor"]).ok();
+    workspace.run(&["doctor"]).ok();
 }
 
 #[test]
-fn it_changes_nothing_unless_it_was_asked_to() {
-    let office = three_letters();
-    let mut top = Terminal::start(&office, &["top"]);
+fn top_changes_nothing_without_the_act_flag() {
+    let workspace = three_letters();
+    let mut top = Terminal::start(&workspace, &["top"]);
     top.shows("Timeout: gateway timeout");
     top.press("R");
     top.shows("read-only: start it as `redrive top --act`");
@@ -58,57 +59,60 @@ fn it_changes_nothing_unless_it_was_asked_to() {
     top.shows("TIMELINE");
     top.press("\u{3}");
     assert_eq!(top.ended().0, Some(0));
-    assert_eq!(retrying(&office), 0);
+    assert_eq!(retrying(&workspace), 0);
 }
 
 #[test]
-fn it_goes_on_when_the_process_that_holds_the_directory_is_gone_and_a_signal_ends_it() {
-    let office = three_letters();
-    let mut holder = office.spawn(&["lease", "payments", "--wait", "10m"], Stdio::null());
-    until("another process holds the directory", || has_entry(&office.data(), "socket"));
-    let mut top = Terminal::start(&office, &["top", "--every", "100ms"]);
+fn top_continues_when_the_holder_is_gone_and_ends_on_a_signal() {
+    let workspace = three_letters();
+    let mut holder = workspace.spawn(&["lease", "payments", "--wait", "10m"], Stdio::null());
+    until("another process holds the directory", || has_entry(&workspace.data(), "socket"));
+    let mut top = Terminal::start(&workspace, &["top", "--every", "100ms"]);
     top.shows("Timeout: gateway timeout");
     holder.kill().unwrap();
     holder.wait().unwrap();
-    office.enqueue("payments", "x");
+    workspace.enqueue("payments", "x");
     top.shows("waiting 1");
     top.press("?");
     top.shows("copy the id");
     top.signal(Signal::TERM);
     assert_eq!(top.ended().0, Some(130));
-    office.run(&["doctor"]).ok();
+    workspace.run(&["doctor"]).ok();
 }
 
 #[test]
-fn it_ends_with_its_terminal_and_gives_up_the_directory() {
-    let office = three_letters();
+fn top_ends_with_its_terminal_and_releases_the_directory() {
+    let workspace = three_letters();
     for keys in ["", "\r", "?"] {
-        let mut top = Terminal::start(&office, &["top", "--every", "100ms"]);
+        let mut top = Terminal::start(&workspace, &["top", "--every", "100ms"]);
         top.shows("Timeout: gateway timeout");
         top.press(keys);
         assert_eq!(top.hang_up(), Some(130), "{keys:?}");
-        assert!(!has_entry(&office.data(), "socket"), "nobody holds the directory");
+        assert!(!has_entry(&workspace.data(), "socket"), "nobody holds the directory");
     }
-    office.run(&["doctor"]).ok();
+    workspace.run(&["doctor"]).ok();
 }
 
 #[test]
-fn every_signal_that_asks_for_the_end_ends_it_and_restores_the_terminal() {
-    let office = three_letters();
+fn every_termination_signal_ends_top_and_restores_the_terminal() {
+    let workspace = three_letters();
     for signal in [Signal::HUP, Signal::TERM, Signal::INT] {
-        let top = Terminal::start(&office, &["top"]);
+        let top = Terminal::start(&workspace, &["top"]);
         top.shows("Timeout: gateway timeout");
         top.signal(signal);
         assert_eq!(top.ended().0, Some(130), "{signal:?}");
     }
 }
 
-/// The editor waits for a line that never comes, as a person would.
+/// The editor waits for a line that never comes, as if a person were still typing.
 #[test]
-fn it_can_be_ended_while_an_editor_has_the_terminal() {
-    let office = three_letters();
-    let mut top =
-        Terminal::start_with(&office, &["top", "--act"], &[("EDITOR", "sh -c 'echo editing; read line' --")]);
+fn top_can_be_ended_while_an_editor_has_the_terminal() {
+    let workspace = three_letters();
+    let mut top = Terminal::start_with(
+        &workspace,
+        &["top", "--act"],
+        &[("EDITOR", "sh -c 'echo editing; read line' --")],
+    );
     top.shows("Timeout: gateway timeout");
     top.press("\r");
     top.shows("pending");
@@ -118,16 +122,16 @@ fn it_can_be_ended_while_an_editor_has_the_terminal() {
     top.shows("editing");
     top.signal(Signal::TERM);
     assert_eq!(top.exited(), Some(130));
-    office.run(&["doctor"]).ok();
+    workspace.run(&["doctor"]).ok();
 }
 
 #[test]
 fn groups_that_fit_the_screen_are_all_on_it() {
-    let office = three_letters();
-    let top = Terminal::start(&office, &["top", "--every", "100ms"]);
+    let workspace = three_letters();
+    let top = Terminal::start(&workspace, &["top", "--every", "100ms"]);
     top.shows("Timeout: gateway timeout");
     for n in 0..4 {
-        office.dead_letter("mail", &n.to_string(), "mailbox is full");
+        workspace.dead_letter("mail", &n.to_string(), "mailbox is full");
     }
     let screen = top.shows("2 groups, 7 open letters");
     assert!(!screen.contains("above"), "{screen}");
@@ -139,11 +143,11 @@ fn groups_that_fit_the_screen_are_all_on_it() {
 
 /// Every command that can read from a terminal, while it reads.
 #[test]
-fn whatever_reads_a_terminal_ends_when_it_is_told_to_or_when_the_terminal_is_gone() {
-    let office = three_letters();
-    let id = office.dead_letter("q", "{}", "x");
-    office.enqueue("work", "{}");
-    let token = crate::support::text(&office.lease("work")["token"]);
+fn commands_that_read_a_terminal_end_on_a_signal_or_when_the_terminal_is_gone() {
+    let workspace = three_letters();
+    let id = workspace.dead_letter("q", "{}", "x");
+    workspace.enqueue("work", "{}");
+    let token = crate::support::text(&workspace.lease("work")["token"]);
     for args in [
         vec!["signature"],
         vec!["classify", "-", "--keep-going"],
@@ -155,16 +159,16 @@ fn whatever_reads_a_terminal_ends_when_it_is_told_to_or_when_the_terminal_is_gon
         vec!["ack", &token, "--reply", "-"],
         vec!["fail", &token, "--error-type", "T", "--message", "m", "--stack", "-"],
     ] {
-        let mut reading = Terminal::start(&office, &args);
+        let mut reading = Terminal::start(&workspace, &args);
         reading.types("{nonsense");
         reading.signal(Signal::TERM);
         assert_eq!(reading.exited(), Some(130), "{args:?}");
-        let mut reading = Terminal::start(&office, &args);
+        let mut reading = Terminal::start(&workspace, &args);
         reading.types("{nonsense");
         assert!(reading.hang_up().is_some_and(|code| code != 0), "{args:?}");
     }
     for end in ["hang up", "signal"] {
-        let asking = Terminal::start(&office, &["dlq", "retry", "--all"]);
+        let asking = Terminal::start(&workspace, &["dlq", "retry", "--all"]);
         asking.shows("[y/N]");
         let code = match end {
             "signal" => {
@@ -175,15 +179,15 @@ fn whatever_reads_a_terminal_ends_when_it_is_told_to_or_when_the_terminal_is_gon
         };
         assert!(matches!(code, Some(5 | 130)), "{end}: {code:?}");
     }
-    assert_eq!(retrying(&office), 0);
-    office.run(&["doctor"]).ok();
+    assert_eq!(retrying(&workspace), 0);
+    workspace.run(&["doctor"]).ok();
 }
 
 #[test]
-fn nothing_that_was_handed_in_reaches_the_terminal_as_it_is() {
-    let office = Office::new();
-    office.dead_letter("q", "\u{1b}]0;pwned\u{7}", "\u{1b}]0;pwned\u{7}\u{1b}[31mred\u{9b}5m");
-    let mut top = Terminal::start(&office, &["top", "queue:elsewhere"]);
+fn untrusted_text_reaches_the_terminal_only_escaped() {
+    let workspace = Workspace::new();
+    workspace.dead_letter("q", "\u{1b}]0;pwned\u{7}", "\u{1b}]0;pwned\u{7}\u{1b}[31mred\u{9b}5m");
+    let mut top = Terminal::start(&workspace, &["top", "queue:elsewhere"]);
     top.shows("no letter matches");
     top.press("/");
     top.shows("such as queue:payments");
@@ -198,10 +202,10 @@ fn nothing_that_was_handed_in_reaches_the_terminal_as_it_is() {
 }
 
 #[test]
-fn without_a_terminal_or_with_nonsense_it_says_so() {
-    let office = Office::new();
-    office.enqueue("q", "x");
-    office.run(&["top"]).code(5).says("needs a terminal");
-    office.run(&["top", "quue:x"]).code(2).says("filter");
-    office.run(&["top", "--every", "1ms"]).code(2).says("--every");
+fn top_refuses_to_start_without_a_terminal_or_with_invalid_flags() {
+    let workspace = Workspace::new();
+    workspace.enqueue("q", "x");
+    workspace.run(&["top"]).code(5).says("needs a terminal");
+    workspace.run(&["top", "quue:x"]).code(2).says("filter");
+    workspace.run(&["top", "--every", "1ms"]).code(2).says("--every");
 }

@@ -1,25 +1,25 @@
-//! `redrive work`: what the command's end means for its message, how workers end, and how several processes
+//! `redrive work`: how the exit of the command decides about its message, how workers end, and how several processes
 //! work on one directory.
 
-use crate::support::{Office, Ran, has_entry, text, until};
+use crate::support::{RunResult, Workspace, has_entry, text, until};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 
-/// Works until nothing is left and returns the summary.
-fn drain(office: &Office, args: &[&str]) -> Value {
+/// Works until the queues are empty and returns the summary.
+fn drain(workspace: &Workspace, args: &[&str]) -> Value {
     let args: Vec<&str> = ["work", "q", "--drain"].iter().chain(args).copied().collect();
     let dashes = args.iter().position(|arg| *arg == "--").unwrap_or(args.len());
     let (flags, rest) = args.split_at(dashes);
     let args: Vec<&str> = flags.iter().copied().chain(["-o", "json"]).chain(rest.iter().copied()).collect();
-    office.run(&args).ok().json()
+    workspace.run(&args).ok().json()
 }
 
 /// The error of every dead letter, by payload.
-fn errors(office: &Office) -> BTreeMap<String, Value> {
-    let letters = office.items(&["dlq", "list", "--all"]);
+fn errors(workspace: &Workspace) -> BTreeMap<String, Value> {
+    let letters = workspace.items(&["dlq", "list", "--all"]);
     letters.iter().map(|letter| (text(&letter["payload"]), letter.clone())).collect()
 }
 
@@ -29,18 +29,18 @@ fn signal(child: &Child, name: &str) {
 }
 
 #[test]
-fn exit_codes_say_what_becomes_of_a_message() {
-    let office = Office::new();
-    office.hasty_queue("q");
+fn exit_codes_decide_about_a_message() {
+    let workspace = Workspace::new();
+    workspace.hasty_queue("q");
     for payload in ["0", "3", "65", "75", "kill"] {
-        office.enqueue("q", payload);
+        workspace.enqueue("q", payload);
     }
     let script =
         "read what; [ \"$what\" = kill ] && kill -SEGV $$; echo \"because of $what\" >&2; exit \"$what\"";
-    let counts = drain(&office, &["--", "sh", "-c", script]);
+    let counts = drain(&workspace, &["--", "sh", "-c", script]);
     assert_eq!((&counts["done"], &counts["dead"], &counts["retried"]), (&1.into(), &4.into(), &3.into()));
-    let errors = errors(&office);
-    let said: Vec<_> = errors
+    let errors = errors(&workspace);
+    let found: Vec<_> = errors
         .iter()
         .map(|(payload, l)| {
             let error = &l["error"];
@@ -62,20 +62,20 @@ fn exit_codes_say_what_becomes_of_a_message() {
         row("75", "RetryLater", "75", "max_attempts", 2),
         row("kill", "CommandKilled", "SIGSEGV", "max_attempts", 2),
     ];
-    assert_eq!(said, expected);
+    assert_eq!(found, expected);
     assert_eq!(errors["3"]["error"]["message"], "because of 3");
 }
 
 #[test]
 fn commands_that_misbehave_cost_one_failure_each() {
-    let office = Office::new();
+    let workspace = Workspace::new();
     let fails_once = ["queue", "set", "q", "--max-attempts", "1"];
-    office.run(&fails_once).ok();
+    workspace.run(&fails_once).ok();
     let one = |args: &[&str]| {
-        let id = office.enqueue("q", "x");
-        (drain(&office, args), id)
+        let id = workspace.enqueue("q", "x");
+        (drain(&workspace, args), id)
     };
-    let error_of = |id: &str| office.json(&["dlq", "show", id])["error"].clone();
+    let error_of = |id: &str| workspace.json(&["dlq", "show", id])["error"].clone();
     let (_, id) = one(&["--", "redrive-no-such-command"]);
     assert_eq!(error_of(&id)["type"], "CommandNotFound");
     let (_, id) =
@@ -92,45 +92,45 @@ fn commands_that_misbehave_cost_one_failure_each() {
 }
 
 #[test]
-fn what_cannot_be_meant_is_refused_before_anything_is_leased() {
-    let office = Office::new();
-    office.enqueue("q", "x");
-    office.run(&["work", "q"]).code(2).says("has no target").says("queue set q --target");
-    office.run(&["work", "q", "--exec", "http"]).code(2).says("needs one URL");
-    office
+fn invalid_flags_are_refused_before_anything_is_leased() {
+    let workspace = Workspace::new();
+    workspace.enqueue("q", "x");
+    workspace.run(&["work", "q"]).code(2).says("has no target").says("queue set q --target");
+    workspace.run(&["work", "q", "--exec", "http"]).code(2).says("needs one URL");
+    workspace
         .run(&["work", "q", "--exec", "http", "--", "ftp://example.com"])
         .code(2)
         .says("only http and https");
-    office.run(&["work", "q", "--payload", "file"]).code(2).says("not about the queue's target");
-    office.run(&["work", "q", "--shell", "true", "--", "true"]).code(2);
-    office.run(&["work", "q", "--rate", "fast", "--", "true"]).code(2).says("not a rate");
-    office.run(&["work", "q", "--concurrency", "0", "--", "true"]).code(2).says("concurrency");
-    office.run(&["work", "q", "--timeout", "0", "--", "true"]).code(2).says("timeout");
-    office.run(&["work", "q-dlq", "--drain", "--", "true"]).code(5);
-    assert_eq!(office.json(&["queue", "show", "q"])["leased"], 0);
+    workspace.run(&["work", "q", "--payload", "file"]).code(2).says("they do not change the queue's target");
+    workspace.run(&["work", "q", "--shell", "true", "--", "true"]).code(2);
+    workspace.run(&["work", "q", "--rate", "fast", "--", "true"]).code(2).says("not a rate");
+    workspace.run(&["work", "q", "--concurrency", "0", "--", "true"]).code(2).says("concurrency");
+    workspace.run(&["work", "q", "--timeout", "0", "--", "true"]).code(2).says("timeout");
+    workspace.run(&["work", "q-dlq", "--drain", "--", "true"]).code(5);
+    assert_eq!(workspace.json(&["queue", "show", "q"])["leased"], 0);
 }
 
 #[test]
-fn a_queue_may_have_a_target_of_its_own() {
-    let office = Office::new();
-    let file = office.path("seen");
+fn a_queue_can_have_its_own_target() {
+    let workspace = Workspace::new();
+    let file = workspace.path("seen");
     let line = format!("cat >> {}", file.display());
-    office.run(&["queue", "set", "q", "--target-shell", &line, "--target-timeout", "30s"]).ok();
-    let shown = office.json(&["queue", "show", "q"]);
+    workspace.run(&["queue", "set", "q", "--target-shell", &line, "--target-timeout", "30s"]).ok();
+    let shown = workspace.json(&["queue", "show", "q"]);
     assert_eq!(shown["policy"]["target"]["type"], "command", "{shown}");
-    assert!(office.run(&["queue", "show", "q"]).ok().text().contains("target.timeout = 30s"));
-    office.run(&["queue", "set", "q", "--target", "ftp://x"]).code(2).says("target.url");
-    office.enqueue("q", "hello");
-    assert_eq!(drain(&office, &[])["done"], 1);
+    assert!(workspace.run(&["queue", "show", "q"]).ok().text().contains("target.timeout = 30s"));
+    workspace.run(&["queue", "set", "q", "--target", "ftp://x"]).code(2).says("target.url");
+    workspace.enqueue("q", "hello");
+    assert_eq!(drain(&workspace, &[])["done"], 1);
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "hello");
-    // The same from a file, for a queue the store does not know yet.
+    // The same from a configuration file, for a queue that the store does not have yet.
     let target = "[queues.r.target]\ntype = \"command\"\nargv = [\"true\"]\ntimeout = \"5s\"\n";
-    let config = office.file("redrive.toml", target);
-    office.run(&["enqueue", "r", "--payload", "x", "--config", &config]).ok();
-    office.run(&["work", "r", "--drain", "--config", &config]).ok();
-    assert_eq!(office.json(&["queue", "show", "r"])["done"], 1);
-    let wrong = office.file("wrong.toml", "[queues.r.target]\ntype = \"command\"\nargw = [\"true\"]\n");
-    office.run(&["queue", "list", "--config", &wrong]).code(2).says("did you mean `argv`?");
+    let config = workspace.file("redrive.toml", target);
+    workspace.run(&["enqueue", "r", "--payload", "x", "--config", &config]).ok();
+    workspace.run(&["work", "r", "--drain", "--config", &config]).ok();
+    assert_eq!(workspace.json(&["queue", "show", "r"])["done"], 1);
+    let wrong = workspace.file("wrong.toml", "[queues.r.target]\ntype = \"command\"\nargw = [\"true\"]\n");
+    workspace.run(&["queue", "list", "--config", &wrong]).code(2).says("did you mean `argv`?");
 }
 
 #[test]
@@ -149,103 +149,105 @@ fn a_request_per_message() {
         stream.write_all(b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n").unwrap();
         String::from_utf8(seen).unwrap()
     });
-    let office = Office::new();
-    office.run(&["queue", "set", "q", "--max-attempts", "1"]).ok();
-    let id = office.enqueue("q", "blocked");
-    assert_eq!(drain(&office, &["--exec", "http", "--", &url])["dead"], 1);
-    assert_eq!(office.json(&["dlq", "show", &id])["error"]["type"], "AddressBlocked");
-    office.enqueue("q", "hello");
-    assert_eq!(drain(&office, &["--exec", "http", "--allow-private", "--", &url])["done"], 1);
+    let workspace = Workspace::new();
+    workspace.run(&["queue", "set", "q", "--max-attempts", "1"]).ok();
+    let id = workspace.enqueue("q", "blocked");
+    assert_eq!(drain(&workspace, &["--exec", "http", "--", &url])["dead"], 1);
+    assert_eq!(workspace.json(&["dlq", "show", &id])["error"]["type"], "AddressBlocked");
+    workspace.enqueue("q", "hello");
+    assert_eq!(drain(&workspace, &["--exec", "http", "--allow-private", "--", &url])["done"], 1);
     assert!(server.join().unwrap().starts_with("POST /hook HTTP/1.1\r\n"));
 }
 
 #[test]
-fn a_worker_that_is_told_to_stop_finishes_what_it_has_begun() {
-    let office = Office::new();
+fn a_worker_that_is_stopped_finishes_running_messages() {
+    let workspace = Workspace::new();
     for n in 0..20 {
-        office.enqueue("q", &n.to_string());
+        workspace.enqueue("q", &n.to_string());
     }
-    let begun = office.path("begun");
+    let begun = workspace.path("begun");
     let script = format!("echo $REDRIVE_ID >> {}; sleep 0.5; cat > /dev/null", begun.display());
     let args = ["work", "q", "--concurrency", "2", "-o", "json", "--shell", &script];
-    let worker = office.spawn(&args, Stdio::null());
+    let worker = workspace.spawn(&args, Stdio::null());
     until("work has begun", || begun.exists());
     signal(&worker, "-TERM");
-    let counts = Ran::of(&args, worker.wait_with_output().unwrap()).ok().json();
+    let counts = RunResult::of(&args, worker.wait_with_output().unwrap()).ok().json();
     assert_eq!((&counts["failed"], &counts["lost"]), (&0.into(), &0.into()), "{counts}");
-    let queue = office.json(&["queue", "show", "q"]);
+    let queue = workspace.json(&["queue", "show", "q"]);
     assert_eq!(queue["done"].as_u64().unwrap() + queue["ready"].as_u64().unwrap(), 20, "{queue}");
     assert_eq!(queue["done"], counts["done"]);
-    assert!(office.items(&["message", "list", "--all"]).iter().all(|m| m["attempts"] == 0));
+    assert!(workspace.items(&["message", "list", "--all"]).iter().all(|m| m["attempts"] == 0));
 }
 
-/// Some supervisors ignore the ends of their children, and who is started by them inherits that.
+/// Some supervisors ignore SIGCHLD, and the processes they start inherit that.
 #[test]
-fn how_commands_end_is_known_also_under_a_parent_that_ignores_its_children() {
-    let office = Office::new();
-    office.enqueue("q", "x");
+fn exit_codes_are_known_under_a_parent_that_ignores_sigchld() {
+    let workspace = Workspace::new();
+    workspace.enqueue("q", "x");
     let args = ["work", "q", "--drain", "-o", "json", "--shell", "exit 0"];
-    let plain = office.command(&args);
-    // A shell would not do: most do not let go of this signal.
+    let plain = workspace.command(&args);
+    // A shell cannot be used here: most shells do not keep this signal ignored.
     let mut ignoring = Command::new("env");
     ignoring.arg("--ignore-signal=CHLD").arg(plain.get_program()).args(plain.get_args());
-    ignoring.current_dir(office.path("")).stdin(Stdio::null());
+    ignoring.current_dir(workspace.path("")).stdin(Stdio::null());
     for (name, value) in plain.get_envs() {
         match value {
             Some(value) => ignoring.env(name, value),
             None => ignoring.env_remove(name),
         };
     }
-    let counts = Ran::of(&args, ignoring.output().unwrap()).ok().json();
+    let counts = RunResult::of(&args, ignoring.output().unwrap()).ok().json();
     assert_eq!((&counts["done"], &counts["failed"]), (&Value::from(1), &Value::from(0)), "{counts}");
 }
 
 #[test]
-fn an_interrupt_gives_back_what_does_not_end_in_time_and_a_second_one_at_once() {
-    let office = Office::new();
-    office.enqueue("q", "x");
-    let begun = office.path("begun");
+fn an_interrupt_releases_work_after_the_grace_period_and_a_second_one_at_once() {
+    let workspace = Workspace::new();
+    workspace.enqueue("q", "x");
+    let begun = workspace.path("begun");
     let script =
         format!("trap '' TERM; echo $$ > {}; for i in $(seq 12000); do sleep 0.05; done", begun.display());
     for (grace, interrupts) in [("5s", 1), ("10m", 2)] {
         let _ = std::fs::remove_file(&begun);
         let args = ["work", "q", "--grace", grace, "-o", "json", "--shell", &script];
-        let worker = office.spawn(&args, Stdio::null());
+        let worker = workspace.spawn(&args, Stdio::null());
         until("the command runs", || std::fs::read_to_string(&begun).is_ok_and(|pid| pid.ends_with('\n')));
         signal(&worker, "-INT");
         if interrupts == 2 {
-            // Two signals at once are one; the second is sent when the first was seen.
+            // Two signals at once count as one, so send the second when the first has been handled.
             until("it takes no more work", || {
                 signal(&worker, "-INT");
-                // The worker holds the directory, and may go while it is asked.
-                let asked = office.run(&["queue", "show", "q", "-o", "json"]);
+                // The worker holds the directory and may end while it is asked.
+                let asked = workspace.run(&["queue", "show", "q", "-o", "json"]);
                 asked.code == Some(0) && asked.json()["leased"] == 0
             });
         }
-        let counts = Ran::of(&args, worker.wait_with_output().unwrap()).code(130).json();
+        let counts = RunResult::of(&args, worker.wait_with_output().unwrap()).code(130).json();
         assert_eq!((&counts["released"], &counts["failed"]), (&1.into(), &0.into()), "{counts}");
-        let message = &office.items(&["message", "list"])[0];
+        let message = &workspace.items(&["message", "list"])[0];
         assert_eq!((&message["state"], &message["attempts"]), (&"ready".into(), &0.into()), "{message}");
         let pid = std::fs::read_to_string(&begun).unwrap();
         until("the command is gone", || !std::path::Path::new(&format!("/proc/{}", pid.trim())).exists());
     }
 }
 
-/// Two workers, other commands meanwhile, and the one that holds the directory killed in the middle.
+/// Two workers, other commands at the same time, and the worker that holds the directory is killed in the middle.
 #[test]
 fn workers_share_a_directory_and_one_takes_over_when_the_other_is_killed() {
     const MESSAGES: usize = 120;
-    let office = Office::new();
-    office.run(&["queue", "set", "q", "--max-attempts", "100", "--backoff", "fixed", "--initial", "0"]).ok();
+    let workspace = Workspace::new();
+    workspace
+        .run(&["queue", "set", "q", "--max-attempts", "100", "--backoff", "fixed", "--initial", "0"])
+        .ok();
     let stdin: String = (0..MESSAGES).map(|n| format!("{{\"payload\":\"{n}\"}}\n")).collect();
-    office.feed(stdin.as_bytes(), &["enqueue", "q"]).ok();
-    let log = office.path("log");
-    // The shell's parent is the worker, so the log says who ran what.
+    workspace.feed(stdin.as_bytes(), &["enqueue", "q"]).ok();
+    let log = workspace.path("log");
+    // The parent of the shell is the worker, so the log shows which worker ran what.
     let script = format!("echo \"$PPID $REDRIVE_ID\" >> {}; sleep 0.05; cat > /dev/null", log.display());
     let args = ["work", "q", "--concurrency", "2", "--lease", "5s", "-o", "json", "--shell", &script];
-    let mut first = office.spawn(&args, Stdio::null());
-    until("the first worker holds the directory", || has_entry(&office.data(), "socket") && log.exists());
-    let second = office.spawn(&args, Stdio::null());
+    let mut first = workspace.spawn(&args, Stdio::null());
+    until("the first worker holds the directory", || has_entry(&workspace.data(), "socket") && log.exists());
+    let second = workspace.spawn(&args, Stdio::null());
     let lines = || -> Vec<(String, String)> {
         let all = std::fs::read_to_string(&log).unwrap_or_default();
         let pairs = all.lines().filter_map(|line| line.split_once(' '));
@@ -253,101 +255,105 @@ fn workers_share_a_directory_and_one_takes_over_when_the_other_is_killed() {
     };
     let (first_pid, second_pid) = (first.id().to_string(), second.id().to_string());
     until("both work", || lines().iter().any(|(worker, _)| *worker == second_pid));
-    // Other terminals.
-    let id = office.enqueue("q", "one more");
-    office.dead_letter("other", "y", "bad");
-    assert_eq!(office.items(&["dlq", "list"]).len(), 1);
-    office.run(&["dlq", "retry", "--all", "--yes"]).ok();
+    // Commands from other terminals.
+    let id = workspace.enqueue("q", "one more");
+    workspace.dead_letter("other", "y", "bad");
+    assert_eq!(workspace.items(&["dlq", "list"]).len(), 1);
+    workspace.run(&["dlq", "retry", "--all", "--yes"]).ok();
     signal(&first, "-KILL");
     first.wait().unwrap();
     let total = u64::try_from(MESSAGES).unwrap() + 1;
-    until("everything is done", || office.json(&["queue", "show", "q"])["done"] == total);
+    until("everything is done", || workspace.json(&["queue", "show", "q"])["done"] == total);
     signal(&second, "-TERM");
-    let counts = Ran::of(&args, second.wait_with_output().unwrap()).ok().json();
+    let counts = RunResult::of(&args, second.wait_with_output().unwrap()).ok().json();
     assert!(counts["done"].as_u64().unwrap() > 0, "{counts}");
     let runs: BTreeSet<String> = lines().into_iter().map(|(_, id)| id).collect();
     assert!(runs.contains(&id));
     assert_eq!(runs.len(), MESSAGES + 1, "every message ran");
-    // A shell that begins just when its worker is killed has another parent by then.
+    // A shell that starts just when its worker is killed has another parent by then.
     let workers: BTreeSet<String> = lines().into_iter().map(|(worker, _)| worker).collect();
     assert!(workers.contains(&first_pid) && workers.contains(&second_pid), "{workers:?}");
-    office.run(&["doctor"]).ok();
+    workspace.run(&["doctor"]).ok();
 }
 
 #[test]
 fn a_command_decides_about_every_dead_letter() {
-    let office = Office::new();
-    office.hasty_queue("q");
+    let workspace = Workspace::new();
+    workspace.hasty_queue("q");
     let payloads = ["0", "75", "65", "3"];
-    let ids = payloads.map(|payload| office.dead_letter("q", payload, "no"));
+    let ids = payloads.map(|payload| workspace.dead_letter("q", payload, "no"));
     let script = "read what; echo \"$REDRIVE_DLQ $REDRIVE_ERROR_TYPE $what\"; exit \"$what\"";
     let work = ["work", "--dlq", "q-dlq", "--drain", "-o", "json", "--", "sh", "-c", script];
-    let summary = office.run(&work).ok().says("the handler of a dead letter failed").json();
+    let summary = workspace.run(&work).ok().says("the handler of a dead letter failed").json();
     let counted = ["resolved", "replayed", "review", "failed"].map(|name| summary[name].clone());
     assert_eq!(counted, [1, 1, 1, 1].map(Value::from));
-    let letters = ids.map(|id| office.json(&["dlq", "show", &id]));
+    let letters = ids.map(|id| workspace.json(&["dlq", "show", &id]));
     let statuses = [0, 1, 2, 3].map(|n: usize| text(&letters[n]["status"]));
     assert_eq!(statuses, ["resolved", "retrying", "review", "pending"]);
     assert!(text(&letters[0]["resolution"]).contains("q-dlq Timeout 0"), "{}", letters[0]);
     assert!(text(&letters[3]["notes"][0]["text"]).contains("q-dlq Timeout 3"), "{}", letters[3]);
-    // It rests: the next pass finds nothing.
-    let summary = office.run(&work).ok().json();
+    // The letter is hidden from consumers: the next pass finds nothing.
+    let summary = workspace.run(&work).ok().json();
     assert_eq!((&summary["resolved"], &summary["failed"]), (&0.into(), &0.into()));
 }
 
 #[test]
 fn a_command_can_get_the_whole_letter_and_needs_a_known_queue() {
-    let office = Office::new();
-    office.hasty_queue("q");
+    let workspace = Workspace::new();
+    workspace.hasty_queue("q");
     for payload in ["a", "b"] {
-        office.dead_letter("q", payload, "no");
+        workspace.dead_letter("q", payload, "no");
     }
     let save = "cat > letter.json";
-    office.run(&["work", "--dlq", "q-dlq", "--letter", "--once", "--shell", save]).ok();
-    let letter: Value = serde_json::from_slice(&std::fs::read(office.path("letter.json")).unwrap()).unwrap();
+    workspace.run(&["work", "--dlq", "q-dlq", "--letter", "--once", "--shell", save]).ok();
+    let letter: Value =
+        serde_json::from_slice(&std::fs::read(workspace.path("letter.json")).unwrap()).unwrap();
     assert_eq!((&letter["payload"], &letter["error"]["type"]), (&"a".into(), &"Timeout".into()));
-    assert_eq!(office.items(&["dlq", "list", "status:pending"]).len(), 1, "one was asked for");
-    office.run(&["work", "--dlq", "other-dlq", "--drain", "--", "true"]).code(7).says("no drawer other-dlq");
-    office.run(&["work", "--dlq", "q-dlq", "--drain"]).code(2).says("needs a command");
-    office.run(&["work", "q", "--dlq", "q-dlq", "--", "true"]).code(2);
+    assert_eq!(workspace.items(&["dlq", "list", "status:pending"]).len(), 1, "one was asked for");
+    workspace
+        .run(&["work", "--dlq", "other-dlq", "--drain", "--", "true"])
+        .code(7)
+        .says("no dead letter queue other-dlq");
+    workspace.run(&["work", "--dlq", "q-dlq", "--drain"]).code(2).says("needs a command");
+    workspace.run(&["work", "q", "--dlq", "q-dlq", "--", "true"]).code(2);
 }
 
 #[test]
 fn letters_are_leased_and_settled_by_token() {
-    let office = Office::new();
-    office.hasty_queue("q");
+    let workspace = Workspace::new();
+    workspace.hasty_queue("q");
     for payload in ["a", "b"] {
-        office.dead_letter("q", payload, "no");
+        workspace.dead_letter("q", payload, "no");
     }
-    let taken = office.items(&["dlq", "lease", "q-dlq", "--max", "5", "--worker", "triage"]);
+    let taken = workspace.items(&["dlq", "lease", "q-dlq", "--max", "5", "--worker", "triage"]);
     let payloads: Vec<_> = taken.iter().map(|letter| text(&letter["payload"])).collect();
     assert_eq!(payloads, ["a", "b"], "oldest death first");
-    office.run(&["dlq", "lease", "q-dlq", "--fail-empty"]).code(3);
+    workspace.run(&["dlq", "lease", "q-dlq", "--fail-empty"]).code(3);
     let [first, second] = [0, 1].map(|n: usize| text(&taken[n]["token"]));
-    office.run(&["dlq", "settle", &first, "later"]).code(2).says("--for");
-    office.run(&["dlq", "settle", &first, "fail"]).code(2).says("--reason");
-    office.run(&["dlq", "settle", &first, "resolve", "--for", "1h"]).code(2).says("at once");
-    assert_eq!(office.json(&["dlq", "settle", &first, "extend", "--for", "10m"])["status"], "pending");
-    let resolved = office.json(&["dlq", "settle", &first, "resolve", "--reason", "paid by hand"]);
+    workspace.run(&["dlq", "settle", &first, "later"]).code(2).says("--for");
+    workspace.run(&["dlq", "settle", &first, "fail"]).code(2).says("--reason");
+    workspace.run(&["dlq", "settle", &first, "resolve", "--for", "1h"]).code(2).says("at once");
+    assert_eq!(workspace.json(&["dlq", "settle", &first, "extend", "--for", "10m"])["status"], "pending");
+    let resolved = workspace.json(&["dlq", "settle", &first, "resolve", "--reason", "paid by hand"]);
     assert_eq!(resolved["status"], "resolved");
-    office.run(&["dlq", "settle", &first, "resolve"]).code(6);
-    office.run(&["dlq", "settle", &second, "release"]).ok();
-    let again = office.items(&["dlq", "lease", "q-dlq"]);
+    workspace.run(&["dlq", "settle", &first, "resolve"]).code(6);
+    workspace.run(&["dlq", "settle", &second, "release"]).ok();
+    let again = workspace.items(&["dlq", "lease", "q-dlq"]);
     assert_eq!(again.len(), 1);
-    let replayed = office.json(&["dlq", "settle", &text(&again[0]["token"]), "replay", "--for", "1h"]);
+    let replayed = workspace.json(&["dlq", "settle", &text(&again[0]["token"]), "replay", "--for", "1h"]);
     assert_eq!(replayed["status"], "retrying");
     let id = text(&taken[1]["id"]);
-    assert_eq!(office.json(&["message", "show", &id])["state"], "scheduled");
+    assert_eq!(workspace.json(&["message", "show", &id])["state"], "scheduled");
 }
 
 #[test]
-fn every_failed_delivery_and_every_death_is_one_line() {
-    let office = Office::new();
-    office.hasty_queue("q");
-    let id = office.enqueue("q", "x");
+fn every_failed_delivery_and_every_dead_letter_is_one_log_line() {
+    let workspace = Workspace::new();
+    workspace.hasty_queue("q");
+    let id = workspace.enqueue("q", "x");
     let script = "printf 'no route\\n password=hunter2 to \\033[31mhost\\n' >&2; exit 3";
     let work = ["work", "q", "--drain", "--log", "json", "--", "sh", "-c", script];
-    let ran = office.run(&work).ok();
+    let ran = workspace.run(&work).ok();
     let lines: Vec<Value> = ran
         .stderr
         .lines()
@@ -369,15 +375,15 @@ fn every_failed_delivery_and_every_death_is_one_line() {
     assert!(first["retry_at"].is_string() && first["dlq"].is_null(), "{first}");
     assert_eq!((&second["dlq"], &second["reason"]), (&"q-dlq".into(), &"max_attempts".into()));
 
-    office.enqueue("q", "y");
-    let as_text = office.run(&["work", "q", "--drain", "--", "sh", "-c", script]).ok().stderr;
+    workspace.enqueue("q", "y");
+    let as_text = workspace.run(&["work", "q", "--drain", "--", "sh", "-c", script]).ok().stderr;
     let death = as_text.lines().find(|line| line.contains(" ERROR delivery failed")).expect("a line");
     assert!(
         death.contains(" queue=q ") && death.contains(" attempt=2 ") && death.contains(" dlq=q-dlq"),
         "{death}"
     );
     assert!(!as_text.contains('\u{1b}'), "{as_text}");
-    office.enqueue("q", "z");
-    let quiet = office.run(&["work", "q", "--drain", "--quiet", "--", "false"]).ok().stderr;
+    workspace.enqueue("q", "z");
+    let quiet = workspace.run(&["work", "q", "--drain", "--quiet", "--", "false"]).ok().stderr;
     assert_eq!(quiet, "");
 }

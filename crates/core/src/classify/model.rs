@@ -1,50 +1,50 @@
-//! The trained classifier at run time: one linear score per category and per route, summed over the features
-//! of an error. The weights are part of the program; `redrive-train` makes them from the training text.
+//! The trained classifier at run time: one linear score per category and per route, summed over the features of an
+//! error. The weights are part of the program; `redrive-train` makes them from the training text.
 //!
-//! It must not allocate per feature, depend on the machine's mathematics library, or fail: weights that do not
-//! read are no weights, and a test says that the built-in ones do.
+//! It must not allocate per feature, depend on the machine's mathematics library, or fail: weights that cannot be read
+//! count as none, and a test checks that the built-in ones can be read.
 
 use super::tokens::Words;
 use crate::failure::{Category, ErrorInfo, Route};
 use std::sync::LazyLock;
 
-/// What an error alone can be; the other two categories need statistics.
+/// The categories that an error alone can have; the other two need statistics.
 pub const CATEGORIES: [Category; 3] = [Category::Transient, Category::Persistent, Category::Resource];
-/// What an error alone can be about.
+/// The routes that an error alone can have.
 pub const ROUTES: [Route; 5] =
     [Route::Network, Route::Timeout, Route::Corruption, Route::Agent, Route::System];
-/// Outputs of the model: the categories, then the routes.
+/// The number of outputs of the model: the categories, then the routes.
 pub const OUTPUTS: usize = CATEGORIES.len() + ROUTES.len();
-/// Steps of a stored weight in one unit.
+/// The number of steps of a stored weight in one unit.
 pub const STEPS: f32 = 8.0;
 
-/// What a file of weights begins with; the digit is the version of the features.
+/// How a file of weights begins; the digit is the version of the features.
 const MAGIC: &[u8; 8] = b"redrivw1";
-/// Bytes of one feature: its hash and a weight for each output.
+/// The bytes of one feature: its hash and a weight for each output.
 const ENTRY: usize = 4 + OUTPUTS;
-/// Buckets of the index over the features, by the upper bits of their hashes.
+/// The number of buckets in the index of features, by the upper bits of their hashes.
 const BUCKETS: usize = 1 << 13;
 const BUCKET_SHIFT: u32 = 32 - 13;
 
 static BUILT_IN: LazyLock<Model> =
     LazyLock::new(|| Model::from_bytes(include_bytes!("weights.bin")).unwrap_or_default());
 
-/// Weights by feature, sorted by the feature's hash.
+/// Weights by feature, sorted by the hash of the feature.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     entries: Vec<(u32, [i8; OUTPUTS])>,
-    /// Where the features of each bucket begin, and the end of the last.
+    /// Where the features of each bucket begin, and where the last bucket ends.
     buckets: Vec<u32>,
 }
 
-/// What the model thinks of an error.
+/// The scores that the model gives to an error.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scores {
     /// One score per entry of [`CATEGORIES`]; only differences count.
     pub categories: [f32; CATEGORIES.len()],
     /// One score per entry of [`ROUTES`].
     pub routes: [f32; ROUTES.len()],
-    /// Share of the error's features that the training text had, 0 to 1.
+    /// The share of the error's features that are in the training text, from 0 to 1.
     pub known: f32,
 }
 
@@ -55,7 +55,7 @@ impl Model {
         &BUILT_IN
     }
 
-    /// A model of these weights. Features are sorted; of two with the same hash one stays.
+    /// A model with these weights. Features are sorted; of two with the same hash one is kept.
     #[must_use]
     pub fn new(mut entries: Vec<(u32, [i8; OUTPUTS])>) -> Self {
         entries.sort_by_key(|(feature, _)| *feature);
@@ -69,7 +69,7 @@ impl Model {
         Self { entries, buckets }
     }
 
-    /// Reads weights; nothing if they are not of this version.
+    /// Reads stored weights; `None` if they are not of this version.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let body = bytes.strip_prefix(MAGIC)?;
@@ -81,7 +81,7 @@ impl Model {
         Some(Self::new(entries.collect()))
     }
 
-    /// The weights as they are stored.
+    /// The weights in their stored form.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
@@ -92,13 +92,13 @@ impl Model {
         bytes
     }
 
-    /// How many features it knows.
+    /// The number of known features.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether it knows nothing.
+    /// Whether it knows no feature.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -132,19 +132,19 @@ impl Model {
     }
 }
 
-/// What each of so many features counts, so that a long text does not sound surer than a short one.
+/// The weight of each of this many features, so that a long text is not more certain than a short one.
 #[must_use]
 pub fn scale(features: u16) -> f32 {
     1.0 / f32::from(features.max(1)).sqrt()
 }
 
-/// The features of an error, as the model and its training see them.
+/// The features of an error, for the model and its training.
 #[must_use]
 pub fn features(error: &ErrorInfo) -> Vec<u32> {
     Words::of(error).features()
 }
 
-/// Scores as shares that sum to 1.
+/// Converts scores to shares that sum to 1.
 #[must_use]
 pub fn shares<const N: usize>(scores: [f32; N]) -> [f32; N] {
     let top = scores.iter().copied().fold(f32::MIN, f32::max);
@@ -153,7 +153,8 @@ pub fn shares<const N: usize>(scores: [f32; N]) -> [f32; N] {
     powers.map(|power| power / sum)
 }
 
-/// e to the x for x of at most 0, by (1 + x/1024)^1024: only operations that every machine rounds alike.
+/// e to the power of x, for x of at most 0, by (1 + x/1024)^1024: it uses only operations that every machine rounds
+/// alike.
 #[must_use]
 pub fn power(x: f32) -> f32 {
     let mut y = 1.0 + x.clamp(-60.0, 0.0) / 1024.0;
@@ -168,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_built_in_weights_read_and_are_small() {
+    fn the_built_in_weights_are_readable_and_small() {
         let model = Model::built_in();
         assert!(model.len() > 1_000, "{}", model.len());
         assert!(model.to_bytes().len() < 200 * 1024);
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_that_are_none_are_refused() {
+    fn invalid_weights_are_refused() {
         assert!(Model::from_bytes(b"").is_none());
         assert!(Model::from_bytes(b"redrivw0").is_none());
         assert!(Model::from_bytes(b"redrivw1").unwrap().is_empty());
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn every_feature_is_found_again() {
+    fn every_feature_is_found() {
         let entries: Vec<(u32, [i8; OUTPUTS])> =
             (0..5_000_u32).map(|n| (n.wrapping_mul(0x9e37_79b9), [1; OUTPUTS])).collect();
         let model = Model::new(entries.clone());

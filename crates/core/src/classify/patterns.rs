@@ -1,8 +1,8 @@
-//! Patterns of the user's own, from the configuration: they come before everything else, the first that
-//! matches counts. Only such a pattern, never the classifier, can call an error permanent.
+//! The user's own patterns, from the configuration. They come before everything else, and the first that matches
+//! counts. Only such a pattern, never the classifier, can call an error permanent.
 //!
-//! The expressions may come from anybody: they run in linear time, and what would compile to too much is
-//! refused with its number and name.
+//! The expressions are untrusted: they run in linear time, and one that is too large when compiled is refused with its
+//! number and name.
 
 use crate::error::Refusal;
 use crate::failure::{Category, ErrorInfo, Route, Severity};
@@ -12,27 +12,27 @@ use crate::signature::head;
 use regex::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
 
-/// Bytes of a message that an expression is tried on.
+/// How many bytes of a message are matched.
 const SCAN_BYTES_MAX: usize = 8 * 1024;
 
-/// A pattern as it is written. Every condition that is given must hold.
+/// A pattern in the configuration. All conditions that are given must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PatternSpec {
-    /// What it is called in reasons; its number when not said.
+    /// The name in reasons. Defaults to its number.
     pub name: Option<String>,
-    /// A regular expression that is found in the message or in the cause.
+    /// A regular expression that must match somewhere in the message or in the cause.
     #[serde(rename = "match")]
     pub matches: Option<String>,
-    /// The type of the error; `*` stands for anything.
+    /// The error type; `*` stands for anything.
     pub error_type: Option<String>,
-    /// The code, exactly.
+    /// The exact code.
     pub code: Option<String>,
-    /// What such an error is.
+    /// The category of such an error.
     pub category: Option<Category>,
-    /// What such an error is about.
+    /// The route of such an error.
     pub route: Option<Route>,
-    /// How bad such an error is.
+    /// The severity of such an error.
     pub severity: Option<Severity>,
     /// Whether trying again is useless.
     pub permanent: bool,
@@ -45,7 +45,7 @@ struct Pattern {
     expression: Option<Regex>,
 }
 
-/// Patterns ready to be tried; none by default.
+/// Compiled patterns; none by default.
 #[derive(Clone, Debug, Default)]
 pub struct Patterns {
     list: Vec<Pattern>,
@@ -55,23 +55,23 @@ impl Patterns {
     /// Checks and compiles patterns.
     ///
     /// # Errors
-    /// Names the first that is wrong, and why.
+    /// [`Refusal::Invalid`] for the first invalid pattern, with its number and name.
     pub fn compile(specs: &[PatternSpec]) -> Result<Self, Refusal> {
         if specs.len() > limits::PATTERNS_MAX {
-            let why = format!("{} patterns are more than {}", specs.len(), limits::PATTERNS_MAX);
-            return Err(Refusal::invalid("classify.pattern", why));
+            let reason = format!("{} patterns are more than {}", specs.len(), limits::PATTERNS_MAX);
+            return Err(Refusal::invalid("classify.pattern", reason));
         }
         let compiled = specs.iter().enumerate().map(|(at, spec)| Pattern::compile(at + 1, spec));
         Ok(Self { list: compiled.collect::<Result<_, _>>()? })
     }
 
-    /// Whether there are none.
+    /// Whether there are no patterns.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// The first that matches, with its name.
+    /// The first pattern that matches, with its name.
     pub(super) fn find(&self, error: &ErrorInfo) -> Option<(&PatternSpec, &str)> {
         let found = self.list.iter().find(|pattern| pattern.is_match(error))?;
         Some((&found.spec, &found.name))
@@ -83,25 +83,25 @@ impl Pattern {
         let name = spec.name.as_ref().map_or(format!("{number}"), |name| {
             format!("{number} ({})", head(name, limits::NAME_BYTES_MAX).replace(char::is_control, " "))
         });
-        let wrong = |why: String| Refusal::invalid(format!("classify.pattern {name}"), why);
+        let invalid = |reason: String| Refusal::invalid(format!("classify.pattern {name}"), reason);
         if spec.matches.is_none() && spec.error_type.is_none() && spec.code.is_none() {
-            return Err(wrong("has no condition; give match, error_type or code".into()));
+            return Err(invalid("has no condition; give match, error_type or code".into()));
         }
         if spec.category.is_none() && spec.route.is_none() && spec.severity.is_none() && !spec.permanent {
-            return Err(wrong("says nothing; give category, route, severity or permanent = true".into()));
+            return Err(invalid("says nothing; give category, route, severity or permanent = true".into()));
         }
         if let Some(category @ (Category::Systematic | Category::Poison)) = spec.category {
-            return Err(wrong(format!(
+            return Err(invalid(format!(
                 "category {category} is seen only in many failures; permanent = true may be meant"
             )));
         }
         if spec.route == Some(Route::Poison) {
-            return Err(wrong("route poison is seen only in many failures".into()));
+            return Err(invalid("route poison is seen only in many failures".into()));
         }
         let too_long =
             |text: &Option<String>| text.as_ref().is_some_and(|t| t.len() > limits::PATTERN_BYTES_MAX);
         if too_long(&spec.matches) || too_long(&spec.error_type) || too_long(&spec.code) {
-            return Err(wrong(format!("longer than {} bytes", limits::PATTERN_BYTES_MAX)));
+            return Err(invalid(format!("longer than {} bytes", limits::PATTERN_BYTES_MAX)));
         }
         let compile = |text: &String| {
             let mut builder = RegexBuilder::new(text);
@@ -111,10 +111,10 @@ impl Pattern {
                 .nest_limit(32);
             builder.build().map_err(|error| {
                 if matches!(error, regex::Error::CompiledTooBig(_)) {
-                    return wrong("match is too large when compiled; use smaller counts".into());
+                    return invalid("match is too large when compiled; use smaller counts".into());
                 }
                 let text = error.to_string();
-                wrong(format!("match: {}", text.lines().last().unwrap_or_default().trim()))
+                invalid(format!("match: {}", text.lines().last().unwrap_or_default().trim()))
             })
         };
         let expression = spec.matches.as_ref().map(compile).transpose()?;
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expression_that_backtracks_elsewhere_is_quick() {
+    fn an_expression_with_exponential_backtracking_elsewhere_is_quick() {
         let patterns = Patterns::compile(&[spec("^(a+)+$")]).unwrap();
         let error = ErrorInfo {
             message: format!("{}!{}", "a".repeat(4_000), "a".repeat(1 << 20)),

@@ -1,4 +1,4 @@
-//! What the classifier says about errors of its own tests' making, and that nothing can break it.
+//! How the classifier judges typical errors, and that no input breaks it.
 
 use super::*;
 use proptest::prelude::*;
@@ -17,7 +17,7 @@ fn judge(error_type: &str, code: &str, message: &str) -> Class {
 }
 
 #[test]
-fn the_errors_everybody_meets_are_known() {
+fn common_errors_are_known() {
     use {Category::*, Route::*};
     for (error_type, code, message, category, route) in [
         ("LeaseExpired", "", "the worker did not settle before its lease ran out", Transient, Agent),
@@ -59,14 +59,14 @@ fn reasons_name_what_was_found() {
 }
 
 #[test]
-fn what_is_known_is_surer_than_what_is_guessed() {
+fn known_errors_have_more_confidence_than_guesses() {
     let known = judge("ConnectionRefusedError", "ECONNREFUSED", "connection refused").confidence;
     let guessed = judge("Zork", "", "xyzzy plugh").confidence;
     assert!(known > 0.9 && guessed < 0.7, "{known} {guessed}");
 }
 
 #[test]
-fn the_cause_beneath_counts() {
+fn the_cause_counts() {
     let error = ErrorInfo { cause: Some("Connection reset by peer".into()), ..ErrorInfo::default() };
     let class = classify(&error, &Patterns::default());
     assert_eq!((class.category, class.route), (Category::Transient, Route::Network));
@@ -87,7 +87,7 @@ fn severity_and_recoverability_follow_the_category_unless_more_is_known() {
 }
 
 #[test]
-fn a_pattern_of_the_user_goes_before_everything_and_alone_makes_permanent() {
+fn a_users_pattern_overrides_everything_and_alone_makes_permanent() {
     let pattern = |text: &str| serde_json::from_str::<PatternSpec>(text).unwrap();
     let patterns = Patterns::compile(&[
         pattern(r#"{"match": "order \\d+ refused", "permanent": true, "category": "persistent", "route": "agent"}"#),
@@ -106,7 +106,7 @@ fn a_pattern_of_the_user_goes_before_everything_and_alone_makes_permanent() {
 }
 
 #[test]
-fn a_long_or_strange_text_is_looked_at_in_part() {
+fn a_long_or_strange_text_is_read_in_part() {
     for text in [
         format!("\u{0}\u{fffd}é{}connection refused", "ß".repeat(1_000_000)),
         "\u{0}\u{1}\u{1b}[31m\u{7f}\r\n\t".repeat(100_000),
@@ -130,7 +130,7 @@ fn a_long_or_strange_text_is_looked_at_in_part() {
 
 proptest! {
     #[test]
-    fn any_error_gets_a_bounded_verdict_that_is_the_same_again(
+    fn any_error_gets_a_bounded_and_repeatable_classification(
         error_type in ".{0,40}", code in proptest::option::of(".{0,12}"), message in "\\PC{0,300}", cause in proptest::option::of(".{0,60}"),
     ) {
         let error = ErrorInfo { error_type, message, code, cause, ..ErrorInfo::default() };

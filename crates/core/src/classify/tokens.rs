@@ -1,47 +1,47 @@
-//! Cuts an error into words, the same way for the table, for the trained model and for the training. A name
-//! in any spelling falls into the same words: `ConnectionRefused`, `CONNECTION_REFUSED`, `connection-refused`.
+//! Cuts an error into words, in the same way for the table, for the trained model and for its training. A name gives
+//! the same words in any spelling: `ConnectionRefused`, `CONNECTION_REFUSED`, `connection-refused`.
 //!
 //! It must not look at more than a bounded part of the error, fail on any input, or judge anything.
 
 use crate::failure::ErrorInfo;
 use crate::signature::{head, tail};
 
-/// Bytes looked at from the beginning of each text: what names the cause mostly stands there.
+/// How many bytes are read from the beginning of each text, where the cause is usually named.
 const HEAD_BYTES_MAX: usize = 768;
-/// Bytes looked at from the end of a longer text: chained errors name the innermost cause last.
+/// How many bytes are read from the end of a longer text: chained errors name the innermost cause last.
 const TAIL_BYTES_MAX: usize = 256;
-/// Bytes of a type or of a code: names, not texts.
+/// How many bytes of a type or code are read: they are names, not texts.
 const NAME_BYTES_MAX: usize = 160;
-/// Words of each such part, so that the time for one error is bounded.
+/// The maximum number of words of each part, so that the time for one error is bounded.
 const WORDS_MAX: usize = 160;
-/// Letters from which on the beginning of a word counts as a feature of its own.
+/// The length from which on the stem of a word is a feature of its own.
 const STEM_FROM: usize = 6;
-/// Letters of that beginning: `decode`, `decoder` and `decoding` share it.
+/// The length of that stem: `decode`, `decoder` and `decoding` share it.
 const STEM: usize = 5;
 
-/// The part of an error a word comes from.
+/// The part of an error that a word comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Part {
     /// The type or class name.
     Type,
     /// The code.
     Code,
     /// The message.
     Message,
-    /// The error beneath.
+    /// The underlying error.
     Cause,
 }
 
-/// What a word consists of.
+/// The kind of a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Letters, perhaps with a few digits.
+    /// Letters, possibly with a few digits.
     Plain,
     /// Digits only.
     Number,
     /// A value: hexadecimal, or letters and digits mixed like an id.
     Id,
-    /// A path or an address, whatever it says.
+    /// A path or a URL, whatever it contains.
     Path,
 }
 
@@ -52,13 +52,13 @@ pub(super) struct Word {
     pub hash: u64,
     start: usize,
     end: usize,
-    /// Where it stood.
-    pub place: Place,
-    /// What it is made of.
+    /// The part of the error it comes from.
+    pub part: Part,
+    /// Its kind.
     pub kind: Kind,
 }
 
-/// An error as words.
+/// The words of an error.
 #[derive(Debug, Default)]
 pub(super) struct Words {
     letters: String,
@@ -70,40 +70,40 @@ impl Words {
     /// The words of an error.
     pub(super) fn of(error: &ErrorInfo) -> Self {
         let mut words = Self { letters: String::with_capacity(512), list: Vec::with_capacity(64) };
-        words.add(head(&error.error_type, NAME_BYTES_MAX), Place::Type);
-        words.add(head(error.code.as_deref().unwrap_or_default(), NAME_BYTES_MAX), Place::Code);
-        words.add_long(&error.message, Place::Message);
-        words.add_long(error.cause.as_deref().unwrap_or_default(), Place::Cause);
+        words.add(head(&error.error_type, NAME_BYTES_MAX), Part::Type);
+        words.add(head(error.code.as_deref().unwrap_or_default(), NAME_BYTES_MAX), Part::Code);
+        words.add_long(&error.message, Part::Message);
+        words.add_long(error.cause.as_deref().unwrap_or_default(), Part::Cause);
         words
     }
 
     /// The words of a phrase of the table.
     pub(super) fn of_phrase(text: &str) -> Self {
         let mut words = Self::default();
-        words.add(text, Place::Message);
+        words.add(text, Part::Message);
         words
     }
 
-    /// The letters of a word.
+    /// The text of a word.
     pub(super) fn text(&self, word: &Word) -> &str {
         self.letters.get(word.start..word.end).unwrap_or_default()
     }
 
-    fn add_long(&mut self, text: &str, place: Place) {
+    fn add_long(&mut self, text: &str, part: Part) {
         if text.len() <= HEAD_BYTES_MAX + TAIL_BYTES_MAX {
-            self.add(text, place);
+            self.add(text, part);
         } else {
-            self.add(head(text, HEAD_BYTES_MAX), place);
-            self.add(tail(text, TAIL_BYTES_MAX), place);
+            self.add(head(text, HEAD_BYTES_MAX), part);
+            self.add(tail(text, TAIL_BYTES_MAX), part);
         }
     }
 
-    fn add(&mut self, text: &str, place: Place) {
+    fn add(&mut self, text: &str, part: Part) {
         let mut chars = text.char_indices().peekable();
         let mut start = self.letters.len();
         let mut before = ' ';
         let words_max = self.list.len() + WORDS_MAX;
-        // A path is left out as a whole up to here: its words are names somebody chose.
+        // A path is skipped as a whole up to here: its words are arbitrary names.
         let mut skip_to = 0;
         while let Some((at, c)) = chars.next() {
             if at < skip_to {
@@ -111,16 +111,16 @@ impl Words {
             }
             let next = chars.peek().map_or(' ', |(_, next)| *next);
             if c == '/' && starts_path(before, next) {
-                self.close(start, place);
+                self.close(start, part);
                 let rest = text.get(at..).unwrap_or_default();
                 skip_to = at + rest.find(ends_path).unwrap_or(rest.len());
-                self.push_path(place);
+                self.push_path(part);
                 start = self.letters.len();
             } else if c.is_alphanumeric() {
                 let hump = before.is_lowercase() && c.is_uppercase();
                 let acronym = before.is_uppercase() && c.is_uppercase() && next.is_lowercase();
                 if hump || acronym {
-                    self.close(start, place);
+                    self.close(start, part);
                     start = self.letters.len();
                 }
                 if c.is_ascii() {
@@ -129,8 +129,8 @@ impl Words {
                     self.letters.extend(c.to_lowercase());
                 }
             } else if !((c == '\'' || c == '’') && before.is_alphabetic() && next.is_alphabetic()) {
-                // An apostrophe inside a word is left out: "can't" and "cant" are one word.
-                self.close(start, place);
+                // An apostrophe inside a word is left out, so that "can't" and "cant" are one word.
+                self.close(start, part);
                 start = self.letters.len();
             }
             before = c;
@@ -138,39 +138,39 @@ impl Words {
                 return;
             }
         }
-        self.close(start, place);
+        self.close(start, part);
     }
 
-    /// Ends the word that began there, if there is one.
-    fn close(&mut self, start: usize, place: Place) {
+    /// Ends the word that began at `start`, if it is not empty.
+    fn close(&mut self, start: usize, part: Part) {
         let end = self.letters.len();
         let Some(text) = self.letters.get(start..end).filter(|text| !text.is_empty()) else { return };
         let (kind, hash) = (kind(text), hash(text));
-        self.list.push(Word { hash, start, end, place, kind });
+        self.list.push(Word { hash, start, end, part, kind });
     }
 
-    fn push_path(&mut self, place: Place) {
+    fn push_path(&mut self, part: Part) {
         let at = self.letters.len();
-        self.list.push(Word { hash: PATH, start: at, end: at, place, kind: Kind::Path });
+        self.list.push(Word { hash: PATH, start: at, end: at, part, kind: Kind::Path });
     }
 
-    /// What the trained model sees: each word, pairs of neighbours, beginnings of long words, and where a
-    /// word stood if that tells more. Sorted, each once.
+    /// The features for the trained model: each word, pairs of neighbours, stems of long words, and the part that a
+    /// word comes from if that matters. Sorted, without duplicates.
     pub(super) fn features(&self) -> Vec<u32> {
         let mut found = Vec::with_capacity(self.list.len() * 4 + 1);
         found.push(fold(hash("(always)")));
-        let mut previous: Option<(u64, Place)> = None;
+        let mut previous: Option<(u64, Part)> = None;
         for word in &self.list {
             let text = self.text(word);
-            let seen = seen_as(word, text);
-            found.push(fold(seen));
-            match word.place {
-                Place::Type => found.push(fold(mix(seen, 1))),
-                Place::Code => {
-                    found.push(fold(mix(seen, 2)));
+            let value = value_of(word, text);
+            found.push(fold(value));
+            match word.part {
+                Part::Type => found.push(fold(mix(value, 1))),
+                Part::Code => {
+                    found.push(fold(mix(value, 2)));
                     found.push(fold(mix(word.hash, 3)));
                 }
-                Place::Message | Place::Cause => {}
+                Part::Message | Part::Cause => {}
             }
             if word.kind == Kind::Plain
                 && text.len() >= STEM_FROM
@@ -178,12 +178,12 @@ impl Words {
             {
                 found.push(fold(mix(hash(stem), 4)));
             }
-            if let Some((before, place)) = previous
-                && place == word.place
+            if let Some((before, part)) = previous
+                && part == word.part
             {
-                found.push(fold(mix(before.rotate_left(7) ^ seen, 5)));
+                found.push(fold(mix(before.rotate_left(7) ^ value, 5)));
             }
-            previous = Some((seen, word.place));
+            previous = Some((value, word.part));
         }
         found.sort_unstable();
         found.dedup();
@@ -200,15 +200,15 @@ fn ends_path(c: char) -> bool {
     c.is_whitespace() || ['"', '\'', '`', ')', ',', ';', ']', '>'].contains(&c)
 }
 
-/// The hash of "a path stood here".
+/// The hash that stands for any path.
 const PATH: u64 = hash("(path)");
 
-/// FNV-1a: short texts, no dependency, the same on every machine.
+/// The FNV-1a hash of a text: fast for short texts, and the same on every machine.
 pub(super) const fn hash(text: &str) -> u64 {
     hash_on(0xcbf2_9ce4_8422_2325, text)
 }
 
-/// The hash of a text that goes on with this one.
+/// Continues a hash with another text.
 pub(super) const fn hash_on(mut hash: u64, text: &str) -> u64 {
     let mut rest = text.as_bytes();
     while let [first, after @ ..] = rest {
@@ -218,12 +218,12 @@ pub(super) const fn hash_on(mut hash: u64, text: &str) -> u64 {
     hash
 }
 
-/// The same word in another role.
+/// The hash of the same word in another role.
 const fn mix(hash: u64, role: u64) -> u64 {
     (hash ^ role.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xff51_afd7_ed55_8ccd)
 }
 
-/// The upper and the lower half, together.
+/// Combines the upper and the lower half.
 const fn fold(hash: u64) -> u32 {
     ((hash ^ (hash >> 32)) & 0xffff_ffff) as u32
 }
@@ -239,8 +239,8 @@ fn kind(text: &str) -> Kind {
     }
 }
 
-/// Numbers count by what they could be, ids only as ids.
-fn seen_as(word: &Word, text: &str) -> u64 {
+/// The hash of a word as a feature: numbers by their size and HTTP class, ids and paths only as such.
+fn value_of(word: &Word, text: &str) -> u64 {
     match word.kind {
         Kind::Plain => word.hash,
         Kind::Path => PATH,
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_in_any_spelling_is_the_same_words() {
+    fn a_name_gives_the_same_words_in_any_spelling() {
         let wanted = ["connection", "refused", "error"];
         for text in ["ConnectionRefusedError", "CONNECTION_REFUSED_ERROR", "connection-refused  error:"] {
             assert_eq!(words(text), wanted, "{text}");

@@ -1,34 +1,35 @@
-//! What an operator's act does to the file of a letter, and what may be done with the letter as it stands. Pure: the message's own part of a
-//! retry is `transition`'s, and whoever has the tables says what stands under a letter's key.
+//! The effect of an act on the record of a letter, and what can be done with the letter in its current status.
+//! Pure: [`crate::lifecycle::transition()`] makes the message's own part of a redrive, and the store looks up
+//! which message holds the letter's idempotency key.
 
 use super::status::UNPURGE_FIRST;
 use super::{
-    Act, ActRequest, Actor, CONSUMER_BACKOFF, File, Happening, Moment, Move, Note, Redriven, Retry, Status,
-    next_status,
+    Act, ActRequest, Actor, CONSUMER_BACKOFF, LetterRecord, Note, RedriveRecord, Retry, Status, StatusChange,
+    TimelineEntry, TimelineEvent, next_status,
 };
 use crate::error::Refusal;
 use crate::failure::Reason;
 use crate::ids::MessageId;
 use crate::lifecycle::State;
 use crate::limits;
-use crate::message::{Slip, printable, sane};
+use crate::message::{MessageMeta, check_printable, check_span};
 use crate::poison::Release;
 use crate::policy::QueuePolicy;
-use crate::revision::may_change;
+use crate::revision::check_content_change;
 use crate::store::KeyState;
 use crate::time::{Span, Time};
 use std::collections::BTreeSet;
 
-/// How a letter is closed whose work is done already, under its key.
+/// The resolution of a letter that is closed because a message with the same key is done already.
 pub const ALREADY_DONE: &str = "already done";
-/// Who acts when nobody asked: time is over.
+/// The actor of changes that time brings about.
 const SYSTEM: &str = "system";
 
 impl Retry {
-    /// Refuses absurd numbers, naming the field.
+    /// Checks that the numbers are plausible.
     fn check(&self, now: Time) -> Result<(), Refusal> {
         if let Some(at) = self.at {
-            sane("at", at.since(now), Span::ZERO, limits::SPAN_MAX)?;
+            check_span("at", at.since(now), Span::ZERO, limits::SPAN_MAX)?;
         }
         match self.max_attempts {
             Some(n) if n == 0 || n > limits::ATTEMPTS_MAX => {
@@ -39,17 +40,17 @@ impl Retry {
         }
     }
 
-    /// Whether the letter is to run, by what stands under its key: not when that work is done already. `holder` is
-    /// the message that has the key, where it is now or how it ended.
+    /// Whether the redriven message must run. It must not if a message with the same key is done already.
+    /// `holder` is the message that holds the key, with its state.
     ///
     /// # Errors
-    /// [`Refusal::KeyInUse`] when another message with the key is on its way.
-    pub fn runs(&self, slip: &Slip, holder: Option<KeyState>) -> Result<bool, Refusal> {
-        let (Some(holder), Some(key), false) = (holder, &slip.key, self.force) else { return Ok(true) };
+    /// Returns [`Refusal::KeyInUse`] if another live message holds the key.
+    pub fn runs(&self, meta: &MessageMeta, holder: Option<KeyState>) -> Result<bool, Refusal> {
+        let (Some(holder), Some(key), false) = (holder, &meta.key, self.force) else { return Ok(true) };
         match holder.state {
             State::Done => Ok(false),
-            State::Scheduled | State::Ready | State::Leased if holder.id != slip.id => {
-                Err(Refusal::KeyInUse { id: slip.id, key: key.clone(), by: holder.id })
+            State::Scheduled | State::Ready | State::Leased if holder.id != meta.id => {
+                Err(Refusal::KeyInUse { id: meta.id, key: key.clone(), by: holder.id })
             }
             State::Scheduled
             | State::Ready
@@ -63,20 +64,21 @@ impl Retry {
 }
 
 impl Act {
-    /// The status of a letter after this act; the one it has, when the act only writes on its file.
+    /// The status of a letter after this act. Unchanged if the act only changes the record.
     ///
     /// # Errors
-    /// [`Refusal::WrongStatus`] when the status does not allow it, with a hint at what would work.
+    /// Returns [`Refusal::WrongStatus`] if the status does not allow the act, with a hint at what to do
+    /// instead.
     pub fn next_status(&self, id: MessageId, from: Status) -> Result<Status, Refusal> {
         let refuse = |hint: &str| {
             let act = self.name().to_owned();
             Err(Refusal::WrongStatus { id, status: from, act, hint: hint.to_owned() })
         };
-        if let Some(by) = self.as_move() {
-            return next_status(id, from, by);
+        if let Some(change) = self.status_change() {
+            return next_status(id, from, change);
         }
-        if self.is_content() {
-            return may_change(id, from, self).map(|()| from);
+        if self.changes_content() {
+            return check_content_change(id, from, self).map(|()| from);
         }
         match (self, from) {
             (Self::Note, _) => Ok(from),
@@ -91,17 +93,17 @@ impl Act {
         }
     }
 
-    /// Refuses what cannot be meant, naming the field.
+    /// Checks that the values of the act are plausible.
     fn check(&self, now: Time) -> Result<(), Refusal> {
         match self {
             Self::Retry(retry) => retry.check(now),
-            Self::Snooze { until } => sane("until", until.since(now), Span::ZERO, limits::SPAN_MAX),
+            Self::Snooze { until } => check_span("until", until.since(now), Span::ZERO, limits::SPAN_MAX),
             Self::Assign { to: Some(owner) } if owner.is_empty() => {
                 Err(Refusal::invalid("to", "is empty; leave it out to assign it to nobody"))
             }
-            Self::Assign { to: Some(owner) } => printable("to", owner, limits::LABEL_BYTES_MAX),
+            Self::Assign { to: Some(owner) } => check_printable("to", owner, limits::LABEL_BYTES_MAX),
             Self::Label { add, .. } => {
-                add.iter().try_for_each(|label| printable("add", label, limits::TAG_BYTES_MAX))
+                add.iter().try_for_each(|label| check_printable("add", label, limits::TAG_BYTES_MAX))
             }
             Self::Assign { to: None }
             | Self::Review
@@ -123,12 +125,13 @@ impl Act {
         }
     }
 
-    /// Whether it may be done while a dead-letter consumer works on the letter: it only adds to the file.
+    /// Whether this act is allowed while a dead letter consumer holds the letter, because it only adds to the
+    /// record.
     const fn only_annotates(&self) -> bool {
         matches!(self, Self::Note | Self::Hold { .. } | Self::Assign { .. } | Self::Label { .. })
     }
 
-    /// What the audit trail says beside the verb; nothing when the verb says it all.
+    /// What the audit trail records beside the verb. `None` if the verb says it all.
     #[must_use]
     pub fn detail(&self) -> Option<String> {
         match self {
@@ -140,10 +143,10 @@ impl Act {
                     retry.at.map(|at| format!("not before {at}")),
                     retry.force.then(|| "by force".to_owned()),
                 ];
-                let said: Vec<String> = parts.into_iter().flatten().collect();
-                (!said.is_empty()).then(|| said.join(", "))
+                let given: Vec<String> = parts.into_iter().flatten().collect();
+                (!given.is_empty()).then(|| given.join(", "))
             }
-            Self::Move { dlq } => Some(format!("to drawer {dlq}")),
+            Self::Move { dlq } => Some(format!("to dead letter queue {dlq}")),
             Self::Snooze { until } | Self::Quarantine { until } => Some(format!("until {until}")),
             Self::Assign { to } => Some(to.as_ref().map_or("to nobody".to_owned(), |to| format!("to {to}"))),
             Self::Label { add, remove } => {
@@ -168,12 +171,13 @@ impl Act {
     }
 }
 
-impl File {
-    /// The file after the operator's act; pure. The message's own part of a retry is `transition`'s.
+impl LetterRecord {
+    /// The record after an act. Pure. [`crate::lifecycle::transition()`] makes the message's own part of a
+    /// redrive.
     ///
     /// # Errors
-    /// A refusal when the status does not allow it, a consumer holds the letter, the version moved on, or it was
-    /// sent back too often.
+    /// Returns a refusal if the status does not allow the act, if a consumer holds the letter, if the version
+    /// has changed, or if the letter was redriven too often.
     pub fn act(
         &self,
         id: MessageId,
@@ -182,34 +186,34 @@ impl File {
         now: Time,
     ) -> Result<Self, Refusal> {
         let ActRequest { act, actor, .. } = request;
-        self.may_act(id, request, now)?;
-        if act.is_content() {
+        self.check_act(id, request, now)?;
+        if act.changes_content() {
             return Err(Refusal::invalid("act", format!("{} needs the content too", act.name())));
         }
         if self.erased.is_some() && matches!(act, Act::Retry(_)) {
             return Err(Refusal::Erased { id, act: act.name().into() });
         }
         let status = act.next_status(id, self.status)?;
-        let mut next = match act.as_move() {
-            Some(Move::Purge) => self.purged(id, now)?,
-            Some(Move::Unpurge) => self.unpurged(id, policy, now)?,
-            Some(_) => self.moved(status, policy, &actor.name, now),
+        let mut next = match act.status_change() {
+            Some(StatusChange::Purge) => self.purged(id, now)?,
+            Some(StatusChange::Unpurge) => self.unpurged(id, policy, now)?,
+            Some(_) => self.with_status(status, policy, &actor.name, now),
             None => Self { version: self.version + 1, ..self.clone() },
         };
-        next.write_down(id, self, request, policy, now)?;
+        next.apply(id, self, request, policy, now)?;
         if self.status == Status::Review && status != Status::Review {
             next.reviewed_by = Some(actor.name.clone());
             next.reviewed_at = Some(now);
         }
         if actor.reason.is_some() || *act == Act::Note {
-            next.note(actor, now);
+            next.add_note(actor, now);
         }
         next.record_act(self, request, now);
         Ok(next)
     }
 
-    /// Whether the letter is as the actor saw it, and in nobody else's hands.
-    pub(crate) fn may_act(&self, id: MessageId, request: &ActRequest, now: Time) -> Result<(), Refusal> {
+    /// Checks that the letter has the version the actor expects and that no consumer holds it.
+    pub(crate) fn check_act(&self, id: MessageId, request: &ActRequest, now: Time) -> Result<(), Refusal> {
         if let Some(expected) = request.expected_version
             && expected != self.version
         {
@@ -226,8 +230,8 @@ impl File {
         Ok(())
     }
 
-    /// What an act changes beside the status.
-    fn write_down(
+    /// Applies what an act changes beside the status.
+    fn apply(
         &mut self,
         id: MessageId,
         before: &Self,
@@ -243,7 +247,7 @@ impl File {
                     return Err(Refusal::RedrivenTooOften { id, redrives, allowed });
                 }
                 self.redrives = redrives.saturating_add(1);
-                self.redriven = Some(Redriven { at: now, by: by.name.clone(), to: retry.queue.clone() });
+                self.redriven = Some(RedriveRecord { at: now, by: by.name.clone(), to: retry.queue.clone() });
                 self.operation = None;
             }
             Act::PullBack => {
@@ -258,7 +262,7 @@ impl File {
             Act::Quarantine { until } => self.quarantined_until = Some(*until),
             Act::Resolve | Act::Abandon => self.resolution.clone_from(&by.reason),
             Act::Move { dlq } if *dlq == before.dlq => {
-                let hint = "it lies there already".to_owned();
+                let hint = "it is there already".to_owned();
                 return Err(Refusal::WrongStatus { id, status: before.status, act: "move".into(), hint });
             }
             Act::Move { dlq } => self.dlq = dlq.clone(),
@@ -282,9 +286,9 @@ impl File {
         Ok(())
     }
 
-    /// The file with a new status and everything that follows from the status alone.
+    /// The record with a new status and everything that follows from the status alone.
     #[must_use]
-    pub fn moved(&self, status: Status, policy: &QueuePolicy, by: &str, now: Time) -> Self {
+    pub fn with_status(&self, status: Status, policy: &QueuePolicy, by: &str, now: Time) -> Self {
         let closed = status.is_closed();
         let mut next = Self {
             status,
@@ -304,7 +308,8 @@ impl File {
         next
     }
 
-    /// When retention removes it: closed ones some time after closing, open ones never or some time after death.
+    /// When retention removes the letter: a closed one some time after it was closed, an open one never or some
+    /// time after death.
     fn expiry(&self, policy: &QueuePolicy) -> Option<Time> {
         let after = match (self.status.is_closed(), self.closed_at) {
             (true, Some(closed_at)) => Some(closed_at.plus(policy.retention)),
@@ -314,10 +319,10 @@ impl File {
         after.filter(|_| !self.held)
     }
 
-    /// Removed, but not gone before the time to take it back is over.
+    /// The record of a purged letter, which stays until the purge can no longer be undone.
     fn purged(&self, id: MessageId, now: Time) -> Result<Self, Refusal> {
         if self.held {
-            let hint = "somebody holds it; let go of it with unhold first".to_owned();
+            let hint = "it is held; release the hold with unhold first".to_owned();
             return Err(Refusal::WrongStatus { id, status: self.status, act: "purge".into(), hint });
         }
         Ok(Self {
@@ -331,10 +336,10 @@ impl File {
         })
     }
 
-    /// Closed as it was before the purge.
+    /// The record after a purge was undone: closed as it was before.
     fn unpurged(&self, id: MessageId, policy: &QueuePolicy, now: Time) -> Result<Self, Refusal> {
         if self.expires_at.is_some_and(|until| until <= now) {
-            let hint = "the time to take it back is over".to_owned();
+            let hint = "the time to undo the purge is over".to_owned();
             return Err(Refusal::WrongStatus { id, status: self.status, act: "unpurge".into(), hint });
         }
         let mut next = Self {
@@ -347,41 +352,43 @@ impl File {
         Ok(next)
     }
 
-    /// The file of a letter that is not sent back because work with its key is done already.
+    /// The record of a letter that is not redriven, because a message with the same key is done already.
     #[must_use]
     pub fn already_done(&self, policy: &QueuePolicy, actor: &Actor, now: Time) -> Self {
-        let mut next = self.moved(Status::Resolved, policy, &actor.name, now);
+        let mut next = self.with_status(Status::Resolved, policy, &actor.name, now);
         next.resolution = Some(ALREADY_DONE.into());
-        // An error would be false: the work is done.
+        // No error reply goes out: the work is done.
         next.owes_reply = false;
         if self.status == Status::Review {
             next.reviewed_by = Some(actor.name.clone());
             next.reviewed_at = Some(now);
         }
         if actor.reason.is_some() {
-            next.note(actor, now);
+            next.add_note(actor, now);
         }
-        let closed = Moment::new(now, Happening::Closed).by(Some(&actor.name)).saying(ALREADY_DONE);
-        next.record(closed.because(actor.reason.as_deref()));
+        let closed =
+            TimelineEntry::new(now, TimelineEvent::Closed).by(Some(&actor.name)).with_detail(ALREADY_DONE);
+        next.record(closed.with_reason(actor.reason.as_deref()));
         next
     }
 
-    /// The file after its quarantine ended and a person is to look at it.
+    /// The record after the quarantine ended and the letter waits for review.
     #[must_use]
     pub fn released_to_review(&self, policy: &QueuePolicy, now: Time) -> Self {
-        let mut next = self.moved(Status::Review, policy, SYSTEM, now);
-        let released = Moment::new(now, Happening::Released).by(Some(SYSTEM)).saying("to review");
-        next.record(released.because(Some("the quarantine ended")));
+        let mut next = self.with_status(Status::Review, policy, SYSTEM, now);
+        let released =
+            TimelineEntry::new(now, TimelineEvent::Released).by(Some(SYSTEM)).with_detail("to review");
+        next.record(released.with_reason(Some("the quarantine ended")));
         next
     }
 
-    /// The file after a dead-letter consumer failed on the letter: it rests for a while, with what the consumer
-    /// said.
+    /// The record after a dead letter consumer failed. The letter is unavailable for a while and carries the
+    /// consumer's note.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] when that is too long.
-    pub fn consumer_failed(&self, consumer: &str, said: String, now: Time) -> Result<Self, Refusal> {
-        if said.len() > limits::NOTE_BYTES_MAX {
+    /// Returns [`Refusal::Invalid`] if the note is too long.
+    pub fn consumer_failed(&self, consumer: &str, note: String, now: Time) -> Result<Self, Refusal> {
+        if note.len() > limits::NOTE_BYTES_MAX {
             return Err(Refusal::invalid("note", format!("at most {} bytes", limits::NOTE_BYTES_MAX)));
         }
         let mut next = Self {
@@ -391,16 +398,16 @@ impl File {
             version: self.version + 1,
             ..self.clone()
         };
-        let failed = Moment::new(now, Happening::ConsumerFailed).by(Some(consumer));
-        next.record(failed.because(Some(&said)));
-        next.note(&Actor { reason: Some(said), ..Actor::new(consumer, "") }, now);
+        let failed = TimelineEntry::new(now, TimelineEvent::ConsumerFailed).by(Some(consumer));
+        next.record(failed.with_reason(Some(&note)));
+        next.add_note(&Actor { reason: Some(note), ..Actor::new(consumer, "") }, now);
         Ok(next)
     }
 
-    /// The file after the redriven message was acknowledged.
+    /// The record after the redriven message was acknowledged.
     ///
     /// # Errors
-    /// A refusal when the letter is not being retried.
+    /// Returns a refusal if the letter is not being retried.
     pub fn succeeded(
         &self,
         id: MessageId,
@@ -408,17 +415,19 @@ impl File {
         by: &str,
         now: Time,
     ) -> Result<Self, Refusal> {
-        next_status(id, self.status, Move::Succeeded)?;
-        let mut next =
-            Self { resolution: Some("retried".into()), ..self.moved(Status::Resolved, policy, by, now) };
-        // The worker's word was the reply.
+        next_status(id, self.status, StatusChange::Succeeded)?;
+        let mut next = Self {
+            resolution: Some("retried".into()),
+            ..self.with_status(Status::Resolved, policy, by, now)
+        };
+        // The worker that acknowledged the message has sent the reply.
         next.owes_reply = false;
-        next.record(Moment::new(now, Happening::Closed).by(Some(by)).saying("retried"));
+        next.record(TimelineEntry::new(now, TimelineEvent::Closed).by(Some(by)).with_detail("retried"));
         Ok(next)
     }
 
-    /// Where it goes when its quarantine ends. Only poison goes back to work by itself, where its queue says
-    /// so, and only a few times: who comes back again and again is for a person.
+    /// Where the letter goes when its quarantine ends. Only poison returns to its queue automatically, if the
+    /// policy says so, and only [`limits::AUTO_RELEASES_MAX`] times.
     #[must_use]
     pub fn released_to(&self, policy: &QueuePolicy) -> Release {
         let again = self.redrives < limits::AUTO_RELEASES_MAX && self.erased.is_none();
@@ -428,8 +437,8 @@ impl File {
         }
     }
 
-    /// Whether its queue sends it back to work without anybody asking, as it stands: by an automatic redrive, or
-    /// because its quarantine ends in the queue.
+    /// Whether the queue sends the letter back without a person, by an automatic redrive or because its
+    /// quarantine ends in the queue.
     #[must_use]
     pub fn returns_by_itself(&self, policy: &QueuePolicy) -> bool {
         let redriven = policy.auto_redrive.is_some_and(|rule| rule.due(self).is_some());
@@ -437,17 +446,18 @@ impl File {
         (redriven || released) && self.redrives < policy.max_redrives
     }
 
-    /// Whether the reply that it owes must go out now: nothing brings the letter back any more but a person.
+    /// Whether the owed reply must go out now, because only a person can still bring the letter back.
     #[must_use]
     pub fn reply_is_due(&self, policy: &QueuePolicy) -> bool {
         self.owes_reply && self.status != Status::Retrying && !self.returns_by_itself(policy)
     }
 
-    /// Whether the letter may go to another store: nobody works on it and nothing here waits for it.
+    /// Checks that the letter can be handed over to another store: no consumer holds it and nothing here waits
+    /// for it.
     ///
     /// # Errors
-    /// A refusal that says what keeps it.
-    pub fn may_leave(&self, id: MessageId, version: u64, now: Time) -> Result<(), Refusal> {
+    /// Returns a refusal that names the obstacle.
+    pub fn check_hand_over(&self, id: MessageId, version: u64, now: Time) -> Result<(), Refusal> {
         if self.version != version {
             return Err(Refusal::VersionConflict { id, expected: version, actual: self.version });
         }
@@ -456,25 +466,25 @@ impl File {
         {
             return Err(Refusal::LetterLeased { id, worker: worker.clone(), until });
         }
-        let stays = |hint: &str| {
+        let refuse = |hint: &str| {
             let act = "hand over".to_owned();
             Err(Refusal::WrongStatus { id, status: self.status, act, hint: hint.to_owned() })
         };
         match self.status {
             Status::Retrying => {
-                stays("it was sent back to work; wait until the message is done or dies again")
+                refuse("it was sent back to work; wait until the message is done or dies again")
             }
             Status::Pending | Status::Review | Status::Quarantined if self.holds_key => {
-                stays("its ordering key is held here until it is closed")
+                refuse("its ordering key is held here until it is closed")
             }
-            Status::Purged => stays(UNPURGE_FIRST),
+            Status::Purged => refuse(UNPURGE_FIRST),
             Status::Pending | Status::Review | Status::Quarantined | Status::Resolved | Status::Abandoned => {
                 Ok(())
             }
         }
     }
 
-    /// Where its message is, as long as it is not being retried.
+    /// The state of the message, provided that it is not being retried.
     #[must_use]
     pub const fn state(&self) -> State {
         match self.status {
@@ -488,14 +498,14 @@ impl File {
         }
     }
 
-    /// Whether maintenance removes it: its retention, or the time to take a purge back, has ended. Work in progress
-    /// is never removed.
+    /// Whether maintenance removes the letter, because its retention or the time to undo its purge has ended. A
+    /// letter that is being retried is never removed.
     #[must_use]
     pub fn is_past_retention(&self, now: Time) -> bool {
         self.status != Status::Retrying && self.expires_at.is_some_and(|expires| expires <= now)
     }
 
-    /// Whether a dead-letter consumer may lease it now.
+    /// Whether a dead letter consumer may lease the letter now.
     #[must_use]
     pub fn leasable(&self, now: Time) -> bool {
         let open = match self.status {
@@ -511,7 +521,7 @@ impl File {
         open && awake && self.erased.is_none() && self.consumer_until.is_none_or(|until| until <= now)
     }
 
-    /// Whether the letter may be sent back as it stands.
+    /// Whether the letter can be redriven as it is.
     #[must_use]
     pub const fn eligible(&self) -> bool {
         match self.status {
@@ -527,7 +537,7 @@ impl File {
         }
     }
 
-    fn note(&mut self, actor: &Actor, now: Time) {
+    fn add_note(&mut self, actor: &Actor, now: Time) {
         let text = actor.reason.clone().unwrap_or_default();
         self.notes.push(Note { at: now, by: actor.name.clone(), text });
         if self.notes.len() > limits::NOTES_MAX {
@@ -544,40 +554,40 @@ mod tests {
 
     const NOW: Time = Time::from_millis(1_000_000);
 
-    fn slip(key: Option<&str>) -> Slip {
+    fn meta(key: Option<&str>) -> MessageMeta {
         let new = NewMessage::new(MessageId::new(1, [1; 10]), "a".parse().unwrap(), Payload::default());
         let new = NewMessage { key: key.map(str::to_owned), ..new };
         (&new.accept(&QueuePolicy::default(), 1, NOW)).into()
     }
 
     #[test]
-    fn what_stands_under_the_key_decides_whether_a_letter_runs() {
+    fn the_holder_of_the_key_decides_whether_a_letter_runs() {
         let (own, other) = (MessageId::new(1, [1; 10]), MessageId::new(2, [2; 10]));
         for state in State::ALL {
             for id in [own, other] {
                 let holder = Some(KeyState { id, state: *state });
-                let said = Retry::default().runs(&slip(Some("k")), holder);
-                let on_its_way = matches!(state, State::Scheduled | State::Ready | State::Leased);
-                match (state, on_its_way && id == other) {
-                    (State::Done, _) => assert_eq!(said, Ok(false), "{state}"),
+                let result = Retry::default().runs(&meta(Some("k")), holder);
+                let live = matches!(state, State::Scheduled | State::Ready | State::Leased);
+                match (state, live && id == other) {
+                    (State::Done, _) => assert_eq!(result, Ok(false), "{state}"),
                     (_, true) => {
-                        assert_eq!(said, Err(Refusal::KeyInUse { id: own, key: "k".into(), by: other }));
+                        assert_eq!(result, Err(Refusal::KeyInUse { id: own, key: "k".into(), by: other }));
                     }
-                    (_, false) => assert_eq!(said, Ok(true), "{state}"),
+                    (_, false) => assert_eq!(result, Ok(true), "{state}"),
                 }
                 let force = Retry { force: true, ..Retry::default() };
-                assert_eq!(force.runs(&slip(Some("k")), holder), Ok(true), "{state}");
-                assert_eq!(Retry::default().runs(&slip(None), holder), Ok(true), "{state}");
+                assert_eq!(force.runs(&meta(Some("k")), holder), Ok(true), "{state}");
+                assert_eq!(Retry::default().runs(&meta(None), holder), Ok(true), "{state}");
             }
         }
-        assert_eq!(Retry::default().runs(&slip(Some("k")), None), Ok(true), "nobody has the key any more");
+        assert_eq!(Retry::default().runs(&meta(Some("k")), None), Ok(true), "no message holds the key");
     }
 
     #[test]
-    fn the_home_of_a_message_is_where_it_was_first_enqueued() {
+    fn the_home_of_a_message_is_the_queue_of_its_first_enqueue() {
         let to = |name: &str| Retry { queue: Some(name.parse().unwrap()), ..Retry::default() };
         let name = |name: &str| -> QueueName { name.parse().unwrap() };
-        let b = slip(None).sent_back(&to("b"));
+        let b = meta(None).sent_back(&to("b"));
         assert_eq!((&b.queue, b.home()), (&name("b"), &name("a")));
         let c = b.sent_back(&to("c"));
         assert_eq!((&c.queue, c.home()), (&name("c"), &name("a")));
@@ -586,10 +596,10 @@ mod tests {
         let home = c.sent_back(&to("a"));
         assert_eq!((&home.queue, &home.origin), (&name("a"), &None));
         let urgent = Retry { priority: Some(Priority::High), max_attempts: Some(7), ..Retry::default() };
-        let changed = slip(None).sent_back(&urgent);
-        assert_eq!((changed.priority, changed.terms.max_attempts), (Priority::High, Some(7)));
+        let changed = meta(None).sent_back(&urgent);
+        assert_eq!((changed.priority, changed.limits.max_attempts), (Priority::High, Some(7)));
         let kept = changed.sent_back(&Retry::default());
-        assert_eq!((kept.priority, kept.terms.max_attempts), (Priority::High, Some(7)));
+        assert_eq!((kept.priority, kept.limits.max_attempts), (Priority::High, Some(7)));
     }
 
     #[test]
@@ -611,7 +621,7 @@ mod tests {
         assert_eq!(
             serde_json::from_str::<Act>(old).unwrap(),
             Act::retry_at(until),
-            "as it was written before"
+            "as older versions wrote it"
         );
     }
 }

@@ -1,54 +1,56 @@
-//! The letter of work that no queue ever had: somebody ran it, it failed for good, and it is kept. Made here, so
-//! that it looks like every other letter; it is filed through [`crate::store::Letters::import`]. Pure: the times
-//! are those of whoever ran it, and what it is filed under is decided again by the store that files it.
+//! Dead letters for work that no queue delivered: a caller executed it, it failed for good, and it is kept. The
+//! letter is built here, so that it looks like every other letter, and stored with
+//! [`crate::store::Letters::import`]. Pure: the times are the caller's, and the store that imports the letter
+//! assigns it to a group.
 
-use super::{DeadLetter, File, Note};
-use crate::failure::{Analysed, Failure, Reason, Severity, displaced_by};
-use crate::lifecycle::{Life, Phase};
+use super::{DeadLetter, LetterRecord, Note};
+use crate::failure::{AnalysedFailure, Failure, Reason, Severity, displaced_by};
+use crate::lifecycle::{Lifecycle, Phase};
 use crate::message::{NewMessage, Priority};
 use crate::policy::QueuePolicy;
 use crate::time::Time;
 
-/// Work that was run outside any queue and failed for good.
+/// Work that was executed outside any queue and failed for good.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Captured {
-    /// The work. Without a priority of its own it gets that of the last failure's severity.
+    /// The work. A message without a priority gets one from the severity of its last failure.
     pub message: NewMessage,
-    /// When it was first tried.
+    /// When the first attempt started.
     pub began_at: Time,
-    /// Executions begun.
+    /// Executions started.
     pub attempts: u32,
-    /// Failures, those that are no longer kept included.
+    /// Failures, including those that are not kept.
     pub failed: u32,
-    /// What went wrong: the first and the last ten, oldest first.
+    /// The first and the last ten failures, oldest first.
     pub failures: Vec<Failure>,
     /// The last failure.
-    pub last: Analysed,
-    /// When that was.
+    pub last: AnalysedFailure,
+    /// When the last failure happened.
     pub dead_at: Time,
-    /// Why there is no other attempt.
+    /// Why there is no further attempt.
     pub reason: Reason,
-    /// What whoever ran it said about it.
+    /// A note of the caller.
     pub note: Option<Note>,
 }
 
 impl Captured {
-    /// Adds a failure to a history, keeping its two ends; `failed` is how many came before it.
+    /// Adds a failure to a history and keeps both ends of it. `failed` is the number of earlier failures.
     pub fn remember(history: &mut Vec<Failure>, failed: u32, failure: Failure) {
         if displaced_by(failed).is_some() {
-            // The first ten stay; of the last ten the oldest makes room.
+            // The first ten stay; the oldest of the last ten makes room.
             history.remove(crate::limits::HISTORY_EDGE as usize);
         }
         history.push(failure);
     }
 
-    /// The letter, by the rules of its queue: its drawer, whether it is set aside first, how long it is kept.
+    /// The letter under the policy of its queue, which decides about the dead letter queue, the quarantine and
+    /// the retention.
     #[must_use]
     pub fn letter(&self, policy: &QueuePolicy) -> DeadLetter {
         let priority = self.message.priority.unwrap_or_else(|| priority_of(self.last.severity));
         let message = NewMessage { priority: Some(priority), ..self.message.clone() };
-        let mut record = message.accept(policy, 0, self.began_at);
-        record.life = Life {
+        let mut captured = message.accept(policy, 0, self.began_at);
+        captured.lifecycle = Lifecycle {
             phase: Phase::Dead,
             attempts: self.attempts,
             deliveries: self.attempts,
@@ -56,16 +58,23 @@ impl Captured {
             failing_since: self.failures.first().map(|first| first.at),
             first_received_at: (self.attempts > 0).then_some(self.began_at),
             updated_at: self.dead_at,
-            ..record.life
+            ..captured.lifecycle
         };
-        let mut file =
-            File::of_death(&record, &record.life, policy, &self.last, self.reason, None, self.dead_at);
-        file.notes.extend(self.note.clone());
-        let view = record.view(policy, self.dead_at);
-        DeadLetter::assemble(view, file, self.last.signature.leaf, 0, self.failures.clone())
+        let mut record = LetterRecord::of_death(
+            &captured,
+            &captured.lifecycle,
+            policy,
+            &self.last,
+            self.reason,
+            None,
+            self.dead_at,
+        );
+        record.notes.extend(self.note.clone());
+        let view = captured.view(policy, self.dead_at);
+        DeadLetter::assemble(view, record, self.last.signature.leaf, 0, self.failures.clone())
     }
 
-    /// Roughly the bytes it takes to keep it.
+    /// The approximate number of bytes that it takes to keep this.
     #[must_use]
     pub fn size(&self) -> usize {
         let m = &self.message;
@@ -81,7 +90,7 @@ impl Captured {
     }
 }
 
-/// How urgent work is whose failure was so bad, when nobody says.
+/// The priority of work by the severity of its failure, for work without a priority.
 const fn priority_of(severity: Severity) -> Priority {
     match severity {
         Severity::Critical => Priority::Critical,
@@ -95,7 +104,7 @@ const fn priority_of(severity: Severity) -> Priority {
 mod tests {
     use super::*;
     use crate::dead_letter::Status;
-    use crate::failure::{ErrorInfo, Report};
+    use crate::failure::{ErrorInfo, FailureReport};
     use crate::ids::MessageId;
     use crate::lifecycle::State;
     use crate::limits;
@@ -104,16 +113,17 @@ mod tests {
 
     const NOW: Time = Time::from_millis(1_000_000);
 
-    fn analysed() -> Analysed {
+    fn analysed() -> AnalysedFailure {
         let error = ErrorInfo { error_type: "E".into(), message: "it broke".into(), ..ErrorInfo::default() };
-        Report { error, ..Report::default() }.analyse()
+        FailureReport { error, ..FailureReport::default() }.analyse()
     }
 
     fn captured() -> Captured {
         let id = MessageId::new(1, [1; 10]);
         let payload = Payload { bytes: vec![0xc3, 0x28], content_type: "x/y".into() };
-        let failures =
-            (1..=3).map(|n| analysed().file(1, n, NOW.plus(Span::from_secs(n.into())), None)).collect();
+        let failures = (1..=3)
+            .map(|n| analysed().into_failure(1, n, NOW.plus(Span::from_secs(n.into())), None))
+            .collect();
         Captured {
             message: NewMessage::new(id, "llm".parse().unwrap(), payload),
             began_at: NOW,
@@ -130,32 +140,32 @@ mod tests {
     #[test]
     fn the_letter_is_like_one_that_died_in_its_queue() {
         let letter = captured().letter(&QueuePolicy::default());
-        assert_eq!(letter.file.dlq.as_str(), "llm-dlq");
-        assert_eq!((letter.file.status, letter.file.reason), (Status::Pending, Reason::MaxAttempts));
+        assert_eq!(letter.record.dlq.as_str(), "llm-dlq");
+        assert_eq!((letter.record.status, letter.record.reason), (Status::Pending, Reason::MaxAttempts));
         assert_eq!((letter.message.attempts, letter.message.deliveries, letter.message.failed), (3, 3, 3));
         assert_eq!(letter.message.state, State::Dead);
         assert_eq!(letter.message.envelope.payload.bytes, [0xc3, 0x28]);
-        assert_eq!(letter.file.first_failed_at, Some(NOW.plus(Span::from_secs(1))));
-        assert_eq!(letter.file.dead_at, NOW.plus(Span::from_secs(3)));
+        assert_eq!(letter.record.first_failed_at, Some(NOW.plus(Span::from_secs(1))));
+        assert_eq!(letter.record.dead_at, NOW.plus(Span::from_secs(3)));
         assert_eq!((letter.error.message.as_str(), letter.signature.as_str()), ("it broke", "it broke"));
         assert!(letter.eligible);
     }
 
     #[test]
-    fn the_drawer_and_the_quarantine_are_the_queues() {
+    fn dlq_and_quarantine_follow_the_policy_of_the_queue() {
         let by_category =
             QueuePolicy { dlq: Some("elsewhere".parse().unwrap()), ..QueuePolicy::by_category() };
         let mut corrupt = captured();
         corrupt.last.route = crate::failure::Route::Corruption;
         let letter = corrupt.letter(&by_category);
-        assert_eq!((letter.file.dlq.as_str(), letter.file.status), ("elsewhere", Status::Quarantined));
+        assert_eq!((letter.record.dlq.as_str(), letter.record.status), ("elsewhere", Status::Quarantined));
     }
 
     #[test]
     fn the_priority_is_the_callers_or_follows_from_the_severity() {
-        let of = |severity, said| {
+        let of = |severity, priority| {
             let mut one = captured();
-            (one.last.severity, one.message.priority) = (severity, said);
+            (one.last.severity, one.message.priority) = (severity, priority);
             one.letter(&QueuePolicy::default()).message.envelope.priority
         };
         assert_eq!(of(Severity::Critical, None), Priority::Critical);
@@ -169,7 +179,7 @@ mod tests {
     fn a_long_history_keeps_its_two_ends() {
         let mut history = Vec::new();
         for n in 0..50 {
-            Captured::remember(&mut history, n, analysed().file(1, n + 1, NOW, None));
+            Captured::remember(&mut history, n, analysed().into_failure(1, n + 1, NOW, None));
         }
         let kept: Vec<u32> = history.iter().map(|f| f.attempt).collect();
         let expected: Vec<u32> = (1..=10).chain(41..=50).collect();

@@ -1,16 +1,18 @@
-//! A dead letter: a message that will not be delivered again by itself, with everything a person needs to
-//! decide. [`next_status`] is the only place where a status changes; [`File::act`], in `acting`, is what an
-//! operator's act does to the rest of the file.
+//! A dead letter: a message that is not delivered again without a decision, with everything needed to make one.
+//! Only [`next_status`] changes the status of a letter; [`LetterRecord::act`] applies an operator's act to the
+//! rest of its record.
 
 use crate::error::Refusal;
-use crate::failure::{Analysed, Category, ErrorInfo, Failure, Reason, Recoverability, Route, Severity};
+use crate::failure::{
+    AnalysedFailure, Category, ErrorInfo, Failure, Reason, Recoverability, Route, Severity,
+};
 use crate::ids::{GroupId, LeafId, LeaseToken, MessageId, OperationId, QueueName};
-use crate::lifecycle::Life;
+use crate::lifecycle::Lifecycle;
 use crate::limits;
-use crate::message::{Message, Priority, Slip};
+use crate::message::{Message, MessageMeta, Priority};
 use crate::patch::Patch;
 use crate::policy::{OnDead, QueuePolicy};
-use crate::revision::{Edit, EditMark, Erased, Revision};
+use crate::revision::{Edit, EditRecord, Erased, Revision};
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -23,128 +25,129 @@ mod timeline;
 
 pub use acting::ALREADY_DONE;
 pub use capture::Captured;
-pub use status::{Move, Status, next_status};
-pub use timeline::{Happening, Moment};
+pub use status::{Status, StatusChange, next_status};
+pub use timeline::{TimelineEntry, TimelineEvent};
 
-/// How a letter is sent back.
+/// How a letter is redriven.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retry {
-    /// Not before then; at once when not said.
+    /// The earliest time of the next attempt. Defaults to now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Time>,
-    /// To this queue; to its own when not said.
+    /// The queue to send it to. Defaults to the message's own queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<QueueName>,
-    /// This urgent from now on; as before when not said.
+    /// The priority from now on. Defaults to the current one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<Priority>,
-    /// So many executions from now on; as before when not said.
+    /// The number of executions allowed from now on. Defaults to the current one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<u32>,
-    /// Also when work with its key is done already, or it came back too often.
+    /// Whether to redrive even if a message with the same key is done already or live, or if the letter was
+    /// redriven too often.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub force: bool,
 }
 
-/// What an operator, a policy or a consumer does to one letter.
+/// An act of an operator, a policy or a consumer on one letter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "act")]
 pub enum Act {
-    /// Send it back to work.
+    /// Redrive it: send it back to its queue.
     Retry(Retry),
-    /// Ask for a person.
+    /// Request a review by a person.
     Review,
-    /// Set aside until a time.
+    /// Put it in quarantine.
     Quarantine {
-        /// Until when.
+        /// When the quarantine ends.
         until: Time,
     },
-    /// Back to pending.
+    /// Take it out of quarantine or review, back to pending.
     Release,
-    /// Close as dealt with.
+    /// Close it as dealt with.
     Resolve,
-    /// Close as given up.
+    /// Close it as given up.
     Abandon,
-    /// Open again.
+    /// Open it again.
     Reopen,
-    /// Say something.
+    /// Add a note. The text is the actor's reason.
     Note,
-    /// Remove. It can be taken back for [`limits::PURGE_UNDO`].
+    /// Remove it. A purge can be undone for [`limits::PURGE_UNDO`].
     Purge,
-    /// Take back what was removed.
+    /// Undo a purge.
     Unpurge,
-    /// Take a redrive back, if nobody has leased the message yet.
+    /// Undo a redrive while the message still waits and no attempt of the new generation counts.
     PullBack,
-    /// Put it into another drawer.
+    /// Move it to another dead letter queue.
     Move {
-        /// Which.
+        /// The dead letter queue to move it to.
         dlq: QueueName,
     },
-    /// Keep it, or let go of it: while it is held it never expires and cannot be purged.
+    /// Hold it, or release the hold. A held letter never expires and cannot be purged.
     Hold {
-        /// Keep it.
+        /// Whether the letter is held from now on.
         on: bool,
     },
-    /// Hide it from dead-letter consumers and from redrives that nobody asked for. Every other decision wakes it.
+    /// Hide it from dead letter consumers and automatic redrives. Every other decision wakes it.
     Snooze {
-        /// Until then; a time that is over wakes it.
+        /// When the snooze ends. A time in the past wakes the letter.
         until: Time,
     },
-    /// Say whose it is.
+    /// Assign it to an owner.
     Assign {
-        /// Whose; nobody's when not said.
+        /// The owner. `None` assigns it to nobody.
         #[serde(default)]
         to: Option<String>,
     },
-    /// Put labels on it and take labels off.
+    /// Add and remove labels.
     Label {
-        /// On.
+        /// The labels to add.
         #[serde(default)]
         add: BTreeSet<String>,
-        /// Off.
+        /// The labels to remove.
         #[serde(default)]
         remove: BTreeSet<String>,
     },
-    /// Give it other content; what it said before is kept.
+    /// Replace its content. The earlier content is kept as a revision.
     Edit(Box<Edit>),
-    /// Change its JSON payload; what the patch does not name keeps its bytes.
+    /// Patch its JSON payload. Bytes that the patch does not touch stay as they are.
     Patch(Box<Patch>),
-    /// Give it the content it had in an earlier revision.
+    /// Restore the content of an earlier revision.
     Restore {
-        /// Which; 0 is the original.
+        /// The number of the revision; 0 is the original.
         n: u32,
     },
-    /// Remove payload, headers, context and every earlier content for good, and keep the rest as a tombstone.
+    /// Erase payload, headers, context and all earlier revisions for good, and keep the rest as a tombstone.
     Erase,
 }
 
 impl Act {
-    /// Back to work at once, as it was.
+    /// Redrive it at once, unchanged.
     #[must_use]
     pub fn retry() -> Self {
         Self::Retry(Retry::default())
     }
 
-    /// Back to work, not before then.
+    /// Redrive it, but not before `at`.
     #[must_use]
     pub fn retry_at(at: Time) -> Self {
         Self::Retry(Retry { at: Some(at), ..Retry::default() })
     }
 
-    /// The move this act makes, if it makes one.
+    /// The status change that this act makes. `None` if it only changes the record.
     #[must_use]
-    pub const fn as_move(&self) -> Option<Move> {
+    pub const fn status_change(&self) -> Option<StatusChange> {
         match self {
-            Self::Retry { .. } => Some(Move::Retry),
-            Self::Review => Some(Move::Review),
-            Self::Quarantine { .. } => Some(Move::Quarantine),
-            Self::Release => Some(Move::Release),
-            Self::Resolve => Some(Move::Resolve),
-            Self::Abandon => Some(Move::Abandon),
-            Self::Reopen => Some(Move::Reopen),
-            Self::Purge => Some(Move::Purge),
-            Self::Unpurge => Some(Move::Unpurge),
-            Self::PullBack => Some(Move::Undo),
+            Self::Retry { .. } => Some(StatusChange::Retry),
+            Self::Review => Some(StatusChange::Review),
+            Self::Quarantine { .. } => Some(StatusChange::Quarantine),
+            Self::Release => Some(StatusChange::Release),
+            Self::Resolve => Some(StatusChange::Resolve),
+            Self::Abandon => Some(StatusChange::Abandon),
+            Self::Reopen => Some(StatusChange::Reopen),
+            Self::Purge => Some(StatusChange::Purge),
+            Self::Unpurge => Some(StatusChange::Unpurge),
+            Self::PullBack => Some(StatusChange::Undo),
             Self::Note
             | Self::Move { .. }
             | Self::Hold { .. }
@@ -158,10 +161,10 @@ impl Act {
         }
     }
 
-    /// The verb in audit, CLI and API.
+    /// The verb of this act in audit trail, CLI and API.
     #[must_use]
     pub const fn name(&self) -> &'static str {
-        match (self.as_move(), self) {
+        match (self.status_change(), self) {
             (Some(by), _) => by.name(),
             (None, Self::Move { .. }) => "move",
             (None, Self::Hold { on: true }) => "hold",
@@ -181,11 +184,11 @@ impl Act {
 /// Who acts, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Actor {
-    /// The person or program.
+    /// The name of the person or program.
     pub name: String,
-    /// Through what: cli, library, api.
+    /// The interface: cli, library or api.
     pub source: String,
-    /// Why, in their words.
+    /// The reason, in the actor's own words.
     #[serde(default)]
     pub reason: Option<String>,
 }
@@ -197,10 +200,10 @@ impl Actor {
         Self { name: name.into(), source: source.into(), reason: None }
     }
 
-    /// Refuses names and reasons that are too long.
+    /// Checks the lengths of name, source and reason.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] naming the field.
+    /// Returns [`Refusal::Invalid`], which names the field.
     pub fn check(&self) -> Result<(), Refusal> {
         let reason = self.reason.as_deref().unwrap_or("");
         for (field, text, max) in [
@@ -216,25 +219,25 @@ impl Actor {
     }
 }
 
-/// Something a person said about a letter.
+/// A note of a person about a letter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
-    /// When.
+    /// When the note was written.
     pub at: Time,
-    /// Who.
+    /// Who wrote it.
     pub by: String,
-    /// What.
+    /// The text.
     pub text: String,
 }
 
-/// A redrive of one letter.
+/// One redrive of a letter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Redriven {
-    /// When.
+pub struct RedriveRecord {
+    /// When the letter was redriven.
     pub at: Time,
-    /// By whom.
+    /// Who redrove it.
     pub by: String,
-    /// To which queue, when one was named.
+    /// The queue it was sent to, if the act named one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<QueueName>,
 }
@@ -243,148 +246,150 @@ const fn is_zero(n: &u32) -> bool {
     *n == 0
 }
 
-/// What is written on the outside of a letter: everything but the message and its failures.
+/// The record of a dead letter: everything except the message and its failures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct File {
-    /// The drawer it lies in.
+pub struct LetterRecord {
+    /// The dead letter queue that holds the letter.
     pub dlq: QueueName,
-    /// Where it stands.
+    /// The status.
     pub status: Status,
-    /// Why it died.
+    /// Why the message died.
     pub reason: Reason,
-    /// Which part of the world failed.
+    /// The part of the system that failed.
     pub route: Route,
-    /// What kind of failure.
+    /// The category of the last failure.
     pub category: Category,
-    /// How bad.
+    /// The severity.
     pub severity: Severity,
-    /// What it takes.
+    /// What it takes to make the message succeed.
     pub recoverability: Recoverability,
-    /// Somebody is to be told of it: the handling of its route, or a systematic cause.
+    /// Whether the death raises an alert, because of the handling of its route or a systematic cause.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub alert: bool,
-    /// The leaf it was filed under; never changes for a death.
+    /// The leaf of the signature tree that the last failure belongs to. It does not change until the next
+    /// death.
     pub leaf: LeafId,
-    /// How often it was sent back.
+    /// How often the letter was redriven.
     pub redrives: u32,
-    /// The last time it was, if that was not taken back.
+    /// The last redrive, unless it was undone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub redriven: Option<Redriven>,
-    /// Who asked for review.
+    pub redriven: Option<RedriveRecord>,
+    /// Who requested the review.
     #[serde(default)]
     pub review_requested_by: Option<String>,
-    /// When.
+    /// When the review was requested.
     #[serde(default)]
     pub review_requested_at: Option<Time>,
     /// Who ended the review.
     #[serde(default)]
     pub reviewed_by: Option<String>,
-    /// When.
+    /// When the review ended.
     #[serde(default)]
     pub reviewed_at: Option<Time>,
-    /// Until when it is set aside.
+    /// When the quarantine ends.
     #[serde(default)]
     pub quarantined_until: Option<Time>,
-    /// How it was closed: `retried`, or what the operator said.
+    /// How the letter was closed: `retried`, or the operator's reason.
     #[serde(default)]
     pub resolution: Option<String>,
-    /// The first failure ever.
+    /// The time of the first failure.
     #[serde(default)]
     pub first_failed_at: Option<Time>,
-    /// The latest.
+    /// The time of the latest failure.
     #[serde(default)]
     pub last_failed_at: Option<Time>,
-    /// When it died, the last time.
+    /// When the message last died.
     pub dead_at: Time,
-    /// When it was closed.
+    /// When the letter was closed.
     #[serde(default)]
     pub closed_at: Option<Time>,
-    /// By whom.
+    /// Who closed it.
     #[serde(default)]
     pub closed_by: Option<String>,
-    /// When retention removes it.
+    /// When retention removes the letter.
     #[serde(default)]
     pub expires_at: Option<Time>,
-    /// Somebody wants it kept: it does not expire.
+    /// Whether the letter is held: a held letter does not expire.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub held: bool,
-    /// Neither consumers nor automatic redrives are given it before then.
+    /// When the snooze ends. Until then neither consumers nor automatic redrives get the letter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snoozed_until: Option<Time>,
-    /// Whose it is.
+    /// The owner that the letter is assigned to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// What people put on it; the message's own tags are the message's.
+    /// Labels that operators added. The tags of the message are separate.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub labels: BTreeSet<String>,
-    /// How it was closed before it was purged.
+    /// The status before the purge.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub purged_from: Option<Status>,
-    /// What people said.
+    /// The notes, oldest first.
     #[serde(default)]
     pub notes: Vec<Note>,
-    /// Every death and every act, oldest first: the first [`limits::LETTER_EVENTS_FIRST`] and the last
-    /// [`limits::LETTER_EVENTS_LAST`] of them. A letter that an older format filed begins here with what was done
-    /// since.
+    /// Deaths and acts, oldest first: the first [`limits::LETTER_EVENTS_FIRST`] and the last
+    /// [`limits::LETTER_EVENTS_LAST`]. For a letter written in an older format this starts with the first event
+    /// recorded since.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub history: Vec<Moment>,
-    /// How many were between the first and the last.
+    pub history: Vec<TimelineEntry>,
+    /// How many events between the first and the last were dropped.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub history_omitted: u32,
-    /// Changes with every change; acts may insist on it.
+    /// Increases with every change. An act can require a certain version.
     pub version: u64,
-    /// Its ordering key is held until it is closed.
+    /// Whether the letter holds its ordering key until it is closed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub holds_key: bool,
-    /// A dead-letter consumer may lease it from then on.
+    /// When a dead letter consumer may lease the letter.
     #[serde(default)]
     pub available_at: Time,
-    /// The operation that sent it back, the last time it was sent back, if one did.
+    /// The operation that made the last redrive. `None` if no operation did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operation: Option<OperationId>,
-    /// Who works on it as a dead-letter consumer.
+    /// The dead letter consumer that holds a lease on the letter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub consumer: Option<String>,
-    /// Until when.
+    /// When that lease ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub consumer_until: Option<Time>,
-    /// How its content was changed, oldest first.
+    /// The edits of the content, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub edits: Vec<EditMark>,
-    /// That its content is gone for good.
+    pub edits: Vec<EditRecord>,
+    /// Set once the content was erased for good.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub erased: Option<Erased>,
-    /// Whoever waits for a reply was not told of this death, because the letter goes back to work by itself. The
-    /// reply goes out when it turns out that it does not.
+    /// Whether a reply about this death is still owed. It was held back because the letter returns to its queue
+    /// automatically, and goes out once it turns out that the letter does not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub owes_reply: bool,
-    /// The hash of the body it was enqueued with, once that is not its body any more: whoever sends the message
-    /// again sends that one.
+    /// The hash of the body that was enqueued, once an edit has changed the body. A repeated enqueue is
+    /// compared with this hash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body_hash: Option<String>,
 }
 
-impl File {
-    /// The file of a message that just died. `previous` is its file from an earlier death, which is reopened.
+impl LetterRecord {
+    /// The record of a message that just died. `previous` is the record of its earlier death, which is
+    /// reopened.
     #[must_use]
     pub fn of_death(
-        slip: impl Into<Slip>,
-        life: &Life,
+        meta: impl Into<MessageMeta>,
+        lifecycle: &Lifecycle,
         policy: &QueuePolicy,
-        failure: &Analysed,
+        failure: &AnalysedFailure,
         reason: Reason,
         previous: Option<&Self>,
         now: Time,
     ) -> Self {
-        let slip = slip.into();
+        let meta = meta.into();
         let quarantine = policy.quarantine(failure.route);
         let alert = policy.alerts(failure.category, failure.route);
         let redrives = previous.map_or(0, |before| before.redrives);
-        // Whoever comes back that often is for a person.
+        // A message that died after that many redrives needs a person.
         let too_often = quarantine.is_none() && redrives >= policy.max_redrives;
         let held = previous.is_some_and(|before| before.held);
-        let mut file = Self {
-            dlq: policy.drawer(&slip.queue, failure.route),
+        let mut record = Self {
+            dlq: policy.dlq(&meta.queue, failure.route),
             status: match quarantine {
                 Some(_) => Status::Quarantined,
                 None if too_often => Status::Review,
@@ -405,7 +410,7 @@ impl File {
             reviewed_at: None,
             quarantined_until: quarantine.map(|span| now.plus(span)),
             resolution: None,
-            first_failed_at: life.failing_since.or(Some(now)),
+            first_failed_at: lifecycle.failing_since.or(Some(now)),
             last_failed_at: Some(now),
             dead_at: now,
             closed_at: None,
@@ -420,7 +425,7 @@ impl File {
             history: Vec::new(),
             history_omitted: 0,
             version: 1,
-            holds_key: slip.ordering_key.is_some() && policy.on_dead == OnDead::Hold,
+            holds_key: meta.ordering_key.is_some() && policy.on_dead == OnDead::Hold,
             available_at: now,
             operation: None,
             consumer: None,
@@ -431,42 +436,42 @@ impl File {
             body_hash: None,
         };
         if let Some(before) = previous {
-            file.redrives = before.redrives;
-            file.operation = before.operation;
-            file.redriven.clone_from(&before.redriven);
-            file.owner.clone_from(&before.owner);
-            file.labels.clone_from(&before.labels);
-            file.first_failed_at = before.first_failed_at;
-            file.notes.clone_from(&before.notes);
-            file.edits.clone_from(&before.edits);
-            file.body_hash.clone_from(&before.body_hash);
-            file.history.clone_from(&before.history);
-            file.history_omitted = before.history_omitted;
-            file.version = before.version + 1;
+            record.redrives = before.redrives;
+            record.operation = before.operation;
+            record.redriven.clone_from(&before.redriven);
+            record.owner.clone_from(&before.owner);
+            record.labels.clone_from(&before.labels);
+            record.first_failed_at = before.first_failed_at;
+            record.notes.clone_from(&before.notes);
+            record.edits.clone_from(&before.edits);
+            record.body_hash.clone_from(&before.body_hash);
+            record.history.clone_from(&before.history);
+            record.history_omitted = before.history_omitted;
+            record.version = before.version + 1;
         }
-        file.owes_reply = slip.reply_to.is_some() && file.returns_by_itself(policy);
-        file.record_death(&slip.queue, life.generation);
-        file
+        record.owes_reply = meta.reply_to.is_some() && record.returns_by_itself(policy);
+        record.record_death(&meta.queue, lifecycle.generation);
+        record
     }
 }
 
-/// One act on one letter.
+/// An act on one letter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ActRequest {
     /// The letter.
     pub id: MessageId,
-    /// What to do.
+    /// The act.
     #[serde(flatten)]
     pub act: Act,
-    /// Who, and why.
+    /// Who acts, and why.
     pub actor: Actor,
-    /// Refuse unless the letter is still at this version.
+    /// The version that the letter must have. The act is refused if it has another.
     #[serde(default)]
     pub expected_version: Option<u64>,
 }
 
 impl ActRequest {
-    /// What is done with a letter whose quarantine ends in a queue that takes such work back by itself.
+    /// The redrive of a letter whose quarantine ends, in a queue that takes such messages back automatically.
     #[must_use]
     pub fn release_to_queue(id: MessageId) -> Self {
         let reason = Some("quarantine ended".to_owned());
@@ -475,38 +480,38 @@ impl ActRequest {
     }
 }
 
-/// A dead letter as people see it: the message, the file and the failures, in one flat list of fields.
+/// The public view of a dead letter: message, record and failures, as one flat list of fields.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeadLetter {
     /// The message.
     #[serde(flatten)]
     pub message: Message,
-    /// The file.
+    /// The record of the letter.
     #[serde(flatten)]
-    pub file: File,
-    /// The template of its last failure's signature.
+    pub record: LetterRecord,
+    /// The template of the last failure's signature.
     pub signature: String,
-    /// The group its leaf belongs to.
+    /// The group of the letter.
     pub group: GroupId,
-    /// The last failure's error.
+    /// The error of the last failure.
     pub error: ErrorInfo,
-    /// Whether it may be sent back as it stands.
+    /// Whether the letter can be redriven as it is.
     pub eligible: bool,
-    /// Whether a person is asked for.
+    /// Whether the letter waits for review.
     pub review_required: bool,
-    /// The order of deaths; a later death has a higher number.
+    /// The position in the order of deaths. Later deaths have higher numbers.
     pub death: u64,
-    /// Its earlier contents, oldest first; only where the whole lineage is asked for, as in a full export.
+    /// Earlier contents, oldest first. Only filled in on request, as in a full export.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub revisions: Vec<Revision>,
 }
 
 impl DeadLetter {
-    /// Puts the parts together. `failures` is the kept history, oldest first.
+    /// Assembles a letter from its parts. `failures` is the stored history, oldest first.
     #[must_use]
     pub fn assemble(
         mut message: Message,
-        file: File,
+        record: LetterRecord,
         group: GroupId,
         death: u64,
         failures: Vec<Failure>,
@@ -519,12 +524,12 @@ impl DeadLetter {
             signature,
             group,
             error,
-            eligible: file.eligible(),
-            review_required: file.status == Status::Review,
+            eligible: record.eligible(),
+            review_required: record.status == Status::Review,
             death,
             revisions: Vec::new(),
             message,
-            file,
+            record,
         }
     }
 
@@ -535,17 +540,17 @@ impl DeadLetter {
     }
 }
 
-/// A letter handed to a dead-letter consumer.
+/// A letter leased to a dead letter consumer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LetterDelivery {
     /// The letter.
     #[serde(flatten)]
     pub letter: DeadLetter,
-    /// The right to settle it.
+    /// The token that settles the letter.
     pub token: LeaseToken,
 }
 
-/// How long a letter rests after its consumer failed.
+/// How long a letter is unavailable after its consumer failed.
 pub const CONSUMER_BACKOFF: Span = Span::from_hours(1);
-/// How long a consumer's lease lasts when it does not say.
+/// How long a consumer's lease lasts unless it asks for another duration.
 pub const CONSUMER_LEASE: Span = Span::from_secs(300);

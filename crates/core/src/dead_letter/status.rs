@@ -1,4 +1,4 @@
-//! The status of a dead letter and the table of its changes. [`next_status`] is the only place that changes one.
+//! The status of a dead letter and the table of its changes. Only [`next_status`] changes a status.
 
 use crate::error::Refusal;
 use crate::failure::named;
@@ -8,27 +8,28 @@ use std::fmt;
 use std::str::FromStr;
 
 named! {
-    /// Where a dead letter stands.
+    /// The status of a dead letter.
     Status, "status", {
-        /// Waiting for a decision.
+        /// Waits for a decision.
         Pending = "pending",
-        /// Redriven and not settled yet; the message counts in its queue.
+        /// Redriven and not settled yet. The message counts in its queue.
         Retrying = "retrying",
-        /// Somebody must look.
+        /// Waits for a review by a person.
         Review = "review",
-        /// Set aside until a time.
+        /// In quarantine until a time.
         Quarantined = "quarantined",
-        /// Closed: dealt with.
+        /// Closed as dealt with.
         Resolved = "resolved",
-        /// Closed: given up.
+        /// Closed as given up.
         Abandoned = "abandoned",
-        /// Removed, and not gone yet: it can be taken back for a while. Counts as purged, not as dead.
+        /// Removed, but the purge can still be undone. Counts as purged, not as dead.
         Purged = "purged",
     }
 }
 
 impl Status {
-    /// Nobody has to decide about it any more. Closed letters are kept until retention and change only by reopening.
+    /// Whether nobody has to decide about the letter any more. Closed letters are kept until their retention
+    /// ends, and change only by reopening or purging.
     #[must_use]
     pub const fn is_closed(self) -> bool {
         match self {
@@ -38,37 +39,37 @@ impl Status {
     }
 }
 
-/// Everything that can move a status: the operator's acts and the message's own fate.
+/// Everything that can change a status: the acts of an operator and the fate of the redriven message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Move {
-    /// Send it back to work.
+pub enum StatusChange {
+    /// The letter is redriven.
     Retry,
-    /// Ask for a person.
+    /// A review is requested.
     Review,
-    /// Set aside.
+    /// The letter goes into quarantine.
     Quarantine,
-    /// Out of quarantine or review, back to pending.
+    /// The letter leaves quarantine or review, back to pending.
     Release,
-    /// Close as dealt with.
+    /// The letter is closed as dealt with.
     Resolve,
-    /// Close as given up.
+    /// The letter is closed as given up.
     Abandon,
-    /// Open again.
+    /// The letter is opened again.
     Reopen,
-    /// Remove.
+    /// The letter is removed.
     Purge,
-    /// Take back what was removed.
+    /// The purge is undone.
     Unpurge,
     /// The redriven message was acknowledged.
     Succeeded,
     /// The redriven message died again.
     DiedAgain,
-    /// The redrive was taken back before anybody leased the message.
+    /// The redrive was undone before an attempt counted.
     Undo,
 }
 
-impl Move {
-    /// Every one.
+impl StatusChange {
+    /// Every change.
     pub const ALL: [Self; 12] = [
         Self::Retry,
         Self::Review,
@@ -84,7 +85,7 @@ impl Move {
         Self::Undo,
     ];
 
-    /// The verb for messages.
+    /// The verb of this change in error texts.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -104,119 +105,124 @@ impl Move {
     }
 }
 
-/// The status table of PRODUCT.md section 3, whole, with the purge that can be undone. Anything it does not list is
-/// a conflict that says so.
+/// The status after a change, by the table in `docs/lifecycle.md`. A change that the table does not list is
+/// refused.
 ///
 /// # Errors
-/// [`Refusal::WrongStatus`] with a hint at what would work.
-pub fn next_status(id: MessageId, from: Status, by: Move) -> Result<Status, Refusal> {
-    let refuse =
-        |hint: &str| Err(Refusal::WrongStatus { id, status: from, act: by.name().into(), hint: hint.into() });
+/// Returns [`Refusal::WrongStatus`] with a hint at what to do instead.
+pub fn next_status(id: MessageId, from: Status, change: StatusChange) -> Result<Status, Refusal> {
+    let refuse = |hint: &str| {
+        Err(Refusal::WrongStatus { id, status: from, act: change.name().into(), hint: hint.into() })
+    };
     const OPEN_FIRST: &str = "reopen it first";
     const IN_FLIGHT: &str = "it was sent back to work; wait until the message is done or dies again";
     match from {
-        Status::Pending | Status::Review | Status::Quarantined => match by {
-            Move::Retry => Ok(Status::Retrying),
-            Move::Review if from == Status::Review => refuse("it is under review already"),
-            Move::Review => Ok(Status::Review),
-            Move::Quarantine if from == Status::Quarantined => refuse("it is in quarantine already"),
-            Move::Quarantine => Ok(Status::Quarantined),
-            Move::Release if from == Status::Pending => {
+        Status::Pending | Status::Review | Status::Quarantined => match change {
+            StatusChange::Retry => Ok(Status::Retrying),
+            StatusChange::Review if from == Status::Review => refuse("it is under review already"),
+            StatusChange::Review => Ok(Status::Review),
+            StatusChange::Quarantine if from == Status::Quarantined => refuse("it is in quarantine already"),
+            StatusChange::Quarantine => Ok(Status::Quarantined),
+            StatusChange::Release if from == Status::Pending => {
                 refuse("it is neither in quarantine nor under review")
             }
-            Move::Release => Ok(Status::Pending),
-            Move::Resolve => Ok(Status::Resolved),
-            Move::Abandon => Ok(Status::Abandoned),
-            Move::Reopen => refuse("it is open"),
-            Move::Purge => refuse("it is open; resolve or abandon it first"),
-            Move::Unpurge => refuse("it was not purged"),
-            Move::Succeeded | Move::DiedAgain | Move::Undo => refuse("it is not being retried"),
+            StatusChange::Release => Ok(Status::Pending),
+            StatusChange::Resolve => Ok(Status::Resolved),
+            StatusChange::Abandon => Ok(Status::Abandoned),
+            StatusChange::Reopen => refuse("it is open"),
+            StatusChange::Purge => refuse("it is open; resolve or abandon it first"),
+            StatusChange::Unpurge => refuse("it was not purged"),
+            StatusChange::Succeeded | StatusChange::DiedAgain | StatusChange::Undo => {
+                refuse("it is not being retried")
+            }
         },
-        Status::Retrying => match by {
-            Move::Succeeded => Ok(Status::Resolved),
-            Move::DiedAgain | Move::Undo => Ok(Status::Pending),
-            Move::Retry
-            | Move::Review
-            | Move::Quarantine
-            | Move::Release
-            | Move::Resolve
-            | Move::Abandon
-            | Move::Reopen
-            | Move::Purge => refuse(IN_FLIGHT),
-            Move::Unpurge => refuse("it was not purged"),
+        Status::Retrying => match change {
+            StatusChange::Succeeded => Ok(Status::Resolved),
+            StatusChange::DiedAgain | StatusChange::Undo => Ok(Status::Pending),
+            StatusChange::Retry
+            | StatusChange::Review
+            | StatusChange::Quarantine
+            | StatusChange::Release
+            | StatusChange::Resolve
+            | StatusChange::Abandon
+            | StatusChange::Reopen
+            | StatusChange::Purge => refuse(IN_FLIGHT),
+            StatusChange::Unpurge => refuse("it was not purged"),
         },
-        Status::Resolved | Status::Abandoned => match by {
-            Move::Reopen => Ok(Status::Pending),
-            Move::Purge => Ok(Status::Purged),
-            Move::Unpurge => refuse("it was not purged"),
-            Move::Retry
-            | Move::Review
-            | Move::Quarantine
-            | Move::Release
-            | Move::Resolve
-            | Move::Abandon
-            | Move::Succeeded
-            | Move::DiedAgain
-            | Move::Undo => refuse(OPEN_FIRST),
+        Status::Resolved | Status::Abandoned => match change {
+            StatusChange::Reopen => Ok(Status::Pending),
+            StatusChange::Purge => Ok(Status::Purged),
+            StatusChange::Unpurge => refuse("it was not purged"),
+            StatusChange::Retry
+            | StatusChange::Review
+            | StatusChange::Quarantine
+            | StatusChange::Release
+            | StatusChange::Resolve
+            | StatusChange::Abandon
+            | StatusChange::Succeeded
+            | StatusChange::DiedAgain
+            | StatusChange::Undo => refuse(OPEN_FIRST),
         },
-        Status::Purged => match by {
-            // Where to is written on its file; resolved is what it was at least.
-            Move::Unpurge => Ok(Status::Resolved),
-            Move::Retry
-            | Move::Review
-            | Move::Quarantine
-            | Move::Release
-            | Move::Resolve
-            | Move::Abandon
-            | Move::Reopen
-            | Move::Purge
-            | Move::Succeeded
-            | Move::DiedAgain
-            | Move::Undo => refuse(UNPURGE_FIRST),
+        Status::Purged => match change {
+            // The record knows the status before the purge; `resolved` stands for it here.
+            StatusChange::Unpurge => Ok(Status::Resolved),
+            StatusChange::Retry
+            | StatusChange::Review
+            | StatusChange::Quarantine
+            | StatusChange::Release
+            | StatusChange::Resolve
+            | StatusChange::Abandon
+            | StatusChange::Reopen
+            | StatusChange::Purge
+            | StatusChange::Succeeded
+            | StatusChange::DiedAgain
+            | StatusChange::Undo => refuse(UNPURGE_FIRST),
         },
     }
 }
 
-/// What a purged letter answers to everything else.
+/// The hint for every act on a purged letter except unpurge.
 pub(super) const UNPURGE_FIRST: &str = "it was purged; take it back with unpurge first";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The transitions of PRODUCT.md section 3, word for word.
-    fn legal(from: Status, by: Move) -> Option<&'static str> {
-        match (from, by) {
-            (Status::Pending | Status::Review | Status::Quarantined, Move::Retry) => Some("retrying"),
-            (Status::Pending | Status::Quarantined, Move::Review) => Some("review"),
-            (Status::Pending | Status::Review, Move::Quarantine) => Some("quarantined"),
-            (Status::Review | Status::Quarantined, Move::Release)
-            | (Status::Retrying, Move::DiedAgain | Move::Undo)
-            | (Status::Resolved | Status::Abandoned, Move::Reopen) => Some("pending"),
-            (Status::Pending | Status::Review | Status::Quarantined, Move::Resolve)
-            | (Status::Retrying, Move::Succeeded) => Some("resolved"),
-            (Status::Pending | Status::Review | Status::Quarantined, Move::Abandon) => Some("abandoned"),
-            (Status::Resolved | Status::Abandoned, Move::Purge) => Some("purged"),
-            (Status::Purged, Move::Unpurge) => Some("resolved"),
+    /// The legal changes, written out a second time.
+    fn legal(from: Status, change: StatusChange) -> Option<&'static str> {
+        match (from, change) {
+            (Status::Pending | Status::Review | Status::Quarantined, StatusChange::Retry) => Some("retrying"),
+            (Status::Pending | Status::Quarantined, StatusChange::Review) => Some("review"),
+            (Status::Pending | Status::Review, StatusChange::Quarantine) => Some("quarantined"),
+            (Status::Review | Status::Quarantined, StatusChange::Release)
+            | (Status::Retrying, StatusChange::DiedAgain | StatusChange::Undo)
+            | (Status::Resolved | Status::Abandoned, StatusChange::Reopen) => Some("pending"),
+            (Status::Pending | Status::Review | Status::Quarantined, StatusChange::Resolve)
+            | (Status::Retrying, StatusChange::Succeeded) => Some("resolved"),
+            (Status::Pending | Status::Review | Status::Quarantined, StatusChange::Abandon) => {
+                Some("abandoned")
+            }
+            (Status::Resolved | Status::Abandoned, StatusChange::Purge) => Some("purged"),
+            (Status::Purged, StatusChange::Unpurge) => Some("resolved"),
             (_, _) => None,
         }
     }
 
     #[test]
-    fn the_status_table_is_exactly_the_one_of_the_product() {
+    fn the_status_table_allows_exactly_the_listed_changes() {
         let id = MessageId::new(1, [0; 10]);
         let mut cells = 0;
         for from in Status::ALL {
-            for by in Move::ALL {
-                let got = match next_status(id, *from, by) {
+            for change in StatusChange::ALL {
+                let got = match next_status(id, *from, change) {
                     Ok(status) => Some(status.name()),
                     Err(refusal) => {
                         let text = refusal.to_string();
-                        assert!(text.contains(from.name()) && text.contains(by.name()), "{text}");
+                        assert!(text.contains(from.name()) && text.contains(change.name()), "{text}");
                         None
                     }
                 };
-                assert_eq!(got, legal(*from, by), "{from} x {by:?}");
+                assert_eq!(got, legal(*from, change), "{from} x {change:?}");
                 cells += 1;
             }
         }

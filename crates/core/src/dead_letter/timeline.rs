@@ -1,6 +1,6 @@
-//! The life of a letter as a list of moments, oldest first, put together from what the letter carries: the kept
-//! failures and the recorded deaths and acts. Other fields of its file only add what an older format did not record.
-//! Pure. The audit trail is not asked: the timeline is as complete after that was trimmed.
+//! The timeline of a letter, oldest event first, built from what the letter carries: the kept failures and the
+//! recorded deaths and acts. The other fields of the record only add what an older format did not record. Pure.
+//! The audit trail is not read, so the timeline is complete even after the trail was trimmed.
 
 use super::DeadLetter;
 use crate::failure::{Failure, named};
@@ -11,124 +11,124 @@ use std::fmt;
 use std::str::FromStr;
 
 named! {
-    /// What happened at a moment.
-    Happening, "moment", {
-        /// It was accepted.
+    /// An event in the life of a letter.
+    TimelineEvent, "moment", {
+        /// The message was accepted.
         Enqueued = "enqueued",
-        /// It was leased for the first time.
+        /// The message was leased for the first time.
         FirstLeased = "first_leased",
-        /// A worker began an attempt that failed.
+        /// A worker started an attempt that failed.
         Started = "started",
         /// An attempt failed.
         Failed = "failed",
-        /// Failures, deaths or acts that are counted, not kept.
+        /// Stands for failures, deaths or acts that are counted, not kept.
         Omitted = "omitted",
-        /// It died.
+        /// The message died.
         Died = "died",
-        /// Somebody said something.
+        /// An operator added a note.
         Noted = "noted",
-        /// Somebody changed what it says.
+        /// An operator changed the content.
         Edited = "edited",
-        /// Somebody erased what it said.
+        /// An operator erased the content.
         Erased = "erased",
-        /// It was put up for review.
+        /// A review was requested.
         ReviewRequested = "review_requested",
         /// The review ended.
         Reviewed = "reviewed",
-        /// It was sent back to work.
+        /// The letter was redriven.
         Redriven = "redriven",
-        /// It was taken out of its queue again before anybody leased it.
+        /// The redrive was undone before an attempt counted.
         PulledBack = "pulled_back",
-        /// It was closed: resolved, abandoned, or done at last.
+        /// The letter was closed: resolved, abandoned, or retried with success.
         Closed = "closed",
-        /// It was opened again.
+        /// The letter was opened again.
         Reopened = "reopened",
-        /// It was set aside.
+        /// The letter was put in quarantine.
         Quarantined = "quarantined",
-        /// It came out of quarantine or review.
+        /// The letter left quarantine or review.
         Released = "released",
-        /// It was put into another dead letter queue.
+        /// The letter was moved to another dead letter queue.
         Moved = "moved",
-        /// It was hidden from consumers and automatic redrives for a while.
+        /// The letter was hidden from consumers and automatic redrives for a while.
         Snoozed = "snoozed",
-        /// Somebody wants it kept.
+        /// An operator holds the letter.
         Held = "held",
-        /// Nobody wants it kept any longer.
+        /// The hold was released.
         Unheld = "unheld",
-        /// It was given to somebody, or to nobody.
+        /// The letter was assigned to an owner, or to nobody.
         Assigned = "assigned",
-        /// Its labels were changed.
+        /// The labels were changed.
         Labelled = "labelled",
-        /// It was removed, and can be taken back for a day.
+        /// The letter was removed. The purge can be undone for a day.
         Purged = "purged",
-        /// It was taken back after it was removed.
+        /// The purge was undone.
         Unpurged = "unpurged",
-        /// A dead-letter consumer worked on it and failed.
+        /// A dead letter consumer failed on the letter.
         ConsumerFailed = "consumer_failed",
-        /// Its message may be leased.
+        /// The message becomes ready.
         Ready = "ready",
-        /// Its quarantine ends.
+        /// The quarantine ends.
         QuarantineEnds = "quarantine_ends",
-        /// Its snooze ends.
+        /// The snooze ends.
         SnoozeEnds = "snooze_ends",
-        /// It is removed.
+        /// Retention removes the letter.
         Expires = "expires",
     }
 }
 
-/// One moment in the life of a letter; some are still to come.
+/// One event on the timeline of a letter. Some lie in the future.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Moment {
-    /// When.
+pub struct TimelineEntry {
+    /// When it happens.
     pub at: Time,
-    /// What.
-    pub what: Happening,
-    /// Which generation, for attempts and deaths.
+    /// The event.
+    pub what: TimelineEvent,
+    /// The generation, for attempts and deaths.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<u32>,
-    /// Which execution of it.
+    /// The number of the execution within the generation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
-    /// Who.
+    /// The worker or operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
-    /// How long: the wait before it, or the attempt.
+    /// The wait before the event, or the duration of the attempt.
     #[serde(default, rename = "took_ms", skip_serializing_if = "Option::is_none")]
     pub took: Option<Span>,
-    /// What else there is to say.
+    /// Further details.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub detail: String,
-    /// Why, in the words of whoever did it.
+    /// The reason, in the actor's own words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// The operation that did it, if one did.
+    /// The operation that caused the event. `None` if no operation did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operation: Option<OperationId>,
 }
 
-impl Moment {
-    /// A moment with nothing to add to it yet.
+impl TimelineEntry {
+    /// An entry without details.
     #[must_use]
-    pub const fn new(at: Time, what: Happening) -> Self {
+    pub const fn new(at: Time, what: TimelineEvent) -> Self {
         let (generation, attempt, by, took, why, operation) = (None, None, None, None, None, None);
         Self { at, what, generation, attempt, by, took, detail: String::new(), why, operation }
     }
 
-    /// The same with who did it.
+    /// Sets the worker or operator.
     #[must_use]
-    pub fn by(self, who: Option<&str>) -> Self {
-        Self { by: who.map(str::to_owned), ..self }
+    pub fn by(self, actor: Option<&str>) -> Self {
+        Self { by: actor.map(str::to_owned), ..self }
     }
 
-    /// The same with what else there is to say.
+    /// Sets the details.
     #[must_use]
-    pub fn saying(self, detail: impl Into<String>) -> Self {
+    pub fn with_detail(self, detail: impl Into<String>) -> Self {
         Self { detail: detail.into(), ..self }
     }
 
-    /// The same with why it was done.
+    /// Sets the reason.
     #[must_use]
-    pub fn because(self, why: Option<&str>) -> Self {
+    pub fn with_reason(self, why: Option<&str>) -> Self {
         Self { why: why.map(str::to_owned), ..self }
     }
 
@@ -138,49 +138,52 @@ impl Moment {
     }
 }
 
-/// Moments with what orders those of the same time: attempts come after what began their generation and before what
-/// ended it.
-type Ordered = Vec<(u32, Moment)>;
+/// Entries with a key that orders those of the same time: the attempts of a generation come after the redrive
+/// that started it and before the death that ended it.
+type Ordered = Vec<(u32, TimelineEntry)>;
 
-/// The place of a generation's attempts in that order; its death and what was done then comes next.
+/// The key of a generation's attempts. Its death and the acts after it come next.
 const fn attempts_of(generation: u32) -> u32 {
     generation.saturating_mul(2)
 }
 
-/// What comes after everything that was recorded at the same time.
+/// The key of entries that come after everything recorded at the same time.
 const LAST: u32 = u32::MAX;
 
 impl DeadLetter {
-    /// Everything that is known to have happened, oldest first, and what is still to come.
+    /// Everything that is known to have happened, oldest first, followed by what is still to come.
     #[must_use]
-    pub fn timeline(&self) -> Vec<Moment> {
-        let (message, file) = (&self.message, &self.file);
+    pub fn timeline(&self) -> Vec<TimelineEntry> {
+        let (message, record) = (&self.message, &self.record);
         let envelope = &message.envelope;
-        let enqueued = Moment::new(envelope.enqueued_at, Happening::Enqueued)
+        let enqueued = TimelineEntry::new(envelope.enqueued_at, TimelineEvent::Enqueued)
             .by(envelope.enqueued_by.as_deref())
-            .saying(format!("to queue {}", envelope.home()));
+            .with_detail(format!("to queue {}", envelope.home()));
         let mut all: Ordered = vec![(0, enqueued)];
         if let Some(at) = message.first_received_at {
             let waited = Some(at.since(envelope.enqueued_at));
-            all.push((0, Moment { took: waited, ..Moment::new(at, Happening::FirstLeased) }));
+            all.push((
+                0,
+                TimelineEntry { took: waited, ..TimelineEntry::new(at, TimelineEvent::FirstLeased) },
+            ));
         }
         self.attempts(&mut all);
-        self.recorded(&mut all);
-        self.not_recorded(&mut all);
-        let ready = (file.status == super::Status::Retrying).then_some(message.ready_at);
-        let reviewed = Moment::new(file.reviewed_at.unwrap_or_default(), Happening::Reviewed);
-        all.extend(file.reviewed_at.map(|_| (LAST, reviewed.by(file.reviewed_by.as_deref()))));
+        self.recorded_events(&mut all);
+        self.unrecorded_events(&mut all);
+        let ready = (record.status == super::Status::Retrying).then_some(message.ready_at);
+        let reviewed = TimelineEntry::new(record.reviewed_at.unwrap_or_default(), TimelineEvent::Reviewed);
+        all.extend(record.reviewed_at.map(|_| (LAST, reviewed.by(record.reviewed_by.as_deref()))));
         for (at, what) in [
-            (ready, Happening::Ready),
-            (file.quarantined_until, Happening::QuarantineEnds),
-            (file.snoozed_until, Happening::SnoozeEnds),
-            (file.expires_at, Happening::Expires),
+            (ready, TimelineEvent::Ready),
+            (record.quarantined_until, TimelineEvent::QuarantineEnds),
+            (record.snoozed_until, TimelineEvent::SnoozeEnds),
+            (record.expires_at, TimelineEvent::Expires),
         ] {
-            all.extend(at.map(|at| (LAST, Moment::new(at, what))));
+            all.extend(at.map(|at| (LAST, TimelineEntry::new(at, what))));
         }
-        // The sort is stable: what was recorded at one time keeps its order.
-        all.sort_by_key(|(order, moment)| (moment.at, *order));
-        all.into_iter().map(|(_, moment)| moment).collect()
+        // The sort is stable, so events recorded at one time keep their order.
+        all.sort_by_key(|(order, entry)| (entry.at, *order));
+        all.into_iter().map(|(_, entry)| entry).collect()
     }
 
     fn attempts(&self, all: &mut Ordered) {
@@ -191,77 +194,93 @@ impl DeadLetter {
             let order = attempts_of(failure.generation);
             if omitted > 0 && n == crate::limits::HISTORY_EDGE {
                 let more = format!("{omitted} more failures are counted, not kept");
-                all.push((order, Moment::new(failure.at, Happening::Omitted).saying(more)));
+                all.push((order, TimelineEntry::new(failure.at, TimelineEvent::Omitted).with_detail(more)));
             }
             let error = &failure.error;
             let code = error.code.as_ref().map(|code| format!(" ({code})")).unwrap_or_default();
             if let Some(took) = failure.duration.filter(|_| failure.attempt > 0) {
-                all.push((order, Moment::new(failure.at.minus(took), Happening::Started).of(failure)));
+                all.push((
+                    order,
+                    TimelineEntry::new(failure.at.minus(took), TimelineEvent::Started).of(failure),
+                ));
             }
-            let failed = Moment { took: failure.duration, ..Moment::new(failure.at, Happening::Failed) };
-            let said = format!("{}: {}{code}", error.error_type, error.message);
-            all.push((order, failed.of(failure).saying(said)));
+            let failed = TimelineEntry {
+                took: failure.duration,
+                ..TimelineEntry::new(failure.at, TimelineEvent::Failed)
+            };
+            let detail = format!("{}: {}{code}", error.error_type, error.message);
+            all.push((order, failed.of(failure).with_detail(detail)));
         }
     }
 
-    /// The deaths and acts on record, and how many are not kept.
-    fn recorded(&self, all: &mut Ordered) {
+    /// Adds the recorded deaths and acts, and the number of those that are not kept.
+    fn recorded_events(&self, all: &mut Ordered) {
         let mut order = attempts_of(1);
-        for (n, event) in self.file.history.iter().enumerate() {
-            if event.what == Happening::Died {
+        for (n, event) in self.record.history.iter().enumerate() {
+            if event.what == TimelineEvent::Died {
                 order = attempts_of(event.generation.unwrap_or(1)).saturating_add(1);
             }
-            if n == crate::limits::LETTER_EVENTS_FIRST && self.file.history_omitted > 0 {
+            if n == crate::limits::LETTER_EVENTS_FIRST && self.record.history_omitted > 0 {
                 let more =
-                    format!("{} more deaths and acts are counted, not kept", self.file.history_omitted);
-                all.push((order, Moment::new(event.at, Happening::Omitted).saying(more)));
+                    format!("{} more deaths and acts are counted, not kept", self.record.history_omitted);
+                all.push((order, TimelineEntry::new(event.at, TimelineEvent::Omitted).with_detail(more)));
             }
             all.push((order, event.clone()));
         }
     }
 
-    /// What the file says of itself and its history does not: it was filed before there was one, or that part of
-    /// it is not kept.
-    fn not_recorded(&self, all: &mut Ordered) {
-        let file = &self.file;
-        let history = &file.history;
-        let mut told = vec![Moment::new(file.dead_at, Happening::Died).saying(file.reason.name())];
-        for mark in &file.edits {
-            let edited = Moment::new(mark.at, Happening::Edited).by(Some(&mark.by));
-            told.push(edited.saying(format!("revision {}", mark.n)).because(mark.reason.as_deref()));
+    /// Adds events that the fields of the record imply but its history lacks, because the letter is older than
+    /// its history or that part of the history was dropped.
+    fn unrecorded_events(&self, all: &mut Ordered) {
+        let record = &self.record;
+        let history = &record.history;
+        let mut implied =
+            vec![TimelineEntry::new(record.dead_at, TimelineEvent::Died).with_detail(record.reason.name())];
+        for edit in &record.edits {
+            let edited = TimelineEntry::new(edit.at, TimelineEvent::Edited).by(Some(&edit.by));
+            implied
+                .push(edited.with_detail(format!("revision {}", edit.n)).with_reason(edit.reason.as_deref()));
         }
-        if let Some(erased) = &file.erased {
-            let moment = Moment::new(erased.at, Happening::Erased).by(Some(&erased.by));
-            told.push(moment.saying(format!("{} bytes", erased.bytes)).because(erased.reason.as_deref()));
+        if let Some(erased) = &record.erased {
+            let entry = TimelineEntry::new(erased.at, TimelineEvent::Erased).by(Some(&erased.by));
+            implied.push(
+                entry.with_detail(format!("{} bytes", erased.bytes)).with_reason(erased.reason.as_deref()),
+            );
         }
-        if let Some(redriven) = &file.redriven {
+        if let Some(redriven) = &record.redriven {
             let to = redriven.to.as_ref().map(|queue| format!("to queue {queue}")).unwrap_or_default();
-            told.push(Moment::new(redriven.at, Happening::Redriven).by(Some(&redriven.by)).saying(to));
+            implied.push(
+                TimelineEntry::new(redriven.at, TimelineEvent::Redriven)
+                    .by(Some(&redriven.by))
+                    .with_detail(to),
+            );
         }
-        let resolution = file.resolution.as_deref().unwrap_or("");
+        let resolution = record.resolution.as_deref().unwrap_or("");
         for (at, what, by, detail) in [
-            (file.review_requested_at, Happening::ReviewRequested, &file.review_requested_by, ""),
-            (file.closed_at, Happening::Closed, &file.closed_by, resolution),
+            (record.review_requested_at, TimelineEvent::ReviewRequested, &record.review_requested_by, ""),
+            (record.closed_at, TimelineEvent::Closed, &record.closed_by, resolution),
         ] {
-            told.extend(at.map(|at| Moment::new(at, what).by(by.as_deref()).saying(detail)));
+            implied.extend(at.map(|at| TimelineEntry::new(at, what).by(by.as_deref()).with_detail(detail)));
         }
-        let is_new = |moment: &Moment| !history.iter().any(|e| (e.at, e.what) == (moment.at, moment.what));
-        all.extend(told.into_iter().filter(is_new).map(|moment| (LAST, moment)));
-        for note in &file.notes {
+        let is_new =
+            |entry: &TimelineEntry| !history.iter().any(|e| (e.at, e.what) == (entry.at, entry.what));
+        all.extend(implied.into_iter().filter(is_new).map(|entry| (LAST, entry)));
+        for note in &record.notes {
             let text = note.text.as_str();
-            let said = |e: &Moment| e.at == note.at && (e.detail == text || e.why.as_deref() == Some(text));
-            if !history.iter().any(said) {
-                let noted = Moment::new(note.at, Happening::Noted).by(Some(&note.by));
-                all.push((LAST, noted.saying(text)));
+            let recorded =
+                |e: &TimelineEntry| e.at == note.at && (e.detail == text || e.why.as_deref() == Some(text));
+            if !history.iter().any(recorded) {
+                let noted = TimelineEntry::new(note.at, TimelineEvent::Noted).by(Some(&note.by));
+                all.push((LAST, noted.with_detail(text)));
             }
         }
         let first = history.first();
-        let from_the_start = first.is_some_and(|e| e.what == Happening::Died && e.generation == Some(1));
-        if !from_the_start && file.version > 1 {
-            let at = first.map_or(file.dead_at, |event| event.at);
+        let from_the_start = first.is_some_and(|e| e.what == TimelineEvent::Died && e.generation == Some(1));
+        if !from_the_start && record.version > 1 {
+            let at = first.map_or(record.dead_at, |event| event.at);
             let more = "what was done to it before format 5 was not recorded on it; \
                         the audit trail may still have it";
-            all.push((0, Moment::new(at, Happening::Omitted).saying(more)));
+            all.push((0, TimelineEntry::new(at, TimelineEvent::Omitted).with_detail(more)));
         }
     }
 }
@@ -269,8 +288,8 @@ impl DeadLetter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dead_letter::{Act, ActRequest, Actor, Captured, Note, Redriven, Status};
-    use crate::failure::{ErrorInfo, Reason, Report};
+    use crate::dead_letter::{Act, ActRequest, Actor, Captured, Note, RedriveRecord, Status};
+    use crate::failure::{ErrorInfo, FailureReport, Reason};
     use crate::ids::MessageId;
     use crate::limits;
     use crate::message::{NewMessage, Payload};
@@ -285,9 +304,9 @@ mod tests {
     fn letter(failed: u32) -> DeadLetter {
         let error = ErrorInfo { error_type: "E".into(), message: "it broke".into(), ..ErrorInfo::default() };
         let duration = Some(Span::from_secs(2));
-        let last = Report { error, duration, ..Report::default() }.analyse();
+        let last = FailureReport { error, duration, ..FailureReport::default() }.analyse();
         let failures = (1..=failed.min(20)).map(|n| {
-            let failure = last.clone().file(1, n, at(u64::from(n) * 10), Some("w".into()));
+            let failure = last.clone().into_failure(1, n, at(u64::from(n) * 10), Some("w".into()));
             Failure { duration, ..failure }
         });
         let message = NewMessage::new(MessageId::new(1, [1; 10]), "q".parse().unwrap(), Payload::default());
@@ -306,14 +325,15 @@ mod tests {
     }
 
     #[test]
-    fn a_life_is_told_in_order() {
+    fn the_timeline_is_in_order() {
         let mut letter = letter(2);
-        letter.file.notes.push(Note { at: at(30), by: "ada".into(), text: "hm".into() });
-        letter.file.redriven =
-            Some(Redriven { at: at(40), by: "ada".into(), to: Some("b".parse().unwrap()) });
-        letter.file.status = Status::Retrying;
+        letter.record.notes.push(Note { at: at(30), by: "ada".into(), text: "hm".into() });
+        letter.record.redriven =
+            Some(RedriveRecord { at: at(40), by: "ada".into(), to: Some("b".parse().unwrap()) });
+        letter.record.status = Status::Retrying;
         letter.message.ready_at = at(60);
-        let told: Vec<_> = letter.timeline().into_iter().map(|m| (m.at, m.what.name(), m.attempt)).collect();
+        let timeline: Vec<_> =
+            letter.timeline().into_iter().map(|m| (m.at, m.what.name(), m.attempt)).collect();
         let expected = [
             (at(0), "enqueued", None),
             (at(0), "first_leased", None),
@@ -326,22 +346,22 @@ mod tests {
             (at(40), "redriven", None),
             (at(60), "ready", None),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(timeline, expected);
     }
 
     #[test]
-    fn what_is_not_kept_is_said_to_be_missing() {
+    fn dropped_failures_are_reported_as_missing() {
         let mut letter = letter(50);
-        let told = letter.timeline();
-        let gap = told.iter().position(|m| m.what == Happening::Omitted).unwrap();
-        assert_eq!(told[gap].detail, "30 more failures are counted, not kept");
-        assert_eq!(told[..gap].iter().filter(|m| m.what == Happening::Failed).count(), 10);
-        letter.file.closed_at = Some(at(900));
-        letter.file.resolution = Some("fixed".into());
-        letter.file.expires_at = Some(at(9_000));
-        let told = letter.timeline();
-        assert_eq!(told.last().map(|m| m.what), Some(Happening::Expires), "what is to come is last");
-        assert!(told.iter().any(|m| m.what == Happening::Closed && m.detail == "fixed"));
+        let timeline = letter.timeline();
+        let gap = timeline.iter().position(|m| m.what == TimelineEvent::Omitted).unwrap();
+        assert_eq!(timeline[gap].detail, "30 more failures are counted, not kept");
+        assert_eq!(timeline[..gap].iter().filter(|m| m.what == TimelineEvent::Failed).count(), 10);
+        letter.record.closed_at = Some(at(900));
+        letter.record.resolution = Some("fixed".into());
+        letter.record.expires_at = Some(at(9_000));
+        let timeline = letter.timeline();
+        assert_eq!(timeline.last().map(|m| m.what), Some(TimelineEvent::Expires), "future events come last");
+        assert!(timeline.iter().any(|m| m.what == TimelineEvent::Closed && m.detail == "fixed"));
     }
 
     fn ada(act: Act, reason: &str) -> ActRequest {
@@ -349,18 +369,18 @@ mod tests {
         ActRequest { id: MessageId::new(1, [1; 10]), act, actor, expected_version: None }
     }
 
-    /// The letter after acts, one each second from then on.
+    /// The letter after these acts, one each second from `from` on.
     fn acted(mut letter: DeadLetter, acts: &[(Act, &str)], from: u64) -> DeadLetter {
         for (n, (act, reason)) in (from..).zip(acts) {
             let request = ada(act.clone(), reason);
-            letter.file =
-                letter.file.act(letter.id(), &request, &QueuePolicy::default(), at(n)).expect("legal");
+            letter.record =
+                letter.record.act(letter.id(), &request, &QueuePolicy::default(), at(n)).expect("legal");
         }
         letter
     }
 
     #[test]
-    fn each_act_is_told_once_with_who_and_why() {
+    fn each_act_appears_once_with_actor_and_reason() {
         let name = |name: &str| name.parse().expect("a name");
         let acts = [
             (Act::Move { dlq: name("b-dlq") }, "other team"),
@@ -374,8 +394,8 @@ mod tests {
             (Act::Abandon, "give up"),
         ];
         let letter = acted(letter(1), &acts, 100);
-        let told: Vec<_> = letter.timeline().into_iter().filter(|m| m.at >= at(10)).collect();
-        let told: Vec<_> = told
+        let timeline: Vec<_> = letter.timeline().into_iter().filter(|m| m.at >= at(10)).collect();
+        let timeline: Vec<_> = timeline
             .iter()
             .map(|m| (m.what.name(), m.detail.as_str(), m.by.as_deref(), m.why.as_deref()))
             .collect();
@@ -395,33 +415,33 @@ mod tests {
             ("closed", "abandoned", ada, Some("give up")),
             ("expires", "", None, None),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(timeline, expected);
     }
 
     #[test]
     fn earlier_deaths_stay_and_attempts_come_between_redrive_and_death_at_one_instant() {
         let mut letter = acted(letter(1), &[(Act::retry(), "again")], 10);
         let operation = OperationId::new(MessageId::new(7, [7; 10]));
-        letter.file.done_by(Some(operation));
-        let last = Report::default().analyse();
-        letter.message.failures.push(last.clone().file(2, 1, at(10), None));
+        letter.record.set_operation(Some(operation));
+        let last = FailureReport::default().analyse();
+        letter.message.failures.push(last.clone().into_failure(2, 1, at(10), None));
         letter.message.failed = 2;
         let record = NewMessage::new(letter.id(), "q".parse().unwrap(), Payload::default());
         let mut record = record.accept(&QueuePolicy::default(), 1, START);
-        record.life.generation = 2;
+        record.lifecycle.generation = 2;
         let policy = QueuePolicy { dlq: Some("other-dlq".parse().unwrap()), ..QueuePolicy::default() };
-        let before = letter.file.clone();
-        letter.file = crate::dead_letter::File::of_death(
+        let before = letter.record.clone();
+        letter.record = crate::dead_letter::LetterRecord::of_death(
             &record,
-            &record.life,
+            &record.lifecycle,
             &policy,
             &last,
             Reason::Permanent,
             Some(&before),
             at(10),
         );
-        let told: Vec<_> = letter.timeline().into_iter().filter(|m| m.at == at(10)).collect();
-        let shown: Vec<_> = told.iter().map(|m| (m.what.name(), m.generation)).collect();
+        let timeline: Vec<_> = letter.timeline().into_iter().filter(|m| m.at == at(10)).collect();
+        let shown: Vec<_> = timeline.iter().map(|m| (m.what.name(), m.generation)).collect();
         let expected = [
             ("failed", Some(1)),
             ("died", Some(1)),
@@ -430,31 +450,37 @@ mod tests {
             ("died", Some(2)),
         ];
         assert_eq!(shown, expected);
-        assert_eq!((told[2].operation, told[2].why.as_deref()), (Some(operation), Some("again")));
-        assert_eq!(told[4].detail, "permanent in queue q, into dead letter queue other-dlq");
+        assert_eq!((timeline[2].operation, timeline[2].why.as_deref()), (Some(operation), Some("again")));
+        assert_eq!(timeline[4].detail, "permanent in queue q, into dead letter queue other-dlq");
     }
 
     #[test]
-    fn a_long_life_keeps_its_two_ends_and_says_what_is_missing() {
+    fn a_long_history_keeps_its_two_ends_and_counts_the_rest() {
         let many: Vec<(Act, &str)> = (0..100).map(|_| (Act::Note, "seen")).collect();
         let letter = acted(letter(1), &many, 100);
         let kept = limits::LETTER_EVENTS_FIRST + limits::LETTER_EVENTS_LAST;
-        assert_eq!((letter.file.history.len(), letter.file.history_omitted), (kept, 51));
-        let told = letter.timeline();
-        let gap = told.iter().find(|m| m.what == Happening::Omitted).expect("it says so");
+        assert_eq!((letter.record.history.len(), letter.record.history_omitted), (kept, 51));
+        let timeline = letter.timeline();
+        let gap = timeline.iter().find(|m| m.what == TimelineEvent::Omitted).expect("the gap is reported");
         assert_eq!(gap.detail, "51 more deaths and acts are counted, not kept");
-        assert_eq!(told.iter().filter(|m| m.what == Happening::Noted).count(), 100, "notes are kept longer");
+        assert_eq!(
+            timeline.iter().filter(|m| m.what == TimelineEvent::Noted).count(),
+            100,
+            "notes are kept longer"
+        );
     }
 
     #[test]
-    fn a_letter_of_an_older_format_says_that_its_record_begins_late() {
+    fn a_letter_of_an_older_format_says_that_its_history_starts_late() {
         let mut old = acted(letter(1), &[(Act::Move { dlq: "b-dlq".parse().unwrap() }, "x")], 50);
-        old.file.history.clear();
+        old.record.history.clear();
         let old = acted(old, &[(Act::Resolve, "fixed")], 100);
-        let told = old.timeline();
-        let died = told.iter().find(|m| m.what == Happening::Died).expect("its last death is known");
-        assert_eq!(died.detail, "max_attempts", "where it fell is not known");
-        assert!(told.iter().any(|m| m.what == Happening::Omitted && m.detail.contains("before format 5")));
-        assert_eq!(told.iter().filter(|m| m.what == Happening::Closed).count(), 1);
+        let timeline = old.timeline();
+        let died = timeline.iter().find(|m| m.what == TimelineEvent::Died).expect("its last death is known");
+        assert_eq!(died.detail, "max_attempts", "the dead letter queue is not known");
+        assert!(
+            timeline.iter().any(|m| m.what == TimelineEvent::Omitted && m.detail.contains("before format 5"))
+        );
+        assert_eq!(timeline.iter().filter(|m| m.what == TimelineEvent::Closed).count(), 1);
     }
 }

@@ -1,5 +1,5 @@
-//! The fields a filter may name, what kind of value each has, and which known word a wrong one comes nearest
-//! to. Nothing in here reads a message: `eval` knows where a field's value lies.
+//! The fields that a filter may name, the type of value that each has, and which known word a wrong one was probably
+//! meant to be. Nothing here reads a message: `eval` knows where the value of a field is.
 
 use crate::dead_letter::Status;
 use crate::failure::{Category, Reason, Recoverability, Route, Severity};
@@ -9,47 +9,47 @@ use crate::message::Priority;
 /// A field of the filter language.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Field {
-    /// `id`: the message's id.
+    /// `id`: the id of the message.
     Id,
-    /// `queue`: the queue's name.
+    /// `queue`: the name of the queue.
     Queue,
-    /// `dlq`: the drawer of a letter.
+    /// `dlq`: the dead letter queue of a letter.
     Dlq,
-    /// `kind`: the operation type.
+    /// `kind`: the kind of the message.
     Kind,
-    /// `state`: where the message is.
+    /// `state`: the state of the message.
     State,
-    /// `status`: where the letter stands.
+    /// `status`: the status of the letter.
     Status,
-    /// `reason`: why it died.
+    /// `reason`: why the message died.
     Reason,
-    /// `route`: which part of the world failed.
+    /// `route`: which part of the system failed.
     Route,
-    /// `category`: what kind of failure.
+    /// `category`: the category of the failure.
     Category,
-    /// `severity`: how bad.
+    /// `severity`: how severe the failure is.
     Severity,
-    /// `signature`: text in the template, or the leaf as 16 hex digits.
+    /// `signature`: text in the template, or the id of the leaf as 16 hex digits.
     Signature,
-    /// `group`: the group's id.
+    /// `group`: the id of the group.
     Group,
-    /// `priority`: how urgent.
+    /// `priority`: the priority of the message.
     Priority,
-    /// `attempts`: executions of this generation.
+    /// `attempts`: executions in this generation.
     Attempts,
-    /// `deliveries`: leases granted ever.
+    /// `deliveries`: leases ever granted.
     Deliveries,
-    /// `generation`: one more for every redrive.
+    /// `generation`: incremented by every redrive.
     Generation,
-    /// `redrives`: how often the letter was sent back.
+    /// `redrives`: how often the letter was redriven.
     Redrives,
     /// `failures`: failed deliveries ever.
     Failures,
-    /// `age`: how long a letter is dead, how long ago a message was enqueued.
+    /// `age`: how long ago a letter died or a message was enqueued.
     Age,
-    /// `owner`: whose the letter is.
+    /// `owner`: to whom the letter is assigned.
     Owner,
-    /// `held`: whether somebody keeps the letter from expiring, `yes` or `no`.
+    /// `held`: whether the letter is kept from expiring, `yes` or `no`.
     Held,
     /// `snoozed`: whether the letter is hidden from consumers now, `yes` or `no`.
     Snoozed,
@@ -61,35 +61,35 @@ pub enum Field {
     Enqueued,
     /// `first_failed`: when it first failed.
     FirstFailed,
-    /// `closed`: when the letter was closed; open ones have no such time.
+    /// `closed`: when the letter was closed; missing while it is open.
     Closed,
     /// `closed_by`: who closed the letter.
     ClosedBy,
-    /// `resolution`: how the letter was closed, in the words of whoever closed it.
+    /// `resolution`: how the letter was closed, in the words of the person who closed it.
     Resolution,
-    /// `recoverability`: what it takes to mend it.
+    /// `recoverability`: what it takes to recover.
     Recoverability,
-    /// `eligible`: whether the letter may be sent back as it stands, `yes` or `no`.
+    /// `eligible`: whether the letter may be redriven as it is, `yes` or `no`.
     Eligible,
-    /// `review_required`: whether a person is asked for, `yes` or `no`.
+    /// `review_required`: whether a person has to review the letter, `yes` or `no`.
     ReviewRequired,
-    /// `alert`: whether somebody is to be told of the letter, `yes` or `no`.
+    /// `alert`: whether the letter raises an alert, `yes` or `no`.
     Alert,
-    /// `erased`: whether what the letter said is gone for good, `yes` or `no`.
+    /// `erased`: whether the content of the letter was erased for good, `yes` or `no`.
     Erased,
     /// `operation`: the id of an operation that changed the letter.
     Operation,
     /// `step`: the step in which a kept failure happened.
     Step,
-    /// `edited`: whether what the letter says was changed, `yes` or `no`.
+    /// `edited`: whether the content of the letter was changed, `yes` or `no`.
     Edited,
-    /// `worker`: whoever holds it, or worked on a kept failure.
+    /// `worker`: the worker that holds the lease, or that worked on a kept failure.
     Worker,
-    /// `host`: where a kept failure happened.
+    /// `host`: the host on which a kept failure happened.
     Host,
-    /// `version`: the worker's version at a kept failure.
+    /// `version`: the version of the worker at a kept failure.
     Version,
-    /// `tag`: any of the tags, and of a letter's labels.
+    /// `tag`: any of the tags of the message, or of the labels of the letter.
     Tag,
     /// `key`: the idempotency key.
     Key,
@@ -101,19 +101,19 @@ pub enum Field {
     Type,
     /// `code`: the last error's code.
     Code,
-    /// `error`, or no field at all: text in the last error's type or message.
+    /// `error`, or text without a field: text in the type or message of the last error.
     Error,
     /// `header.NAME`: one header.
     Header(String),
     /// `payload`, without a path: text in the payload.
     PayloadText,
-    /// `payload.path`: a place in the payload, read as JSON.
+    /// `payload.path`: the value at a path in the payload, read as JSON.
     Payload(Vec<String>),
-    /// `context.path`: a place in the free JSON context.
+    /// `context.path`: the value at a path in the JSON context.
     Context(Vec<String>),
 }
 
-/// Every field that is named by one word.
+/// The fields that are named by a single word.
 pub(super) const NAMED: [Field; 47] = [
     Field::Id,
     Field::Queue,
@@ -164,11 +164,11 @@ pub(super) const NAMED: [Field; 47] = [
     Field::Error,
 ];
 
-/// The words before a dot, with an example of what they need.
+/// The names that are followed by a dot and a path, with an example for each.
 pub(super) const DOTTED: [(&str, &str); 3] =
     [("header", "header.tenant"), ("payload", "payload.order.id"), ("context", "context.repository")];
 
-/// Names that messages and letters have in JSON, where the filter has a shorter one.
+/// The names of fields in the JSON of messages and letters, where the filter has a shorter name.
 const LONG_NAMES: [(&str, &str); 8] = [
     ("dead_at", "died"),
     ("last_failed_at", "failed"),
@@ -180,35 +180,35 @@ const LONG_NAMES: [(&str, &str); 8] = [
     ("message", "error"),
 ];
 
-/// What kind of value a field has, and so which operators and values it takes.
+/// The type of a field, which decides the operators and values it takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(super) enum FieldType {
     /// A message id.
     Id,
     /// A group id.
     Leaf,
-    /// The name of a queue or drawer.
+    /// The name of a queue or dead letter queue.
     QueueName,
-    /// Text that is compared whole.
+    /// Text that is compared as a whole.
     Text,
-    /// Text that is looked into.
-    Inside,
-    /// Text that is looked into, or a leaf.
+    /// Text that is searched.
+    Search,
+    /// Text that is searched, or a leaf id.
     Signature,
     /// One of these names.
     OneOf(Vec<&'static str>),
     /// A whole number.
     Number,
-    /// A length of time.
+    /// A duration.
     Span,
     /// An instant.
     Time,
-    /// A place in a JSON document.
+    /// A value in a JSON document.
     Json,
 }
 
 impl Field {
-    /// The word in a filter; for headers, payload and context the word before the first dot.
+    /// The name in a filter; for headers, payload and context the word before the first dot.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -265,34 +265,34 @@ impl Field {
         }
     }
 
-    /// What kind of value it has.
-    pub(super) fn shape(&self) -> Shape {
+    /// The type of its values.
+    pub(super) fn field_type(&self) -> FieldType {
         match self {
-            Self::Id => Shape::Id,
-            Self::Group => Shape::Leaf,
-            Self::Queue | Self::Dlq => Shape::QueueName,
-            Self::State => Shape::OneOf(State::ALL.iter().map(|v| v.name()).collect()),
-            Self::Status => Shape::OneOf(Status::ALL.iter().map(|v| v.name()).collect()),
-            Self::Reason => Shape::OneOf(Reason::ALL.iter().map(|v| v.name()).collect()),
-            Self::Route => Shape::OneOf(Route::ALL.iter().map(|v| v.name()).collect()),
-            Self::Category => Shape::OneOf(Category::ALL.iter().map(|v| v.name()).collect()),
-            Self::Severity => Shape::OneOf(Severity::ALL.iter().map(|v| v.name()).collect()),
-            Self::Priority => Shape::OneOf(Priority::ALL.iter().map(|v| v.name()).collect()),
-            Self::Recoverability => Shape::OneOf(Recoverability::ALL.iter().map(|v| v.name()).collect()),
+            Self::Id => FieldType::Id,
+            Self::Group => FieldType::Leaf,
+            Self::Queue | Self::Dlq => FieldType::QueueName,
+            Self::State => FieldType::OneOf(State::ALL.iter().map(|v| v.name()).collect()),
+            Self::Status => FieldType::OneOf(Status::ALL.iter().map(|v| v.name()).collect()),
+            Self::Reason => FieldType::OneOf(Reason::ALL.iter().map(|v| v.name()).collect()),
+            Self::Route => FieldType::OneOf(Route::ALL.iter().map(|v| v.name()).collect()),
+            Self::Category => FieldType::OneOf(Category::ALL.iter().map(|v| v.name()).collect()),
+            Self::Severity => FieldType::OneOf(Severity::ALL.iter().map(|v| v.name()).collect()),
+            Self::Priority => FieldType::OneOf(Priority::ALL.iter().map(|v| v.name()).collect()),
+            Self::Recoverability => FieldType::OneOf(Recoverability::ALL.iter().map(|v| v.name()).collect()),
             Self::Held
             | Self::Snoozed
             | Self::Edited
             | Self::Eligible
             | Self::ReviewRequired
             | Self::Alert
-            | Self::Erased => Shape::OneOf(vec!["yes", "no"]),
-            Self::Signature => Shape::Signature,
+            | Self::Erased => FieldType::OneOf(vec!["yes", "no"]),
+            Self::Signature => FieldType::Signature,
             Self::Attempts | Self::Deliveries | Self::Generation | Self::Redrives | Self::Failures => {
-                Shape::Number
+                FieldType::Number
             }
-            Self::Age => Shape::Span,
-            Self::Died | Self::Failed | Self::FirstFailed | Self::Closed | Self::Enqueued => Shape::Time,
-            Self::Error | Self::PayloadText => Shape::Inside,
+            Self::Age => FieldType::Span,
+            Self::Died | Self::Failed | Self::FirstFailed | Self::Closed | Self::Enqueued => FieldType::Time,
+            Self::Error | Self::PayloadText => FieldType::Search,
             Self::Kind
             | Self::Owner
             | Self::ClosedBy
@@ -308,13 +308,13 @@ impl Field {
             | Self::Trace
             | Self::Type
             | Self::Code
-            | Self::Header(_) => Shape::Text,
-            Self::Payload(_) | Self::Context(_) => Shape::Json,
+            | Self::Header(_) => FieldType::Text,
+            Self::Payload(_) | Self::Context(_) => FieldType::Json,
         }
     }
 
-    /// Whether it stands on a letter's file and nowhere else.
-    pub(super) const fn is_of_letters(&self) -> bool {
+    /// Whether only dead letters have this field.
+    pub(super) const fn is_letter_only(&self) -> bool {
         matches!(
             self,
             Self::Dlq
@@ -344,8 +344,8 @@ impl Field {
         )
     }
 
-    /// Whether a message's value of it is found in its kept failures.
-    pub(super) const fn is_of_failures(&self) -> bool {
+    /// Whether the value for a message comes from its kept failures.
+    pub(super) const fn is_from_failures(&self) -> bool {
         matches!(
             self,
             Self::Worker
@@ -360,11 +360,11 @@ impl Field {
     }
 }
 
-/// The known word that a wrong one was probably meant to be: one that it begins, or that is a third of its
-/// letters away at most. Further off a guess would mislead.
+/// The known word that a wrong one was probably meant to be: one that starts with it, or whose edit distance is at most
+/// a third of its length. A guess further off would mislead.
 pub(super) fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let wrong = wrong.to_lowercase();
-    // The distance takes time in both lengths, and a word this long is not a slip of the finger.
+    // The distance takes time proportional to both lengths, and a word this long is not a typing mistake.
     if wrong.len() > 40 {
         return None;
     }
@@ -378,7 +378,7 @@ pub(super) fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>)
     near.min_by_key(|(d, _)| *d).map(|(_, word)| word.to_owned())
 }
 
-/// The field that was probably meant by an unknown one.
+/// The field that was probably meant by an unknown name.
 pub(super) fn nearest_field(wrong: &str) -> Option<String> {
     let long = LONG_NAMES.iter().find(|(name, _)| *name == wrong).map(|(_, field)| (*field).to_owned());
     long.or_else(|| nearest(wrong, NAMED.iter().map(Field::name).chain(DOTTED.iter().map(|(name, _)| *name))))

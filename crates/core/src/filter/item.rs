@@ -1,15 +1,15 @@
-//! The filter language over one JSON document, such as an item of a batch run: `size>10 kind:png,jpg`. Every
-//! field is a path into the document; operators, lists, ranges, `and`, `or`, `not` and parentheses are those of
-//! every other filter. Text without a field is refused: a document has no error to look into.
+//! The filter language for JSON documents, such as the items of a batch run: `size>10 kind:png,jpg`. Every field is a
+//! path into the document; operators, lists, ranges, `and`, `or`, `not` and parentheses work as in every other filter.
+//! Text without a field is refused, because a document has no error to search.
 
 use super::field::Field;
 use super::json;
 use super::lexer::{self, Token};
 use super::parser::{self, Expr, Term, Test};
-use super::{Fault, FilterError, too_long};
+use super::{Fault, FilterError, check_length};
 use std::fmt;
 
-/// A filter over JSON documents; the empty one matches everything.
+/// A filter for JSON documents. The empty filter matches everything.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ItemFilter {
     text: String,
@@ -17,23 +17,23 @@ pub struct ItemFilter {
 }
 
 impl ItemFilter {
-    /// Reads a filter whose fields are paths: `size`, `owner.name`, `tags.0`, `"a.b".c`.
+    /// Parses a filter whose fields are paths: `size`, `owner.name`, `tags.0`, `"a.b".c`.
     ///
     /// # Errors
-    /// [`FilterError`] for one thing that is wrong, with its position; there may be more.
+    /// [`FilterError`] for the first mistake found, with its position.
     pub fn parse(text: &str) -> Result<Self, FilterError> {
-        too_long(text)?;
+        check_length(text)?;
         let expr = lexer::lex(text).and_then(under_payload).and_then(|t| parser::parse(t, text.len()));
         Ok(Self { text: text.to_owned(), expr: expr.map_err(|fault| fault.into_error(text))? })
     }
 
-    /// The text it was read from.
+    /// The text it was parsed from.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Whether this document is meant. What is not JSON has no fields.
+    /// Whether the filter matches this document. Bytes that are not JSON have no fields.
     #[must_use]
     pub fn matches(&self, document: &[u8]) -> bool {
         self.expr.as_ref().is_none_or(|expr| satisfies(expr, document))
@@ -60,7 +60,7 @@ fn path_of(term: &Term) -> Option<&[String]> {
     if let Field::Payload(path) = &term.field { Some(path) } else { None }
 }
 
-/// A document is to its filter what a payload is to a message's.
+/// Prefixes every field with `payload`: to this filter the document is what the payload is to a message filter.
 fn under_payload(tokens: Vec<(usize, Token)>) -> Result<Vec<(usize, Token)>, Fault> {
     let one = |(at, token): (usize, Token)| match token {
         Token::Term { mut path, op, op_text, op_at, values } => {
@@ -87,9 +87,9 @@ fn satisfies(expr: &Expr, document: &[u8]) -> bool {
 
 /// A missing field passes no test, not even `!=`.
 fn passes(term: &Term, document: &[u8]) -> bool {
-    let Some(place) = path_of(term).and_then(|path| json::in_bytes(document, path)) else { return false };
-    let Test::Json(wants) = &term.test else { return false };
-    wants.iter().any(|want| want.matches(&place)) != term.negated
+    let Some(value) = path_of(term).and_then(|path| json::in_bytes(document, path)) else { return false };
+    let Test::Json(tests) = &term.test else { return false };
+    tests.iter().any(|test| test.matches(&value)) != term.negated
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Looks one place up in a JSON document and compares it. Walks the bytes without building a document, and
-//! compares numbers by their digits, so integers of any size are exact. Never changes or re-encodes anything.
+//! Finds one value in a JSON document and tests it. It walks the bytes without building a document, and compares
+//! numbers by their digits, so integers of any size are exact. It never changes or re-encodes anything.
 
 use super::pattern::Pattern;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -10,9 +10,9 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::ops::Bound;
 
-/// What stands at a place of a JSON document.
+/// A value in a JSON document.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place<'a> {
+pub(super) enum JsonValue<'a> {
     /// A string.
     Text(Cow<'a, str>),
     /// A number, as it is written.
@@ -23,37 +23,37 @@ pub(super) enum Place<'a> {
     Nested,
 }
 
-/// The place at the end of this path, if the bytes are JSON and have one. Of a repeated key the last counts.
-pub(super) fn in_bytes<'a>(bytes: &'a [u8], path: &[String]) -> Option<Place<'a>> {
+/// The value at a path, if the bytes are JSON and have one. Of a repeated key the last counts.
+pub(super) fn in_bytes<'a>(bytes: &'a [u8], path: &[String]) -> Option<JsonValue<'a>> {
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let raw = Walk { path }.deserialize(&mut json).ok().flatten()?;
     // A payload that only begins like JSON is not JSON.
     json.end().ok()?;
     let text = raw.get();
     match text.as_bytes().first()? {
-        b'"' => serde_json::from_str(text).ok().map(|s: String| Place::Text(s.into())),
-        b'{' | b'[' => Some(Place::Nested),
-        b't' => Some(Place::Word("true")),
-        b'f' => Some(Place::Word("false")),
-        b'n' => Some(Place::Word("null")),
-        _ => Some(Place::Number(text.into())),
+        b'"' => serde_json::from_str(text).ok().map(|s: String| JsonValue::Text(s.into())),
+        b'{' | b'[' => Some(JsonValue::Nested),
+        b't' => Some(JsonValue::Word("true")),
+        b'f' => Some(JsonValue::Word("false")),
+        b'n' => Some(JsonValue::Word("null")),
+        _ => Some(JsonValue::Number(text.into())),
     }
 }
 
-/// The place at the end of this path of a document that is in memory already.
-pub(super) fn in_value<'a>(document: &'a Value, path: &[String]) -> Option<Place<'a>> {
+/// The value at a path of a document that is already parsed.
+pub(super) fn in_value<'a>(document: &'a Value, path: &[String]) -> Option<JsonValue<'a>> {
     let found = path.iter().try_fold(document, |at, part| match at {
         Value::Object(entries) => entries.get(part),
         Value::Array(items) => items.get(index(part)?),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
     })?;
     Some(match found {
-        Value::Null => Place::Word("null"),
-        Value::Bool(true) => Place::Word("true"),
-        Value::Bool(false) => Place::Word("false"),
-        Value::Number(n) => Place::Number(n.to_string().into()),
-        Value::String(s) => Place::Text(s.into()),
-        Value::Array(_) | Value::Object(_) => Place::Nested,
+        Value::Null => JsonValue::Word("null"),
+        Value::Bool(true) => JsonValue::Word("true"),
+        Value::Bool(false) => JsonValue::Word("false"),
+        Value::Number(n) => JsonValue::Number(n.to_string().into()),
+        Value::String(s) => JsonValue::Text(s.into()),
+        Value::Array(_) | Value::Object(_) => JsonValue::Nested,
     })
 }
 
@@ -61,7 +61,7 @@ fn index(part: &str) -> Option<usize> {
     part.bytes().all(|b| b.is_ascii_digit()).then(|| part.parse().ok()).flatten()
 }
 
-/// Follows a path through a document while it is read; everything beside the path is skipped.
+/// Follows a path through a document while it is read, skipping everything beside the path.
 struct Walk<'p> {
     path: &'p [String],
 }
@@ -138,7 +138,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
     }
 }
 
-/// Reads a key only as far as to say whether it is the wanted one.
+/// Compares a key without copying it.
 struct KeyIs<'p>(&'p str);
 
 impl<'de> DeserializeSeed<'de> for KeyIs<'_> {
@@ -161,42 +161,42 @@ impl Visitor<'_> for KeyIs<'_> {
     }
 }
 
-/// What a filter wants to find at a place.
+/// A test of a JSON value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Want {
-    /// A string that matches.
+pub(super) enum JsonTest {
+    /// A string that matches the pattern.
     Text(Pattern),
-    /// Anything that reads so: a string, a number, `true`, `false`, `null`.
-    Reads(Pattern, Option<Decimal>),
-    /// A number between these.
+    /// Any scalar that is written so: a string, a number, `true`, `false` or `null`. Numbers also match by value.
+    Unquoted(Pattern, Option<Decimal>),
+    /// A number between these bounds.
     Between(Bound<Decimal>, Bound<Decimal>),
 }
 
-impl Want {
-    /// An unquoted value, `*` standing for anything.
-    pub(super) fn reads(text: &str) -> Self {
-        Self::Reads(Pattern::glob(text), Decimal::parse(text))
+impl JsonTest {
+    /// The test for an unquoted value; `*` stands for anything.
+    pub(super) fn unquoted(text: &str) -> Self {
+        Self::Unquoted(Pattern::glob(text), Decimal::parse(text))
     }
 
-    pub(super) fn matches(&self, place: &Place<'_>) -> bool {
-        match (self, place) {
-            (Self::Text(pattern), Place::Text(text)) => pattern.matches(text),
-            (Self::Text(_), Place::Number(_) | Place::Word(_) | Place::Nested) => false,
-            (Self::Reads(pattern, _), Place::Text(text)) => pattern.matches(text),
-            (Self::Reads(pattern, _), Place::Word(word)) => pattern.matches(word),
-            (Self::Reads(pattern, number), Place::Number(text)) => {
+    pub(super) fn matches(&self, value: &JsonValue<'_>) -> bool {
+        match (self, value) {
+            (Self::Text(pattern), JsonValue::Text(text)) => pattern.matches(text),
+            (Self::Text(_), JsonValue::Number(_) | JsonValue::Word(_) | JsonValue::Nested) => false,
+            (Self::Unquoted(pattern, _), JsonValue::Text(text)) => pattern.matches(text),
+            (Self::Unquoted(pattern, _), JsonValue::Word(word)) => pattern.matches(word),
+            (Self::Unquoted(pattern, number), JsonValue::Number(text)) => {
                 pattern.matches(text) || number.is_some() && *number == Decimal::parse(text)
             }
-            (Self::Reads(pattern, _), Place::Nested) => pattern.is_anything(),
-            (Self::Between(from, to), Place::Number(text)) => {
-                Decimal::parse(text).is_some_and(|n| reaches(from, &n) && !beyond(to, &n))
+            (Self::Unquoted(pattern, _), JsonValue::Nested) => pattern.is_anything(),
+            (Self::Between(from, to), JsonValue::Number(text)) => {
+                Decimal::parse(text).is_some_and(|n| is_above(from, &n) && !is_beyond(to, &n))
             }
-            (Self::Between(..), Place::Text(_) | Place::Word(_) | Place::Nested) => false,
+            (Self::Between(..), JsonValue::Text(_) | JsonValue::Word(_) | JsonValue::Nested) => false,
         }
     }
 }
 
-fn reaches(from: &Bound<Decimal>, n: &Decimal) -> bool {
+fn is_above(from: &Bound<Decimal>, n: &Decimal) -> bool {
     match from {
         Bound::Included(from) => n >= from,
         Bound::Excluded(from) => n > from,
@@ -204,7 +204,7 @@ fn reaches(from: &Bound<Decimal>, n: &Decimal) -> bool {
     }
 }
 
-fn beyond(to: &Bound<Decimal>, n: &Decimal) -> bool {
+fn is_beyond(to: &Bound<Decimal>, n: &Decimal) -> bool {
     match to {
         Bound::Included(to) => n > to,
         Bound::Excluded(to) => n >= to,
@@ -212,18 +212,18 @@ fn beyond(to: &Bound<Decimal>, n: &Decimal) -> bool {
     }
 }
 
-/// A JSON number by its digits: exact at any size, and one form for each value, so `1.50` is `15e-1`.
+/// A JSON number by its digits: exact at any size, with one form for each value, so that `1.50` equals `15e-1`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Decimal {
     negative: bool,
     /// The value is 0.DIGITS times ten to this power.
     power: i64,
-    /// No zeros at either end; zero has no digits at all.
+    /// Without zeros at either end; empty for zero.
     digits: String,
 }
 
 impl Decimal {
-    /// Reads what JSON calls a number; nothing when the text is not one, or its exponent is absurd.
+    /// Parses a JSON number; `None` if the text is not one, or its exponent is out of range.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let is_digits = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
         let (negative, rest) = text.strip_prefix('-').map_or((false, text), |rest| (true, rest));
@@ -251,7 +251,7 @@ impl Decimal {
         Some(Self { negative, power, digits })
     }
 
-    /// Whether it has no fraction.
+    /// Whether it is an integer.
     pub(super) fn is_whole(&self) -> bool {
         i64::try_from(self.digits.len()).is_ok_and(|digits| self.power >= digits)
     }
@@ -283,27 +283,27 @@ impl PartialOrd for Decimal {
 mod tests {
     use super::*;
 
-    fn at<'a>(json: &'a str, path: &str) -> Option<Place<'a>> {
+    fn at<'a>(json: &'a str, path: &str) -> Option<JsonValue<'a>> {
         let path: Vec<String> = path.split('.').map(str::to_owned).collect();
         in_bytes(json.as_bytes(), &path)
     }
 
     #[test]
-    fn places_are_found_in_bytes_and_in_values_alike() {
+    fn values_are_found_in_bytes_and_in_documents_alike() {
         let json = r#"{"a": {"b": [1, "x\n", {"c": null}], "b2": true}, "1": -2.5, "u\u0041": "k"}"#;
         let value: Value = serde_json::from_str(json).unwrap();
         for (path, expected) in [
-            ("a.b.0", Some(Place::Number("1".into()))),
-            ("a.b.1", Some(Place::Text("x\n".into()))),
-            ("a.b.2.c", Some(Place::Word("null"))),
-            ("a.b.2", Some(Place::Nested)),
+            ("a.b.0", Some(JsonValue::Number("1".into()))),
+            ("a.b.1", Some(JsonValue::Text("x\n".into()))),
+            ("a.b.2.c", Some(JsonValue::Word("null"))),
+            ("a.b.2", Some(JsonValue::Nested)),
             ("a.b.3", None),
             ("a.b.x", None),
             ("a.b.0.c", None),
-            ("a.b2", Some(Place::Word("true"))),
+            ("a.b2", Some(JsonValue::Word("true"))),
             ("a.b2.c", None),
-            ("1", Some(Place::Number("-2.5".into()))),
-            ("uA", Some(Place::Text("k".into()))),
+            ("1", Some(JsonValue::Number("-2.5".into()))),
+            ("uA", Some(JsonValue::Text("k".into()))),
             ("b", None),
         ] {
             assert_eq!(at(json, path), expected, "{path}");
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_json_has_no_places() {
+    fn bytes_that_are_not_json_have_no_values() {
         for text in
             ["", "{", "{\"a\":1} x", "{\"a\":1}}", "{'a':1}", "a", "\u{feff}{\"a\":1}", "{\"a\":\"\\ud800\"}"]
         {
@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn the_last_of_repeated_keys_counts() {
-        assert_eq!(at(r#"{"a":1,"a":2}"#, "a"), Some(Place::Number("2".into())));
+        assert_eq!(at(r#"{"a":1,"a":2}"#, "a"), Some(JsonValue::Number("2".into())));
     }
 
     #[test]

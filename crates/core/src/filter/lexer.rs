@@ -1,9 +1,9 @@
-//! Cuts a filter's text into tokens. A term with a field is one token, because what may stand in a value
-//! (colons of a time, say) may not stand in a field. Knows no field and no type; that is the parser's.
+//! Cuts the text of a filter into tokens. A term with a field is a single token, because a value may contain characters
+//! (the colons of a time, for example) that a field may not. Fields and types are left to the parser.
 
 use super::Fault;
 
-/// What can stand between a field and its value.
+/// The operators between a field and its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Op {
     /// `:` and `=`.
@@ -20,7 +20,7 @@ pub(super) enum Op {
     AtMost,
 }
 
-/// The operators as they are written.
+/// The operators and how they are written.
 const OPS: [(&str, Op); 7] = [
     (":", Op::Is),
     ("=", Op::Is),
@@ -31,48 +31,48 @@ const OPS: [(&str, Op); 7] = [
     ("<=", Op::AtMost),
 ];
 
-/// Operators of other languages, and ours.
+/// Operators of other languages, and the ones that are probably meant.
 const MISTAKEN: [(&str, &str); 7] =
     [("==", "="), ("::", ":"), ("=>", ">="), ("=<", "<="), ("<>", "!="), ("!", "!="), ("!:", "!=")];
 
 /// A value as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Value {
-    /// Where it begins.
+    /// Its position in the text.
     pub(super) at: usize,
     /// Its text, without quotes and escapes.
     pub(super) text: String,
-    /// Quoted values are taken literally.
+    /// Whether it was quoted; quoted values are taken literally.
     pub(super) quoted: bool,
 }
 
-/// A piece of a filter.
+/// A token of a filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Token {
     /// `(`.
     Open,
     /// `)`.
     Close,
-    /// A bare word: a keyword or text to look for.
+    /// A bare word: a keyword or text to search for.
     Word(String),
-    /// Quoted text to look for.
+    /// Quoted text to search for.
     Quoted(String),
     /// A field, an operator and at least one value.
     Term {
-        /// The field's name and path, each part as it is meant.
+        /// The name of the field and its path, without quotes.
         path: Vec<String>,
         /// The operator.
         op: Op,
         /// The operator as it was written.
         op_text: String,
-        /// Where the operator begins.
+        /// The position of the operator.
         op_at: usize,
         /// The values between commas.
         values: Vec<Value>,
     },
 }
 
-/// The whole text as tokens with their places.
+/// All tokens of a text with their positions.
 pub(super) fn lex(text: &str) -> Result<Vec<(usize, Token)>, Fault> {
     let mut lexer = Lexer { text, at: 0 };
     let mut tokens = Vec::new();
@@ -140,7 +140,7 @@ impl<'a> Lexer<'a> {
         let op_text = self.take_while(is_op);
         let word = self.text.get(at..op_at).unwrap_or_default();
         if word.starts_with('-') {
-            let what = format!("{word:?} begins with \"-\", which is no operator; put text in quotes");
+            let what = format!("{word:?} begins with \"-\", which is not an operator; put text in quotes");
             return Err(Fault { nearest: Some("not".into()), ..Fault::new(at, what) });
         }
         if op_text.is_empty() {
@@ -164,7 +164,7 @@ impl<'a> Lexer<'a> {
         Ok(Token::Term { path, op: *op, op_text: op_text.to_owned(), op_at, values })
     }
 
-    /// The parts between dots; a part in quotes may hold anything.
+    /// Reads the parts between dots; a quoted part may contain anything.
     fn path(&mut self) -> Result<Vec<String>, Fault> {
         let mut parts = Vec::new();
         loop {
@@ -205,7 +205,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Text in quotes; the only escapes are `\"` and `\\`.
+    /// Reads text in quotes; the only escapes are `\"` and `\\`.
     fn quoted(&mut self) -> Result<String, Fault> {
         let opened = self.at;
         self.next();
@@ -227,7 +227,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Refuses what is glued to the end of a word, value or quote: it would be read as something else.
+    /// Refuses characters that directly follow a word, value or quote, because they would be read as something else.
     fn boundary(&self) -> Result<(), Fault> {
         match self.peek() {
             Some(c) if !c.is_whitespace() && !matches!(c, '(' | ')') => Err(Fault::new(

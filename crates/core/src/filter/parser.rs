@@ -1,9 +1,9 @@
-//! Turns tokens into an expression and checks every term against its field. After this nothing about a
-//! filter can be wrong: evaluation and SQL have no error to report. Reads no message and no clock.
+//! Turns tokens into an expression and checks every term against its field. A parsed filter has no mistakes left:
+//! evaluation and SQL have no errors to report. Reads no message and no clock.
 
 use super::Fault;
-use super::field::{self, Field, Shape};
-use super::json::{Decimal, Want};
+use super::field::{self, Field, FieldType};
+use super::json::{Decimal, JsonTest};
 use super::lexer::{Op, Token, Value};
 use super::pattern::Pattern;
 use crate::ids::{IdError, LeafId, MessageId, QueueName};
@@ -15,33 +15,33 @@ use std::ops::Bound;
 use std::str::FromStr;
 use std::vec::IntoIter;
 
-/// A filter's expression.
+/// The expression of a filter.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Expr {
-    /// All of them.
+    /// All of these.
     All(Vec<Expr>),
-    /// Any of them.
+    /// Any of these.
     Any(Vec<Expr>),
-    /// Everything it does not match.
+    /// The opposite.
     Not(Box<Expr>),
     /// One test of one field.
     Term(Term),
 }
 
 impl Expr {
-    /// Calls every group by the name that this gives it.
-    pub(super) fn rename_groups(&mut self, name_of: &impl Fn(LeafId) -> LeafId) {
+    /// Replaces the id of every group by the one that `current` returns for it.
+    pub(super) fn replace_groups(&mut self, current: &impl Fn(LeafId) -> LeafId) {
         match self {
-            Self::All(all) | Self::Any(all) => all.iter_mut().for_each(|expr| expr.rename_groups(name_of)),
-            Self::Not(expr) => expr.rename_groups(name_of),
+            Self::All(all) | Self::Any(all) => all.iter_mut().for_each(|expr| expr.replace_groups(current)),
+            Self::Not(expr) => expr.replace_groups(current),
             Self::Term(Term { test: Test::Leaves(groups), .. }) => {
-                groups.iter_mut().for_each(|group| *group = name_of(*group));
+                groups.iter_mut().for_each(|group| *group = current(*group));
             }
             Self::Term(_) => {}
         }
     }
 
-    /// Adds every term in the order of the text.
+    /// Appends every term, in the order of the text.
     pub(super) fn collect_terms<'a>(&'a self, found: &mut Vec<&'a Term>) {
         match self {
             Self::All(parts) | Self::Any(parts) => parts.iter().for_each(|part| part.collect_terms(found)),
@@ -54,45 +54,45 @@ impl Expr {
 /// One test of one field.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Term {
-    /// Where it begins in the text.
+    /// Its position in the text.
     pub(super) at: usize,
-    /// What is tested.
+    /// The field that is tested.
     pub(super) field: Field,
-    /// `!=`: the field must be there and fail the test.
+    /// Whether the operator is `!=`: the field must be present and fail the test.
     pub(super) negated: bool,
-    /// How; any of the alternatives inside is enough.
+    /// The test; it is passed if any of its alternatives is.
     pub(super) test: Test,
 }
 
-/// What a field's value must be one of.
+/// A list of alternatives for the value of a field.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Test {
-    /// These ids.
+    /// One of these ids.
     Ids(Vec<MessageId>),
-    /// These groups.
+    /// One of these groups.
     Leaves(Vec<LeafId>),
-    /// These leaves, or a template with one of these texts inside.
+    /// One of these leaves, or a template that contains one of these texts.
     Signature(Vec<LeafId>, Vec<Pattern>),
-    /// These names.
+    /// One of these names.
     Names(Vec<&'static str>),
-    /// Texts that match.
+    /// Text that matches one of these patterns.
     Texts(Vec<Pattern>),
-    /// Numbers, or times and durations in milliseconds.
-    Reaches(Vec<Reach>),
-    /// Places in JSON.
-    Json(Vec<Want>),
+    /// In one of these ranges of numbers, or of times and durations in milliseconds.
+    Ranges(Vec<NumberRange>),
+    /// A JSON value that passes one of these tests.
+    Json(Vec<JsonTest>),
 }
 
-/// A stretch of numbers or of time.
+/// A range of numbers or of times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reach {
-    /// From the first to the last, both included.
+pub(super) enum NumberRange {
+    /// From the first to the second, both included.
     Between(i64, i64),
-    /// Not longer ago than so many milliseconds.
+    /// At most this many milliseconds ago.
     Last(i64),
 }
 
-/// The expression of these tokens; nothing when there are none. `end` is where the text ends.
+/// Parses tokens; `None` if there are none. `end` is the length of the text.
 pub(super) fn parse(tokens: Vec<(usize, Token)>, end: usize) -> Result<Option<Expr>, Fault> {
     if tokens.is_empty() {
         return Ok(None);
@@ -105,7 +105,7 @@ pub(super) fn parse(tokens: Vec<(usize, Token)>, end: usize) -> Result<Option<Ex
     }
 }
 
-/// The words that combine terms; in capitals too, because reading `OR` as text would change what is meant.
+/// The words that combine terms, in any case: reading `OR` as text would change the meaning of a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Keyword {
     And,
@@ -117,7 +117,7 @@ fn keyword(token: &Token) -> Option<Keyword> {
     if let Token::Word(word) = token { keyword_of(word) } else { None }
 }
 
-/// Whether the word combines terms.
+/// Whether a word combines terms.
 pub(super) fn is_keyword(word: &str) -> bool {
     keyword_of(word).is_some()
 }
@@ -136,7 +136,7 @@ struct Parser {
 }
 
 impl Parser {
-    /// Parts with `or` between them.
+    /// Parses parts with `or` between them.
     fn any(&mut self, depth: usize) -> Result<Expr, Fault> {
         let mut parts = vec![self.all(depth)?];
         while self.tokens.next_if(|(_, token)| keyword(token) == Some(Keyword::Or)).is_some() {
@@ -145,7 +145,7 @@ impl Parser {
         Ok(one_or(parts, Expr::Any))
     }
 
-    /// Parts side by side, with or without `and` between them.
+    /// Parses parts side by side, with or without `and` between them.
     fn all(&mut self, depth: usize) -> Result<Expr, Fault> {
         let mut parts = vec![self.one(depth)?];
         while let Some((_, token)) = self.tokens.peek() {
@@ -163,7 +163,7 @@ impl Parser {
         Ok(one_or(parts, Expr::All))
     }
 
-    /// A term, `not` and what it negates, or a part in parentheses.
+    /// Parses a term, a `not` with its operand, or an expression in parentheses.
     fn one(&mut self, depth: usize) -> Result<Expr, Fault> {
         let Some((at, token)) = self.tokens.next() else {
             return Err(Fault::new(self.end, "a term is missing"));
@@ -194,21 +194,20 @@ impl Parser {
             Token::Term { path, op, op_text, op_at, values } => {
                 self.count(at, values.len())?;
                 let field = find_field(at, path)?;
-                let test =
-                    Operation { field: &field, op, op_text: &op_text, op_at, values: &values }.test()?;
+                let test = RawTerm { field: &field, op, op_text: &op_text, op_at, values: &values }.test()?;
                 Ok(Expr::Term(Term { at, field, negated: op == Op::IsNot, test }))
             }
         }
     }
 
-    /// Text without a field.
+    /// Parses text without a field.
     fn text_term(&mut self, value: &Value) -> Result<Expr, Fault> {
         self.count(value.at, 1)?;
         let test = Test::Texts(vec![inside(value)?]);
         Ok(Expr::Term(Term { at: value.at, field: Field::Error, negated: false, test }))
     }
 
-    /// Counts every value, since every one is a comparison.
+    /// Counts values, because each of them is a comparison.
     fn count(&mut self, at: usize, values: usize) -> Result<(), Fault> {
         self.terms += values;
         if self.terms > limits::FILTER_TERMS_MAX {
@@ -218,6 +217,7 @@ impl Parser {
     }
 }
 
+/// The only part, or all of them combined.
 fn one_or(mut parts: Vec<Expr>, many: fn(Vec<Expr>) -> Expr) -> Expr {
     match parts.pop() {
         Some(only) if parts.is_empty() => only,
@@ -256,8 +256,8 @@ fn find_field(at: usize, mut path: Vec<String>) -> Result<Field, Fault> {
     })
 }
 
-/// A term whose field is known and whose operator and values are still to be checked against it.
-struct Operation<'a> {
+/// A term with a known field, whose operator and values are still to be checked.
+struct RawTerm<'a> {
     field: &'a Field,
     op: Op,
     op_text: &'a str,
@@ -265,29 +265,29 @@ struct Operation<'a> {
     values: &'a [Value],
 }
 
-impl Operation<'_> {
+impl RawTerm<'_> {
     fn test(&self) -> Result<Test, Fault> {
-        match self.field.shape() {
-            Shape::Id => self.each(|v| read_id(v, IdKind::Letter)).map(Test::Ids),
-            Shape::Leaf => self.each(|v| read_id(v, IdKind::Group)).map(Test::Leaves),
-            Shape::QueueName => self.each(queue_name).map(Test::Texts),
-            Shape::Text => self.each(|v| Ok(whole(v))).map(Test::Texts),
-            Shape::Inside => self.each(inside).map(Test::Texts),
-            Shape::Signature => self.signature(),
-            Shape::OneOf(names) => self.each(|v| self.name_of(v, &names)).map(Test::Names),
-            Shape::Number => self.reaches(number, |v| number(v.at, &v.text).map(exactly)),
-            Shape::Span => {
-                self.reaches(span, |v| Err(bad(v, "no age is exact; use > or <, or a range such as 1h..2h")))
+        match self.field.field_type() {
+            FieldType::Id => self.each(|v| read_id(v, IdKind::Letter)).map(Test::Ids),
+            FieldType::Leaf => self.each(|v| read_id(v, IdKind::Group)).map(Test::Leaves),
+            FieldType::QueueName => self.each(queue_name).map(Test::Texts),
+            FieldType::Text => self.each(|v| Ok(whole(v))).map(Test::Texts),
+            FieldType::Search => self.each(inside).map(Test::Texts),
+            FieldType::Signature => self.signature(),
+            FieldType::OneOf(names) => self.each(|v| self.name_of(v, &names)).map(Test::Names),
+            FieldType::Number => self.ranges(number, |v| number(v.at, &v.text).map(exactly)),
+            FieldType::Span => {
+                self.ranges(span, |v| Err(bad(v, "no age is exact; use > or <, or a range such as 1h..2h")))
             }
-            Shape::Time => self.reaches(time, |v| match v.text.parse::<Span>() {
-                Ok(last) => Ok(Reach::Last(millis(last))),
+            FieldType::Time => self.ranges(time, |v| match v.text.parse::<Span>() {
+                Ok(last) => Ok(NumberRange::Last(millis(last))),
                 Err(_) => time(v.at, &v.text).map(exactly),
             }),
-            Shape::Json => self.json(),
+            FieldType::Json => self.json(),
         }
     }
 
-    /// Every value read the same way, for fields that have no order.
+    /// Reads every value the same way, for fields that have no order.
     fn each<T>(&self, read: impl Fn(&Value) -> Result<T, Fault>) -> Result<Vec<T>, Fault> {
         if self.compared()?.is_some() {
             let (op, field) = (self.op_text, self.field.name());
@@ -298,7 +298,7 @@ impl Operation<'_> {
         self.values.iter().map(read).collect()
     }
 
-    /// The one value that `>`, `>=`, `<` or `<=` compares with; nothing for the other operators.
+    /// The single value that `>`, `>=`, `<` or `<=` compares with; `None` for the other operators.
     fn compared(&self) -> Result<Option<&Value>, Fault> {
         match (self.op, self.values) {
             (Op::Is | Op::IsNot, _) | (_, []) => Ok(None),
@@ -330,77 +330,81 @@ impl Operation<'_> {
         })
     }
 
-    /// Numbers and times: one value is read by `alone`, a compared one or the end of a range by `read`.
-    fn reaches(&self, read: Read<i64>, alone: fn(&Value) -> Result<Reach, Fault>) -> Result<Test, Fault> {
+    /// Numbers and times. `read` reads a value that is compared with or that ends a range, `alone` a single value.
+    fn ranges(
+        &self,
+        read: Read<i64>,
+        alone: fn(&Value) -> Result<NumberRange, Fault>,
+    ) -> Result<Test, Fault> {
         if let Some(v) = self.compared()? {
             let n = read(v.at, &v.text)?;
-            return Ok(Test::Reaches(vec![match self.op {
-                Op::Over => Reach::Between(n.saturating_add(1), i64::MAX),
-                Op::AtLeast => Reach::Between(n, i64::MAX),
-                Op::Under => Reach::Between(i64::MIN, n.saturating_sub(1)),
-                Op::AtMost => Reach::Between(i64::MIN, n),
+            return Ok(Test::Ranges(vec![match self.op {
+                Op::Over => NumberRange::Between(n.saturating_add(1), i64::MAX),
+                Op::AtLeast => NumberRange::Between(n, i64::MAX),
+                Op::Under => NumberRange::Between(i64::MIN, n.saturating_sub(1)),
+                Op::AtMost => NumberRange::Between(i64::MIN, n),
                 Op::Is | Op::IsNot => exactly(n),
             }]));
         }
         let one = |v: &Value| match range(v, read)? {
-            Some((from, to)) => Ok(Reach::Between(from.unwrap_or(i64::MIN), to.unwrap_or(i64::MAX))),
+            Some((from, to)) => Ok(NumberRange::Between(from.unwrap_or(i64::MIN), to.unwrap_or(i64::MAX))),
             None => alone(v),
         };
-        self.values.iter().map(one).collect::<Result<_, _>>().map(Test::Reaches)
+        self.values.iter().map(one).collect::<Result<_, _>>().map(Test::Ranges)
     }
 
     fn json(&self) -> Result<Test, Fault> {
         if let Some(v) = self.compared()? {
             let n = decimal(v.at, if v.quoted { "" } else { &v.text })?;
             return Ok(Test::Json(vec![match self.op {
-                Op::Over => Want::Between(Bound::Excluded(n), Bound::Unbounded),
-                Op::AtLeast => Want::Between(Bound::Included(n), Bound::Unbounded),
-                Op::Under => Want::Between(Bound::Unbounded, Bound::Excluded(n)),
-                Op::AtMost => Want::Between(Bound::Unbounded, Bound::Included(n)),
-                Op::Is | Op::IsNot => Want::Between(Bound::Included(n.clone()), Bound::Included(n)),
+                Op::Over => JsonTest::Between(Bound::Excluded(n), Bound::Unbounded),
+                Op::AtLeast => JsonTest::Between(Bound::Included(n), Bound::Unbounded),
+                Op::Under => JsonTest::Between(Bound::Unbounded, Bound::Excluded(n)),
+                Op::AtMost => JsonTest::Between(Bound::Unbounded, Bound::Included(n)),
+                Op::Is | Op::IsNot => JsonTest::Between(Bound::Included(n.clone()), Bound::Included(n)),
             }]));
         }
-        // Two dots are a range between numbers and plain text elsewhere: texts in JSON may hold anything.
+        // Between numbers, two dots are a range; elsewhere they are text, because JSON strings may contain anything.
         let is_end = |end: &str| end.is_empty() || Decimal::parse(end).is_some();
         let is_range = |v: &Value| v.text.split_once("..").is_some_and(|(a, b)| is_end(a) && is_end(b));
         let one = |v: &Value| {
             let ends = if is_range(v) { range(v, decimal)? } else { None };
             let bound = |end: Option<Decimal>| end.map_or(Bound::Unbounded, Bound::Included);
             Ok(match ends {
-                Some((from, to)) => Want::Between(bound(from), bound(to)),
-                None if v.quoted => Want::Text(Pattern::exact(&v.text)),
-                None => Want::reads(&v.text),
+                Some((from, to)) => JsonTest::Between(bound(from), bound(to)),
+                None if v.quoted => JsonTest::Text(Pattern::exact(&v.text)),
+                None => JsonTest::unquoted(&v.text),
             })
         };
         self.values.iter().map(one).collect::<Result<_, _>>().map(Test::Json)
     }
 }
 
-/// Reads the text at a place.
+/// Reads a value from the text at a position.
 type Read<T> = fn(usize, &str) -> Result<T, Fault>;
 
-fn bad(v: &Value, why: impl Into<String>) -> Fault {
-    Fault::new(v.at, why)
+fn bad(v: &Value, what: impl Into<String>) -> Fault {
+    Fault::new(v.at, what)
 }
 
-/// An id of a message or of a group; its own error says what one looks like, and whether it is a short one.
+/// Reads the id of a message or group. The error shows what an id looks like, and notes whether this is a short one.
 fn read_id<T: FromStr<Err = IdError>>(v: &Value, of: IdKind) -> Result<T, Fault> {
     let short_id = if v.quoted { None } else { v.text.parse().ok().map(|tail| Box::new((of, tail))) };
     v.text.parse().map_err(|e: IdError| Fault { short_id, ..bad(v, e.to_string()) })
 }
 
-/// Text that is compared whole.
+/// Text that is compared as a whole.
 fn whole(v: &Value) -> Pattern {
     if v.quoted { Pattern::exact(&v.text) } else { Pattern::glob(&v.text) }
 }
 
-/// Text to look for. What would be found everywhere is refused: somebody left something out.
+/// Text to search for. Text that would be found everywhere is refused: something must be missing.
 fn inside(v: &Value) -> Result<Pattern, Fault> {
     let pattern = Pattern::inside(&v.text, !v.quoted);
     if pattern.is_anything() { Err(bad(v, "there is no text to look for")) } else { Ok(pattern) }
 }
 
-/// A queue's name; with `*` in it, what is around the stars must be able to stand in one.
+/// The name of a queue. With `*` in it, the rest must be able to stand in a name.
 fn queue_name(v: &Value) -> Result<Pattern, Fault> {
     let stand_in = if v.quoted { v.text.clone() } else { v.text.replace('*', "x") };
     match stand_in.parse::<QueueName>() {
@@ -412,10 +416,10 @@ fn queue_name(v: &Value) -> Result<Pattern, Fault> {
     }
 }
 
-/// The ends of a range; either may be left out.
+/// The ends of a range; either may be absent.
 type Ends<T> = (Option<T>, Option<T>);
 
-/// The ends of a range `a..b`; nothing when the value is no range.
+/// The ends of a range `a..b`, or `None` if the value is not a range.
 fn range<T: PartialOrd>(v: &Value, read: Read<T>) -> Result<Option<Ends<T>>, Fault> {
     let Some((from, to)) = v.text.split_once("..").filter(|_| !v.quoted) else { return Ok(None) };
     let end = |at, text: &str| if text.is_empty() { Ok(None) } else { read(at, text).map(Some) };
@@ -426,11 +430,11 @@ fn range<T: PartialOrd>(v: &Value, read: Read<T>) -> Result<Option<Ends<T>>, Fau
     }
 }
 
-const fn exactly(n: i64) -> Reach {
-    Reach::Between(n, n)
+const fn exactly(n: i64) -> NumberRange {
+    NumberRange::Between(n, n)
 }
 
-/// Every counter has 32 bits; what does not fit is a typing mistake.
+/// Reads a counter. All counters have 32 bits, so a number that does not fit is a typing mistake.
 fn number(at: usize, text: &str) -> Result<i64, Fault> {
     let digits = text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse::<u32>().ok()).flatten();
     digits

@@ -1,34 +1,34 @@
-//! Text patterns: pieces of text with anything between them. Linear in the text for every pattern, because
-//! each piece is taken at its first place. Not a regular expression, and not meant to become one.
+//! Text patterns: literal pieces with anything between them. Matching is linear in the text for every pattern, because
+//! each piece is taken at its first occurrence. These are not regular expressions, and not meant to become any.
 
-/// Text to compare with: exact, with `*` for anything, or to be found inside.
+/// A text to compare with: exact, with `*` for anything, or found anywhere inside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pattern {
-    /// The literal pieces; between two of them there may be anything.
+    /// The literal pieces, with anything between two of them.
     pieces: Vec<String>,
-    /// Whether there may be anything before the first piece and after the last.
+    /// Whether anything may come before the first piece and after the last; case is ignored then.
     loose: bool,
 }
 
 impl Pattern {
-    /// Matches this text and no other.
+    /// Matches only this text.
     pub(super) fn exact(text: &str) -> Self {
         Self { pieces: vec![text.to_owned()], loose: false }
     }
 
-    /// Matches the whole text, `*` standing for anything.
+    /// Matches a whole text; `*` stands for anything.
     pub(super) fn glob(text: &str) -> Self {
         Self { pieces: text.split('*').map(str::to_owned).collect(), loose: false }
     }
 
-    /// Found anywhere in a text, in any case; `*` stands for anything when `globbing`.
+    /// Matches any text that contains this one, ignoring case; `*` stands for anything if `globbing`.
     pub(super) fn inside(text: &str, globbing: bool) -> Self {
         let folded = fold(text);
         let pieces = if globbing { folded.split('*').map(str::to_owned).collect() } else { vec![folded] };
         Self { pieces, loose: true }
     }
 
-    /// Whether it has no text of its own and so matches everything.
+    /// Whether it has no literal text and so matches everything.
     pub(super) fn is_anything(&self) -> bool {
         (self.loose || self.pieces.len() > 1) && self.pieces.iter().all(String::is_empty)
     }
@@ -41,12 +41,12 @@ impl Pattern {
         }
     }
 
-    /// Pieces that stand, in this order, in every text that matches; folded if it looks at texts in any case.
+    /// The pieces that every matching text contains in this order; folded if case is ignored.
     pub(super) fn pieces(&self) -> &[String] {
         &self.pieces
     }
 
-    /// What every matching text begins with, and whether beginning so is enough.
+    /// What every matching text begins with, and whether every text that begins so matches.
     pub(super) fn prefix(&self) -> (&str, bool) {
         match self.pieces.as_slice() {
             [first, rest @ ..] if !self.loose => {
@@ -73,12 +73,12 @@ impl Pattern {
     }
 }
 
-/// What is left of the text after these pieces in this order.
+/// The rest of the text after these pieces in this order, or `None` if one is missing.
 fn skip_pieces<'a>(text: &'a str, pieces: &[String]) -> Option<&'a str> {
     pieces.iter().try_fold(text, |rest, piece| rest.split_once(piece.as_str()).map(|(_, after)| after))
 }
 
-/// Lower case, letter by letter: unlike `str::to_lowercase` a part of a text folds as it does in the whole.
+/// Lower case, character by character: unlike with `str::to_lowercase`, a part of a text folds as it does in the whole.
 pub(super) fn fold(text: &str) -> String {
     if text.is_ascii() {
         return text.to_ascii_lowercase();
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn insides_fold_case_letter_by_letter() {
+    fn searches_fold_case_character_by_character() {
         assert!(Pattern::inside("TIME", false).matches("a Timeout"));
         assert!(Pattern::inside("ΟΣ", false).matches("οσα"));
         assert!(Pattern::inside("conn*refused", true).matches("Connection was REFUSED by peer"));

@@ -1,26 +1,26 @@
-//! Turns a filter into a condition that a SQL store can read fewer rows with. The condition holds for every
-//! row that the filter matches. It may hold for more, and then says so: the evaluator decides. Where it is
-//! exact, a store may count and copy rows by it. Nothing of a filter's text ever becomes SQL: values are bound
-//! parameters, and column names are the store's own.
+//! Turns a filter into a condition with which a SQL store reads fewer rows. The condition holds for every row that the
+//! filter matches. It may hold for more, and then says so: the evaluator decides. If it is exact, a store may count and
+//! copy rows by it. No part of a filter's text ever becomes SQL: values are bound parameters, and column names are the
+//! store's own.
 
 use super::Filter;
 use super::field::Field;
-use super::parser::{Expr, Reach, Term, Test};
+use super::parser::{Expr, NumberRange, Term, Test};
 use super::pattern::Pattern;
 use crate::time::Time;
 
-/// Which column a store keeps a field in.
+/// Maps fields to the columns of a store.
 pub trait Columns {
-    /// The column, or SQL expression, that holds exactly the field's value in every row, NULL where it is
-    /// missing; nothing when there is no such column. Names are text (`priority` too), numbers integers,
-    /// times integers of milliseconds since the epoch, ids blobs of 16 bytes, leaves and groups the
-    /// unsigned number's bits as a signed integer. [`Field::Age`] asks for the time that age counts from:
-    /// when a letter died, when a message was enqueued. [`Field::Signature`] asks for the leaf. Text must
-    /// compare byte by byte. Worker, tag, error text, headers, payload and context are never asked for, nor hosts and versions.
+    /// The column, or SQL expression, that holds exactly the value of the field in every row and NULL where it is
+    /// missing, or `None` if there is no such column. Names are text (`priority` too), numbers are integers, times are
+    /// integers of milliseconds since the epoch, ids are blobs of 16 bytes, and leaves and groups are the bits of the
+    /// unsigned number as a signed integer. Text must compare byte by byte. For [`Field::Age`] this is the time that
+    /// the age counts from: when a letter died or a message was enqueued. For [`Field::Signature`] it is the leaf. It
+    /// is never called for worker, host, version, tag, error text, headers, payload and context.
     fn column(&self, field: &Field) -> Option<&str>;
 }
 
-/// A value to bind.
+/// A value to bind to a parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Param {
     /// A number, a time, a leaf.
@@ -31,19 +31,19 @@ pub enum Param {
     Blob(Vec<u8>),
 }
 
-/// A condition and the values of its `?`, in order. `1` when nothing can be said.
+/// A condition and the values of its `?` parameters, in order. The condition is `1` if nothing can be ruled out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Compiled {
-    /// The condition, fit to stand after `WHERE` or between parentheses.
+pub struct SqlCondition {
+    /// The condition, which may follow `WHERE` or stand in parentheses.
     pub sql: String,
-    /// What to bind.
+    /// The values to bind.
     pub params: Vec<Param>,
-    /// Whether it holds for exactly the rows that the filter matches, and so needs no evaluator.
+    /// Whether it holds for exactly the rows that the filter matches, so that no evaluator is needed.
     pub exact: bool,
 }
 
-impl Compiled {
-    /// The condition that rules nothing out, of a filter or term that may.
+impl SqlCondition {
+    /// The condition of a filter or term that the store cannot decide; it rules nothing out.
     fn unknown() -> Self {
         Self { sql: "1".into(), params: Vec::new(), exact: false }
     }
@@ -61,13 +61,13 @@ impl Compiled {
         self.sql == "1"
     }
 
-    /// The conditions with a word between them, each in parentheses.
-    fn joined(parts: Vec<Self>, word: &str) -> Self {
+    /// The conditions, each in parentheses, joined by an operator.
+    fn joined(parts: Vec<Self>, operator: &str) -> Self {
         let mut all = Self { sql: String::new(), params: Vec::new(), exact: true };
         for part in parts {
             all.exact &= part.exact;
             if !all.sql.is_empty() {
-                all.sql.push_str(word);
+                all.sql.push_str(operator);
             }
             all.sql.push('(');
             all.sql.push_str(&part.sql);
@@ -90,40 +90,40 @@ impl Compiled {
     }
 }
 
-/// A condition that holds for every row the filter matches at this instant.
+/// A condition that holds for every row that the filter matches at this time.
 #[must_use]
-pub fn narrow(filter: &Filter, columns: &dyn Columns, now: Time) -> Compiled {
-    filter.expr.as_ref().map_or_else(Compiled::everything, |expr| compile(expr, false, columns, now))
+pub fn narrow(filter: &Filter, columns: &dyn Columns, now: Time) -> SqlCondition {
+    filter.expr.as_ref().map_or_else(SqlCondition::everything, |expr| compile(expr, false, columns, now))
 }
 
-/// `not` is pushed down to the terms, so that one term without a column does not hide the others.
-fn compile(expr: &Expr, negated: bool, columns: &dyn Columns, now: Time) -> Compiled {
+/// Compiles an expression. `not` is pushed down to the terms, so that a term without a column does not hide the others.
+fn compile(expr: &Expr, negated: bool, columns: &dyn Columns, now: Time) -> SqlCondition {
     let each = |parts: &[Expr]| parts.iter().map(|part| compile(part, negated, columns, now)).collect();
     match expr {
-        Expr::All(parts) if negated => Compiled::any_of(each(parts)),
-        Expr::Any(parts) if negated => Compiled::all_of(each(parts)),
-        Expr::All(parts) => Compiled::all_of(each(parts)),
-        Expr::Any(parts) => Compiled::any_of(each(parts)),
+        Expr::All(parts) if negated => SqlCondition::any_of(each(parts)),
+        Expr::Any(parts) if negated => SqlCondition::all_of(each(parts)),
+        Expr::All(parts) => SqlCondition::all_of(each(parts)),
+        Expr::Any(parts) => SqlCondition::any_of(each(parts)),
         Expr::Not(inner) => compile(inner, !negated, columns, now),
         Expr::Term(term) => compile_term(term, negated, columns, now),
     }
 }
 
-/// A term's condition holds, fails, or is NULL when the field is missing; a missing field fails the term, so
+/// Compiles a term. Its condition is true, false, or NULL if the field is missing. A missing field fails the term, so
 /// the negated term must hold for NULL.
-fn compile_term(term: &Term, negated: bool, columns: &dyn Columns, now: Time) -> Compiled {
-    let Some(condition) = piece(term, columns, now) else { return Compiled::unknown() };
-    // The complement of too much is too little: what is not exact must not be turned around.
+fn compile_term(term: &Term, negated: bool, columns: &dyn Columns, now: Time) -> SqlCondition {
+    let Some(condition) = compile_test(term, columns, now) else { return SqlCondition::unknown() };
+    // The complement of too many rows is too few: a condition that is not exact must not be negated.
     if condition.rules_nothing_out() || (!condition.exact && (negated || term.negated)) {
-        return Compiled::unknown();
+        return SqlCondition::unknown();
     }
     let sql = if term.negated { format!("NOT ({})", condition.sql) } else { condition.sql };
     let sql = if negated { format!("({sql}) IS NOT TRUE") } else { sql };
-    Compiled { sql, ..condition }
+    SqlCondition { sql, ..condition }
 }
 
 /// The condition of a term before any negation.
-fn piece(term: &Term, columns: &dyn Columns, now: Time) -> Option<Compiled> {
+fn compile_test(term: &Term, columns: &dyn Columns, now: Time) -> Option<SqlCondition> {
     if !is_one_value(&term.field) {
         return None;
     }
@@ -136,17 +136,17 @@ fn piece(term: &Term, columns: &dyn Columns, now: Time) -> Option<Compiled> {
         }
         Test::Names(names) => one_of(column, names.iter().map(|name| Param::Text((*name).into())).collect()),
         Test::Texts(patterns) => {
-            Compiled::any_of(patterns.iter().map(|pattern| text(column, pattern)).collect())
+            SqlCondition::any_of(patterns.iter().map(|pattern| text(column, pattern)).collect())
         }
-        Test::Reaches(reaches) => {
+        Test::Ranges(ranges) => {
             let ages = term.field == Field::Age;
-            Compiled::any_of(reaches.iter().map(|reach| stretch(column, *reach, ages, now)).collect())
+            SqlCondition::any_of(ranges.iter().map(|range| in_range(column, *range, ages, now)).collect())
         }
         Test::Signature(..) | Test::Json(_) => return None,
     })
 }
 
-/// Whether a column can hold the whole of the field: neither many values nor a part of a larger one.
+/// Whether a column can hold the value of the field: a single value that is not part of a larger one.
 const fn is_one_value(field: &Field) -> bool {
     !matches!(
         field,
@@ -162,24 +162,25 @@ const fn is_one_value(field: &Field) -> bool {
     )
 }
 
-/// Databases have no unsigned 64-bit integers; the bits are kept.
+/// Databases have no unsigned 64-bit integers, so the bits are stored as a signed one.
 const fn leaf_param(leaf: u64) -> Param {
     Param::Int(leaf.cast_signed())
 }
 
-fn one_of(column: &str, params: Vec<Param>) -> Compiled {
+fn one_of(column: &str, params: Vec<Param>) -> SqlCondition {
     let marks = vec!["?"; params.len()].join(", ");
     let sql = if params.len() == 1 { format!("{column} = ?") } else { format!("{column} IN ({marks})") };
-    Compiled::new(sql, params)
+    SqlCondition::new(sql, params)
 }
 
-/// Any value at all. Not `IS NOT NULL`, which would be false rather than NULL where there is none.
-fn present(column: &str) -> Compiled {
-    Compiled::new(format!("{column} = {column}"), Vec::new())
+/// True for any value. Not `IS NOT NULL`, which would be false rather than NULL where there is no value.
+fn present(column: &str) -> SqlCondition {
+    SqlCondition::new(format!("{column} = {column}"), Vec::new())
 }
 
-/// Comparing the beginning, rather than a range of texts, is right under every collation.
-fn text(column: &str, pattern: &Pattern) -> Compiled {
+/// Text that matches a pattern. The prefix is compared with `substr` rather than by a range of texts, which would be
+/// wrong under some collations.
+fn text(column: &str, pattern: &Pattern) -> SqlCondition {
     if let Some(only) = pattern.as_exact() {
         return one_of(column, vec![Param::Text(only.to_owned())]);
     }
@@ -188,22 +189,24 @@ fn text(column: &str, pattern: &Pattern) -> Compiled {
     let prefix = whole.split('\0').next().unwrap_or_default();
     let exact = enough && prefix.len() == whole.len();
     if prefix.is_empty() {
-        return Compiled { exact, ..present(column) };
+        return SqlCondition { exact, ..present(column) };
     }
-    let letters = i64::try_from(prefix.chars().count()).unwrap_or(i64::MAX);
-    let params = vec![Param::Int(letters), Param::Text(prefix.to_owned())];
-    Compiled { exact, ..Compiled::new(format!("substr({column}, 1, ?) = ?"), params) }
+    let length = i64::try_from(prefix.chars().count()).unwrap_or(i64::MAX);
+    let params = vec![Param::Int(length), Param::Text(prefix.to_owned())];
+    SqlCondition { exact, ..SqlCondition::new(format!("substr({column}, 1, ?) = ?"), params) }
 }
 
-/// A stretch of a number or time, or of an age, which is a stretch of time turned around.
-fn stretch(column: &str, reach: Reach, ages: bool, now: Time) -> Compiled {
+/// A range of numbers or times, or of ages, which are ranges of times in reverse.
+fn in_range(column: &str, range: NumberRange, ages: bool, now: Time) -> SqlCondition {
     let ago = |ms: i64| now.as_millis().saturating_sub(ms);
-    let (from, to) = match reach {
-        Reach::Last(ms) => (ago(ms), i64::MAX),
-        Reach::Between(from, to) if !ages => (from, to),
-        // No age is negative: what lies in the future is of age zero.
-        Reach::Between(_, to) if to < 0 => return Compiled::new(format!("{column} <> {column}"), Vec::new()),
-        Reach::Between(from, to) => {
+    let (from, to) = match range {
+        NumberRange::Last(ms) => (ago(ms), i64::MAX),
+        NumberRange::Between(from, to) if !ages => (from, to),
+        // No age is negative: a time in the future has age zero.
+        NumberRange::Between(_, to) if to < 0 => {
+            return SqlCondition::new(format!("{column} <> {column}"), Vec::new());
+        }
+        NumberRange::Between(from, to) => {
             let latest = if from <= 0 { i64::MAX } else { ago(from) };
             (if to == i64::MAX { i64::MIN } else { ago(to) }, latest)
         }
@@ -211,11 +214,11 @@ fn stretch(column: &str, reach: Reach, ages: bool, now: Time) -> Compiled {
     let (lower, upper) = (format!("{column} >= ?"), format!("{column} <= ?"));
     match (from == i64::MIN, to == i64::MAX) {
         (true, true) => present(column),
-        (false, true) => Compiled::new(lower, vec![Param::Int(from)]),
-        (true, false) => Compiled::new(upper, vec![Param::Int(to)]),
-        (false, false) if from == to => Compiled::new(format!("{column} = ?"), vec![Param::Int(from)]),
+        (false, true) => SqlCondition::new(lower, vec![Param::Int(from)]),
+        (true, false) => SqlCondition::new(upper, vec![Param::Int(to)]),
+        (false, false) if from == to => SqlCondition::new(format!("{column} = ?"), vec![Param::Int(from)]),
         (false, false) => {
-            Compiled::new(format!("{lower} AND {upper}"), vec![Param::Int(from), Param::Int(to)])
+            SqlCondition::new(format!("{lower} AND {upper}"), vec![Param::Int(from), Param::Int(to)])
         }
     }
 }

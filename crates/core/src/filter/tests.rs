@@ -1,13 +1,15 @@
-//! What the filter language promises: tables of filters that are right and what they match, of filters that
-//! are wrong and where, and properties that hold for every text.
+//! The promises of the filter language: tables of valid filters and what they match, tables of invalid filters and
+//! where their mistakes are, and properties that hold for every text.
 
-use super::sql::{Columns, Compiled, Param, narrow};
+use super::sql::{Columns, Param, SqlCondition, narrow};
 use super::*;
-use crate::dead_letter::File;
-use crate::failure::{Analysed, Category, ErrorInfo, Failure, Reason, Recoverability, Route, Severity};
+use crate::dead_letter::LetterRecord;
+use crate::failure::{
+    AnalysedFailure, Category, ErrorInfo, Failure, Reason, Recoverability, Route, Severity,
+};
 use crate::ids::{LeafId, MessageId};
 use crate::lifecycle::State;
-use crate::message::{NewMessage, Payload, Priority, Record};
+use crate::message::{NewMessage, Payload, Priority, StoredMessage};
 use crate::policy::QueuePolicy;
 use crate::time::Span;
 use proptest::prelude::*;
@@ -53,7 +55,7 @@ fn failure() -> Failure {
     }
 }
 
-fn record() -> Record {
+fn record() -> StoredMessage {
     let payload = Payload { bytes: PAYLOAD.into(), content_type: "application/json".into() };
     let mut new = NewMessage::new(id(), "payments".parse().unwrap(), payload);
     new.kind = "charge.card".into();
@@ -82,23 +84,23 @@ fn message() -> Message {
 /// The same message, dead for three hours.
 fn letter() -> DeadLetter {
     let died = NOW.minus(Span::from_hours(3));
-    let lost = Analysed::lease_lost(Span::ZERO);
-    let mut file = File::of_death(
+    let lost = AnalysedFailure::lease_lost(Span::ZERO);
+    let mut record = LetterRecord::of_death(
         &record(),
-        &record().life,
+        &record().lifecycle,
         &QueuePolicy::default(),
         &lost,
         Reason::MaxAttempts,
         None,
         died,
     );
-    file.dlq = "payments-dlq".parse().unwrap();
-    file.route = Route::Timeout;
-    file.category = Category::Transient;
-    file.severity = Severity::High;
-    file.leaf = failure().leaf;
-    file.redrives = 1;
-    DeadLetter::assemble(message(), file, LeafId::new(0x11), 1, vec![failure()])
+    record.dlq = "payments-dlq".parse().unwrap();
+    record.route = Route::Timeout;
+    record.category = Category::Transient;
+    record.severity = Severity::High;
+    record.leaf = failure().leaf;
+    record.redrives = 1;
+    DeadLetter::assemble(message(), record, LeafId::new(0x11), 1, vec![failure()])
 }
 
 /// Filters that match the letter.
@@ -170,7 +172,7 @@ const HITS: &[&str] = &[
     "status:pending and not timeoutt",
 ];
 
-/// Filters that do not match it.
+/// Filters that do not match the letter.
 const MISSES: &[&str] = &[
     "queue:payment",
     "queue:Payments",
@@ -261,7 +263,7 @@ fn messages_have_no_letter_fields_and_their_age_is_from_enqueue() {
 }
 
 #[test]
-fn letter_fields_are_refused_where_messages_are_listed() {
+fn letter_fields_are_refused_in_lists_of_messages() {
     let refused = Filter::parse("queue:x (not status:pending) died:2h").unwrap().check_for_messages();
     let error = refused.unwrap_err();
     assert_eq!((error.at, error.nearest.as_deref()), (13, Some("state")));
@@ -281,7 +283,7 @@ fn letter_fields_are_refused_where_messages_are_listed() {
 }
 
 #[test]
-fn a_payload_that_is_not_json_has_no_places() {
+fn a_payload_that_is_not_json_has_no_values() {
     let mut letter = letter();
     letter.message.envelope.payload.bytes = vec![0xff, 0];
     let filter = Filter::parse("payload.order.id:4411").unwrap();
@@ -289,7 +291,7 @@ fn a_payload_that_is_not_json_has_no_places() {
     assert!(Filter::parse("not payload.order.id:4411").unwrap().matches_letter(&letter, NOW));
 }
 
-/// Filters that are wrong, where, what is said and what comes nearest.
+/// Invalid filters: text, position, part of the error, nearest known word.
 const WRONG: &[(&str, usize, &str, Option<&str>)] = &[
     ("staus:pending", 0, "unknown field \"staus\"", Some("status")),
     ("queue:x atempts>3", 8, "unknown field \"atempts\"", Some("attempts")),
@@ -370,7 +372,7 @@ const WRONG: &[(&str, usize, &str, Option<&str>)] = &[
 ];
 
 #[test]
-fn wrong_filters_say_where_and_what_comes_nearest() {
+fn errors_have_a_position_and_the_nearest_known_word() {
     for (text, at, what, nearest) in WRONG {
         let error = Filter::parse(text).expect_err(text);
         assert_eq!((error.at, error.nearest.as_deref()), (*at, *nearest), "{error}");
@@ -400,7 +402,7 @@ fn limits_are_errors() {
 }
 
 #[test]
-fn errors_point_at_the_place() {
+fn errors_point_at_their_position() {
     let shown = |text: &str| Filter::parse(text).unwrap_err().to_string();
     assert_eq!(
         shown("staus:pending"),
@@ -428,7 +430,7 @@ fn filters_are_written_as_their_text() {
     assert_eq!(filter.to_string(), filter.text());
 }
 
-/// A store with a column for everything that can have one, but no groups.
+/// A store with a column for everything that can have one, except groups and states.
 struct Letters;
 
 impl Columns for Letters {
@@ -440,12 +442,12 @@ impl Columns for Letters {
     }
 }
 
-fn narrowed(text: &str) -> Compiled {
+fn narrowed(text: &str) -> SqlCondition {
     narrow(&Filter::parse(text).unwrap(), &Letters, NOW)
 }
 
 #[test]
-fn narrowing_is_sql_without_any_text_of_the_filter() {
+fn narrowing_is_sql_without_any_text_from_the_filter() {
     let ms = NOW.as_millis();
     let text = |s: &str| Param::Text(s.into());
     for (filter, sql, params) in [
@@ -480,7 +482,7 @@ fn narrowing_is_sql_without_any_text_of_the_filter() {
         assert_eq!((plain(&got.sql), &got.params), (plain(sql), &params), "{filter}");
         assert_eq!(got.sql.matches('?').count(), got.params.len(), "{filter}");
     }
-    // Exact is what needs no second look: everything in columns, nothing cut short.
+    // A condition is exact if it needs no evaluator: everything is in columns, and no pattern was cut short.
     for (filter, exact) in [
         ("", true),
         ("queue:a,b status:pending or not (attempts>3 key!=x)", true),
@@ -509,7 +511,7 @@ fn stars_cost_no_more_than_the_text() {
     letter.message.envelope.payload.bytes = vec![b'a'; 8 * limits::SEARCH_PAYLOAD_BYTES_MAX];
     let stars = "a*".repeat(1_000);
     for text in [format!("error:{stars}b"), format!("payload:{stars}b"), format!("type:{stars}b")] {
-        // Trying every place for every star would not end.
+        // Trying every position for every star would never end.
         assert!(!Filter::parse(&text).unwrap().matches_letter(&letter, NOW));
     }
     let every = vec!["payload:b"; limits::FILTER_TERMS_MAX].join(" or ");
@@ -520,7 +522,7 @@ fn stars_cost_no_more_than_the_text() {
     assert!(!Filter::parse("payload:beyond").unwrap().matches_letter(&letter, NOW), "only the first part");
 }
 
-/// A random combination of right filters, as text and as what it must come to.
+/// A random combination of valid filters, as text and with its expected result.
 fn combination() -> impl Strategy<Value = (String, bool)> {
     let usable = |all: &'static [&'static str], hit: bool| {
         let plain: Vec<&str> = all.iter().copied().filter(|t| !t.trim().is_empty()).collect();
@@ -538,17 +540,17 @@ fn combination() -> impl Strategy<Value = (String, bool)> {
     })
 }
 
-/// Pieces of filters, whole and broken.
+/// Pieces of filters, valid and invalid.
 const PIECES: &str = "queue attempts payload.a died status pending not or and : = != > <= ( ) \" \\ , .. * 3 2h é 日 - . \
     header.x staus age signature fedcba9876543210 2026-01-01T00:00:00Z \u{0}";
 
-/// Text that is almost a filter, so that the parser gets somewhere before it refuses.
+/// Text that is almost a filter, so that the parser gets some way before it refuses.
 fn almost_a_filter() -> impl Strategy<Value = String> {
     let pieces: Vec<&str> = PIECES.split_whitespace().chain([" ", "\t", " ", " "]).collect();
     proptest::collection::vec(proptest::sample::select(pieces), 0..24).prop_map(|pieces| pieces.concat())
 }
 
-/// What must hold for every text whatsoever.
+/// What must hold for any text.
 fn holds_for_any_text(text: &str) -> Result<(), TestCaseError> {
     match Filter::parse(text) {
         Ok(filter) => {
@@ -592,7 +594,7 @@ proptest! {
     fn combinations_mean_what_their_parts_mean((text, hit) in combination()) {
         match Filter::parse(&text) {
             Ok(filter) => prop_assert_eq!(filter.matches_letter(&letter(), NOW), hit, "{}", text),
-            // Only size may stand in the way.
+            // Only limits may stand in the way.
             Err(e) => prop_assert!(e.what.contains("more than") || e.what.contains("longer"), "{}", e),
         }
     }

@@ -1,19 +1,20 @@
-//! Groups: all failures of one cause. Counters are kept per leaf; a group is the sum of its leaves, so it is
-//! exact at any size and merging moves nothing but the map from leaf to group. The sums are kept beside the leaves
-//! ([`GroupSums`]), so that a list of groups reads one row per group; [`sum`] is what they must be equal to.
+//! Groups: all failures of one cause. Counters are kept per leaf, and a group is the sum of its leaves. It is therefore
+//! exact at any size, and merging groups changes only the map from leaf to group. The sums are stored beside the leaves
+//! ([`GroupSums`]), so that listing groups reads one row per group; [`sum`] recomputes what they must be equal to.
 //!
-//! [`life`] is what people and time do to a group, [`facts`] what is counted of it, [`query`] which groups are asked
-//! for and what is shown of one.
+//! [`triage`] holds the status of a group and what operators did to it, [`activity`] counts what happened to it, and
+//! [`query`] selects groups and puts together everything that is shown of one.
 
-pub mod facts;
-pub mod life;
+pub mod activity;
 pub mod query;
+pub mod triage;
 
-pub use facts::{Counted, Facts, Hour};
-pub use life::{GroupAct, GroupEvent, GroupLife, GroupMark, GroupStatus, Ignored};
+pub use activity::{GroupActivity, Hour, NameCount};
 pub use query::{
-    GroupDetail, GroupNews, GroupQuery, GroupSample, GroupShare, GroupSort, Marker, Similar, check_marker,
+    GroupDetail, GroupNews, GroupQuery, GroupSample, GroupShare, GroupSort, Marker, SimilarGroup,
+    check_marker,
 };
+pub use triage::{GroupAct, GroupEvent, GroupHistoryEntry, GroupStatus, GroupTriage, Ignored};
 
 use crate::error::Refusal;
 use crate::ids::{GroupId, LeafId, QueueName};
@@ -26,36 +27,37 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A leaf: one signature, and the group it belongs to now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leaf {
-    /// The leaf.
+    /// The id of the leaf.
     pub id: LeafId,
-    /// Its group.
+    /// The group it belongs to now.
     pub group: GroupId,
-    /// The template.
+    /// The template of its error messages.
     pub template: String,
     /// The error type.
     pub error_type: String,
-    /// The code of the error.
+    /// The error code.
     #[serde(default)]
     pub code: Option<String>,
-    /// The function of the top own frame.
+    /// The function of the topmost frame in the application's own code.
     #[serde(default)]
     pub frame: Option<String>,
-    /// The version of the masking that made it; leaves of another version are left where they are.
+    /// The version of the masking that made it. Leaves of different versions are never compared.
     #[serde(default)]
     pub version: u8,
-    /// Its place in the order of first sight.
+    /// Its position in the order in which leaves were first seen.
     #[serde(default)]
     pub n: u64,
-    /// The group an operator put it in.
+    /// The group that an operator assigned it to.
     #[serde(default)]
     pub pinned: Option<GroupId>,
-    /// Its template is a rule's or the rest's: it is never compared with others.
+    /// Whether the template comes from a rule or is the catch-all, so that the leaf is never compared with others.
     #[serde(default)]
     pub fixed: bool,
 }
 
 impl Leaf {
-    /// A leaf in a group of its own, of which no more is known than this. No tree compares it with others.
+    /// A leaf in a group of its own, with nothing known beyond its template and error type. It is never compared with
+    /// others.
     #[must_use]
     pub fn alone(id: LeafId, template: String, error_type: String) -> Self {
         let (code, frame, pinned) = (None, None, None);
@@ -63,23 +65,23 @@ impl Leaf {
     }
 }
 
-/// What is counted per leaf, queue and kind, in the commit that changes it.
+/// The counters of one leaf, queue and kind, updated in the commit that changes them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeafCount {
-    /// Letters not closed.
+    /// Letters that are not closed.
     pub open: i64,
     /// Deaths ever.
     pub total: i64,
     /// Failed deliveries ever.
     pub failures: i64,
-    /// The first failure.
+    /// When the first failure was seen.
     pub first_seen: Time,
-    /// The latest.
+    /// When the latest failure was seen.
     pub last_seen: Time,
 }
 
 impl LeafCount {
-    /// Adds a change; the times widen.
+    /// Adds a change to the counters and widens the times.
     pub fn add(&mut self, open: i64, total: i64, failures: i64, at: Time) {
         if self.first_seen == Time::ZERO {
             self.first_seen = at;
@@ -93,7 +95,7 @@ impl LeafCount {
     }
 }
 
-/// Where a count belongs.
+/// The key of a counter: a leaf, a queue and a kind.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeafKey {
     /// The leaf.
@@ -104,58 +106,58 @@ pub struct LeafKey {
     pub kind: String,
 }
 
-/// What stands for the kind in the counter of all kinds that have none of their own.
+/// The kind under which all kinds without a counter of their own are counted.
 pub const OTHER_KINDS: &str = "(other kinds)";
 
 impl LeafKey {
-    /// The counter of the same queue for kinds that have none of their own.
+    /// The key of the same leaf and queue for kinds without a counter of their own.
     #[must_use]
     pub fn other_kinds(&self) -> Self {
         Self { kind: OTHER_KINDS.to_owned(), ..self.clone() }
     }
 }
 
-/// A group as people see it.
+/// The public view of a group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Group {
-    /// The group: its first leaf.
+    /// The id of the group, which is that of its first leaf.
     pub id: GroupId,
-    /// What its leaves have in common, with differing words as `<*>`.
+    /// What the templates of its leaves have in common; words that differ are `<*>`.
     pub template: String,
     /// The error type.
     pub error_type: String,
-    /// The code of the error, which may be all that tells two groups apart.
+    /// The error code, which may be the only difference between two groups.
     #[serde(default)]
     pub code: Option<String>,
-    /// Where it is in its life.
+    /// Its triage status.
     pub status: GroupStatus,
-    /// Letters not closed.
+    /// Letters that are not closed.
     pub open: u64,
     /// Deaths ever.
     pub total: u64,
     /// Failed deliveries ever.
     pub failures: u64,
-    /// The first failure.
+    /// When the first failure was seen.
     pub first_seen: Time,
-    /// The latest.
+    /// When the latest failure was seen.
     pub last_seen: Time,
-    /// Queues touched.
+    /// The queues in which it was seen.
     pub queues: BTreeSet<QueueName>,
-    /// Kinds touched.
+    /// The kinds of message with which it was seen.
     pub kinds: BTreeSet<String>,
-    /// Who looks after it.
+    /// The person or team that looks after it.
     pub owner: Option<String>,
-    /// What is known about it.
+    /// What an operator noted about it.
     pub note: Option<String>,
-    /// Where more is written.
+    /// A link to an issue or a runbook.
     #[serde(default)]
     pub link: Option<String>,
 }
 
-/// Refuses a merge of nothing, or of absurdly much.
+/// Refuses a merge of fewer than two or too many groups.
 ///
 /// # Errors
-/// [`Refusal::Invalid`].
+/// [`Refusal::Invalid`] naming the field.
 pub fn check_merge(groups: &[GroupId]) -> Result<(), Refusal> {
     if groups.len() < 2 || groups.len() > limits::MERGE_MAX {
         return Err(Refusal::invalid("groups", format!("name 2 to {} groups", limits::MERGE_MAX)));
@@ -163,34 +165,34 @@ pub fn check_merge(groups: &[GroupId]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The sums of a group's leaves, and what its templates have in common.
+/// The sums over a group's leaves, and what their templates have in common.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupSums {
-    /// What its leaves have in common, with differing words as `<*>`.
+    /// What the templates of its leaves have in common; words that differ are `<*>`.
     pub template: String,
     /// The error type of its first leaf.
     pub error_type: String,
-    /// The code of its first leaf.
+    /// The error code of its first leaf.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
-    /// Letters not closed.
+    /// Letters that are not closed.
     pub open: i64,
     /// Deaths ever.
     pub total: i64,
     /// Failed deliveries ever.
     pub failures: i64,
-    /// The first failure.
+    /// When the first failure was seen.
     pub first_seen: Time,
-    /// The latest.
+    /// When the latest failure was seen.
     pub last_seen: Time,
-    /// Queues touched, at most [`limits::GROUP_KEYS_MAX`].
+    /// The queues in which it was seen, at most [`limits::GROUP_KEYS_MAX`].
     pub queues: BTreeSet<QueueName>,
-    /// Kinds touched, at most as many.
+    /// The kinds of message with which it was seen, at most as many.
     pub kinds: BTreeSet<String>,
 }
 
 impl GroupSums {
-    /// Adds what became of one counter of a leaf: the change of its numbers, and its times as they are now.
+    /// Adds the change of one counter of a leaf. `count` is the counter after the change.
     pub fn add(&mut self, key: &LeafKey, [open, total, failures]: [i64; 3], count: &LeafCount) {
         self.open += open;
         self.total += total;
@@ -200,13 +202,13 @@ impl GroupSums {
         }
         self.first_seen = self.first_seen.min(count.first_seen);
         self.last_seen = self.last_seen.max(count.last_seen);
-        keep(&mut self.queues, &key.queue);
+        insert_bounded(&mut self.queues, &key.queue);
         if !key.kind.is_empty() {
-            keep(&mut self.kinds, &key.kind);
+            insert_bounded(&mut self.kinds, &key.kind);
         }
     }
 
-    /// Adds the sums of a group that turned out to be the same; the templates are the caller's business.
+    /// Adds the sums of a group that is merged into this one. The caller updates the template.
     pub fn join(&mut self, other: &Self) {
         if other.queues.is_empty() {
             return;
@@ -219,8 +221,8 @@ impl GroupSums {
         self.failures += other.failures;
         self.first_seen = self.first_seen.min(other.first_seen);
         self.last_seen = self.last_seen.max(other.last_seen);
-        other.queues.iter().for_each(|queue| keep(&mut self.queues, queue));
-        other.kinds.iter().for_each(|kind| keep(&mut self.kinds, kind));
+        other.queues.iter().for_each(|queue| insert_bounded(&mut self.queues, queue));
+        other.kinds.iter().for_each(|kind| insert_bounded(&mut self.kinds, kind));
     }
 
     /// Whether anything was ever counted.
@@ -229,7 +231,7 @@ impl GroupSums {
         !self.queues.is_empty()
     }
 
-    /// What is wrong with these sums, if the recounted ones are right; nothing when both agree.
+    /// How these sums differ from recounted ones, or `None` if they agree.
     #[must_use]
     pub fn difference(&self, counted: &Self) -> Option<String> {
         let numbers = [
@@ -237,18 +239,19 @@ impl GroupSums {
             ("total", self.total, counted.total),
             ("failures", self.failures, counted.failures),
         ];
-        if let Some((what, shown, counted)) = numbers.into_iter().find(|(_, shown, counted)| shown != counted)
+        if let Some((what, stored, counted)) =
+            numbers.into_iter().find(|(_, stored, counted)| stored != counted)
         {
-            return Some(format!("{what} shows {shown}, recounted {counted}"));
+            return Some(format!("{what} shows {stored}, recounted {counted}"));
         }
         if (self.first_seen, self.last_seen) != (counted.first_seen, counted.last_seen) {
             return Some("first and last seen are not those of its leaves".to_owned());
         }
-        let face = |sums: &Self| (sums.template.clone(), sums.error_type.clone(), sums.code.clone());
-        if face(self) != face(counted) {
+        let labels = |sums: &Self| (sums.template.clone(), sums.error_type.clone(), sums.code.clone());
+        if labels(self) != labels(counted) {
             return Some("its template, error type or code is not that of its leaves".to_owned());
         }
-        // Of more names than are kept, which ones are depends on the order they came in.
+        // Once the limit is reached, which names are kept depends on the order in which they came.
         let full = |names: usize| names >= limits::GROUP_KEYS_MAX;
         let queues = self.queues == counted.queues || full(self.queues.len());
         let kinds = self.kinds == counted.kinds || full(self.kinds.len());
@@ -256,28 +259,29 @@ impl GroupSums {
     }
 }
 
-fn keep<T: Ord + Clone>(names: &mut BTreeSet<T>, name: &T) {
+/// Inserts a name unless the set is full.
+fn insert_bounded<T: Ord + Clone>(names: &mut BTreeSet<T>, name: &T) {
     if names.len() < limits::GROUP_KEYS_MAX && !names.contains(name) {
         names.insert(name.clone());
     }
 }
 
-/// A group as a store keeps it: enough for a list.
+/// A stored group, with all that a list of groups needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupRow {
-    /// The sums of its leaves.
+    /// The sums over its leaves.
     pub sums: GroupSums,
-    /// Its life.
-    #[serde(default)]
-    pub life: GroupLife,
+    /// Its status, and what operators did to it.
+    #[serde(default, rename = "life")]
+    pub triage: GroupTriage,
 }
 
 impl GroupRow {
-    /// The group as people see it at this time.
+    /// The public view of the group at this time.
     #[must_use]
     pub fn view(self, id: GroupId, now: Time) -> Group {
-        let status = self.life.status_at(now);
-        let Self { sums, life } = self;
+        let status = self.triage.status_at(now);
+        let Self { sums, triage } = self;
         let number = |n: i64| u64::try_from(n).unwrap_or(0);
         Group {
             id,
@@ -292,25 +296,25 @@ impl GroupRow {
             last_seen: sums.last_seen,
             queues: sums.queues,
             kinds: sums.kinds,
-            owner: life.owner,
-            note: life.note,
-            link: life.link,
+            owner: triage.owner,
+            note: triage.note,
+            link: triage.link,
         }
     }
 }
 
-/// Sums leaves to groups: what a store's own sums must be equal to.
+/// Sums the counters of leaves by group. The stored sums of a group must be equal to this.
 #[must_use]
 pub fn sum(leaves: &[Leaf], counts: &[(LeafKey, LeafCount)]) -> BTreeMap<GroupId, GroupSums> {
     let by_leaf: BTreeMap<LeafId, &Leaf> = leaves.iter().map(|l| (l.id, l)).collect();
     let mut groups: BTreeMap<GroupId, GroupSums> = BTreeMap::new();
     for (key, count) in counts {
         let Some(leaf) = by_leaf.get(&key.leaf) else { continue };
-        let face = by_leaf.get(&leaf.group).unwrap_or(leaf);
+        let first_leaf = by_leaf.get(&leaf.group).unwrap_or(leaf);
         let sums = groups.entry(leaf.group).or_insert_with(|| GroupSums {
-            template: face.template.clone(),
-            error_type: face.error_type.clone(),
-            code: face.code.clone(),
+            template: first_leaf.template.clone(),
+            error_type: first_leaf.error_type.clone(),
+            code: first_leaf.code.clone(),
             ..GroupSums::default()
         });
         sums.add(key, [count.open, count.total, count.failures], count);

@@ -1,10 +1,10 @@
-//! Which groups, in which order, and everything about one of them. Pure: a store gives all groups and is told
-//! which of them are on the page.
+//! Which groups to list, in which order, and everything about one of them. All of it is pure: a store passes all its
+//! groups and gets the page.
 
-use super::facts::{Counted, Facts, Hour};
-use super::life::{GroupLife, GroupMark, GroupStatus, Ignored};
+use super::activity::{GroupActivity, Hour, NameCount};
+use super::triage::{GroupHistoryEntry, GroupStatus, GroupTriage, Ignored};
 use super::{Group, LeafCount, LeafKey};
-use crate::classify::Lessons;
+use crate::classify::OutcomeStats;
 use crate::dead_letter::Status;
 use crate::error::Refusal;
 use crate::failure::named;
@@ -21,34 +21,34 @@ use std::fmt;
 use std::str::FromStr;
 
 named! {
-    /// In which order groups are listed. Equal ones by failures, then by id: a total order.
+    /// The order in which groups are listed. Ties are broken by failures, then by id, so that the order is total.
     GroupSort, "order of groups", {
         /// Most open letters first.
         Count = "count",
-        /// Most open letters times hours since it was first seen.
+        /// Highest product of open letters and hours since the first failure first.
         Impact = "impact",
         /// Latest failure first.
         LastSeen = "last_seen",
     }
 }
 
-/// Which groups.
+/// Selects and orders groups. Fields that are not set do not restrict the result.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GroupQuery {
-    /// With one of these statuses; any when there are none.
+    /// Groups with one of these statuses; with any status if empty.
     pub status: Vec<GroupStatus>,
-    /// With failures in this queue.
+    /// Groups with failures in this queue.
     pub queue: Option<QueueName>,
-    /// Looked after by this one; by nobody when it is empty.
+    /// Groups with this owner; without an owner if empty.
     pub owner: Option<String>,
-    /// First seen then or later.
+    /// Groups first seen at this time or later.
     pub since: Option<Time>,
-    /// With this text in template, error type or note, in upper or lower case.
+    /// Groups with this text in template, error type or note; case is ignored.
     pub text: Option<String>,
-    /// In this order; most open letters first when not said.
+    /// The order. Defaults to most open letters first.
     pub sort: Option<GroupSort>,
-    /// The page.
+    /// Which page of the result.
     pub page: PageRequest,
 }
 
@@ -62,19 +62,19 @@ impl GroupQuery {
     /// Refuses text that is too long.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`].
+    /// [`Refusal::Invalid`] naming the field.
     pub fn check(&self) -> Result<(), Refusal> {
         for (field, text) in [("text", &self.text), ("owner", &self.owner)] {
             let length = text.as_ref().map_or(0, String::len);
             if length > limits::LABEL_BYTES_MAX {
-                let why = format!("{length} bytes; at most {}", limits::LABEL_BYTES_MAX);
-                return Err(Refusal::invalid(field, why));
+                let reason = format!("{length} bytes; at most {}", limits::LABEL_BYTES_MAX);
+                return Err(Refusal::invalid(field, reason));
             }
         }
         Ok(())
     }
 
-    /// Whether a group is wanted.
+    /// Whether the query selects this group.
     #[must_use]
     pub fn matches(&self, group: &Group) -> bool {
         let owner = group.owner.as_deref().unwrap_or_default();
@@ -92,10 +92,10 @@ impl GroupQuery {
             && self.text.as_deref().is_none_or(has)
     }
 
-    /// The page of these groups.
+    /// Selects, orders and pages these groups.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] for a cursor of another list, or text that is too long.
+    /// [`Refusal::Invalid`] if the cursor belongs to another list or a text is too long.
     pub fn select(&self, mut all: Vec<Group>, now: Time) -> Result<Page<Group>, Refusal> {
         self.check()?;
         let start = usize::try_from(self.page.position("g")?.unwrap_or(0)).unwrap_or(usize::MAX);
@@ -116,20 +116,20 @@ impl GroupQuery {
     }
 }
 
-/// How much a group weighs: its open letters times the hours since it was first seen, the first one included.
+/// Open letters times hours since the group was first seen; the first hour counts as one.
 fn impact(group: &Group, now: Time) -> u128 {
     let hours = now.since(group.first_seen).as_millis() / Span::from_hours(1).as_millis() + 1;
     u128::from(group.open) * u128::from(hours)
 }
 
-/// How many letters and failures of a group are of one queue and kind.
+/// The letters and failures of a group in one queue and of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupShare {
     /// The queue.
     pub queue: QueueName,
-    /// The kind; empty when the messages have none.
+    /// The kind; empty if the messages have none.
     pub kind: String,
-    /// Letters not closed.
+    /// Letters that are not closed.
     pub open: u64,
     /// Deaths ever.
     pub total: u64,
@@ -137,10 +137,10 @@ pub struct GroupShare {
     pub failures: u64,
 }
 
-/// One of a group's latest letters, without its payload.
+/// One of the latest letters of a group, without its payload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupSample {
-    /// The letter.
+    /// The id of the letter.
     pub id: MessageId,
     /// Its queue.
     pub queue: QueueName,
@@ -150,16 +150,16 @@ pub struct GroupSample {
     pub status: Status,
     /// When it died.
     pub dead_at: Time,
-    /// What its last failure said.
+    /// The error message of its last failure.
     pub message: String,
 }
 
-/// A group that reads much like another.
+/// A group with a template like that of another group.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Similar {
-    /// The group.
+pub struct SimilarGroup {
+    /// The id of the similar group.
     pub id: GroupId,
-    /// How much they have in common, from 0 to 1.
+    /// How similar they are, from 0 to 1.
     pub score: f64,
     /// Its open letters.
     pub open: u64,
@@ -175,32 +175,32 @@ pub struct GroupDetail {
     /// The group.
     #[serde(flatten)]
     pub group: Group,
-    /// Since when it has its status; nothing when it never changed.
+    /// When its status last changed; `None` if it never did.
     pub since: Option<Time>,
-    /// For how long it is ignored, while it is.
+    /// While it is ignored, for how long.
     pub ignored: Option<Ignored>,
-    /// What happened to it lately, oldest first.
-    pub history: Vec<GroupMark>,
-    /// The hours of the last two days that had something in them, oldest first.
+    /// Its latest changes, oldest first.
+    pub history: Vec<GroupHistoryEntry>,
+    /// The hours of the last two days with deaths or failures, oldest first.
     pub hours: Vec<Hour>,
-    /// Workers that failed with it, most first.
-    pub workers: Vec<Counted>,
-    /// Versions that failed with it.
-    pub versions: Vec<Counted>,
-    /// Hosts it failed on.
-    pub hosts: Vec<Counted>,
-    /// By queue and kind, most failures first.
+    /// The workers on which it failed, most failures first.
+    pub workers: Vec<NameCount>,
+    /// The versions in which it failed, most failures first.
+    pub versions: Vec<NameCount>,
+    /// The hosts on which it failed, most failures first.
+    pub hosts: Vec<NameCount>,
+    /// Its letters and failures by queue and kind, most failures first.
     pub shares: Vec<GroupShare>,
-    /// The most frequent values in the places that vary, from its latest letters.
+    /// The most frequent values of the variable parts of its template, taken from its latest letters.
     pub variables: Vec<Variable>,
     /// Its latest letters.
     pub samples: Vec<GroupSample>,
-    /// Groups that read much like it, most alike first.
-    pub similar: Vec<Similar>,
+    /// Groups with similar templates, most similar first.
+    pub similar: Vec<SimilarGroup>,
     /// The operations that touched its letters, latest first.
     pub operations: Vec<Operation>,
-    /// What became of its letters when they were sent back, and what operators said.
-    pub outcomes: Lessons,
+    /// What became of its letters when they were redriven, and what operators decided.
+    pub outcomes: OutcomeStats,
 }
 
 /// What a store reads to show one group.
@@ -208,40 +208,41 @@ pub struct GroupDetail {
 pub struct DetailParts {
     /// The group as it is listed.
     pub group: Group,
-    /// Its life.
-    pub life: GroupLife,
-    /// What was counted.
-    pub facts: Facts,
-    /// The counts of its leaves.
+    /// Its status, and what operators did to it.
+    pub triage: GroupTriage,
+    /// What was counted of it.
+    pub activity: GroupActivity,
+    /// The counters of its leaves.
     pub counts: Vec<(LeafKey, LeafCount)>,
     /// Its latest letters, latest first, at most [`limits::GROUP_LETTERS_READ`].
     pub letters: Vec<GroupSample>,
-    /// All groups, itself among them or not.
+    /// All groups; it does not matter whether this group is among them.
     pub all: Vec<Group>,
-    /// The operations that its facts name, as far as they are known.
+    /// The operations named in its activity that the store still knows.
     pub operations: Vec<Operation>,
-    /// What became of its letters.
-    pub outcomes: Lessons,
+    /// What became of its letters when they were redriven.
+    pub outcomes: OutcomeStats,
 }
 
 impl GroupDetail {
-    /// Puts it together.
+    /// Puts the detail of a group together.
     #[must_use]
     pub fn assemble(parts: DetailParts, now: Time) -> Self {
-        let DetailParts { group, life, facts, counts, mut letters, all, mut operations, outcomes } = parts;
-        let life = life.at(now);
+        let DetailParts { group, triage, activity, counts, mut letters, all, mut operations, outcomes } =
+            parts;
+        let triage = triage.at(now);
         let messages = letters.iter().map(|letter| letter.message.as_str());
         let variables = variables(&group.template, messages, limits::GROUP_VALUES_SHOWN);
         letters.truncate(limits::GROUP_SAMPLES);
-        operations.sort_by_key(|operation| facts.operations().position(|id| id == operation.id));
+        operations.sort_by_key(|operation| activity.operations().position(|id| id == operation.id));
         Self {
-            since: life.since,
-            ignored: life.ignored,
-            history: life.history,
-            hours: facts.hours(now),
-            workers: facts.workers(),
-            versions: facts.versions(),
-            hosts: facts.hosts(),
+            since: triage.since,
+            ignored: triage.ignored,
+            history: triage.history,
+            hours: activity.hours(now),
+            workers: activity.workers(),
+            versions: activity.versions(),
+            hosts: activity.hosts(),
             shares: shares(&counts),
             variables,
             samples: letters,
@@ -273,30 +274,30 @@ fn shares(counts: &[(LeafKey, LeafCount)]) -> Vec<GroupShare> {
     all
 }
 
-/// Groups less alike than this are not similar.
-const ALIKE: f64 = 0.5;
+/// The minimum score of similar groups.
+const SIMILAR_MIN: f64 = 0.5;
 
-/// The groups that read most like one.
+/// The groups that are most similar to `group`.
 #[must_use]
-pub fn similar(group: &Group, all: &[Group]) -> Vec<Similar> {
-    let own = words(&group.template);
+pub fn similar(group: &Group, all: &[Group]) -> Vec<SimilarGroup> {
+    let own = word_counts(&group.template);
     let others = all.iter().filter(|other| other.id != group.id);
-    let mut found: Vec<Similar> = others
-        .map(|other| Similar {
+    let mut found: Vec<SimilarGroup> = others
+        .map(|other| SimilarGroup {
             id: other.id,
-            score: alike(group, &own, other),
+            score: similarity(group, &own, other),
             open: other.open,
             error_type: other.error_type.clone(),
             template: other.template.clone(),
         })
-        .filter(|similar| similar.score >= ALIKE)
+        .filter(|similar| similar.score >= SIMILAR_MIN)
         .collect();
     found.sort_by(|a, b| b.score.total_cmp(&a.score).then(a.id.cmp(&b.id)));
     found.truncate(limits::GROUP_SIMILAR_SHOWN);
     found
 }
 
-fn words(template: &str) -> BTreeMap<&str, u32> {
+fn word_counts(template: &str) -> BTreeMap<&str, u32> {
     let mut counts = BTreeMap::new();
     for word in template.split_whitespace() {
         *counts.entry(word).or_insert(0) += 1;
@@ -304,31 +305,32 @@ fn words(template: &str) -> BTreeMap<&str, u32> {
     counts
 }
 
-/// Twice the words in common by the words of both, and a quarter for the same error type.
-fn alike(group: &Group, own: &BTreeMap<&str, u32>, other: &Group) -> f64 {
-    let its = words(&other.template);
+/// The similarity of two groups: three quarters for the share of common words (the Dice coefficient of the templates),
+/// a quarter for the same error type.
+fn similarity(group: &Group, own: &BTreeMap<&str, u32>, other: &Group) -> f64 {
+    let its = word_counts(&other.template);
     let sum = |counts: &BTreeMap<&str, u32>| counts.values().sum::<u32>();
     let common: u32 = own.iter().map(|(word, n)| its.get(word).map_or(0, |m| *n.min(m))).sum();
     let both = f64::from(sum(own) + sum(&its)).max(1.0);
-    let typed = if group.error_type == other.error_type { 0.25 } else { 0.0 };
-    let score = 0.75 * (2.0 * f64::from(common) / both) + typed;
+    let same_type = if group.error_type == other.error_type { 0.25 } else { 0.0 };
+    let score = 0.75 * (2.0 * f64::from(common) / both) + same_type;
     (score * 100.0).round() / 100.0
 }
 
-/// A moment worth remembering: a deploy, a change of configuration.
+/// A moment worth remembering, such as a deploy or a change of configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Marker {
-    /// Its number; later ones have larger ones.
+    /// Its number; later markers have larger numbers.
     pub n: u64,
-    /// When.
+    /// When it was set.
     pub at: Time,
-    /// Whose.
+    /// Who set it.
     pub by: String,
-    /// What.
+    /// What happened.
     pub text: String,
 }
 
-/// What is new among groups.
+/// What is new among the groups.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupNews {
     /// Groups with open letters.
@@ -339,7 +341,7 @@ pub struct GroupNews {
     pub regressed: u64,
     /// The latest marker.
     pub marker: Option<Marker>,
-    /// Groups first seen since then; nothing without a marker.
+    /// Groups first seen since the marker; `None` without a marker.
     pub new_since_marker: Option<u64>,
 }
 
@@ -358,7 +360,7 @@ impl GroupNews {
         }
     }
 
-    /// What of it somebody should know.
+    /// The alerts that follow from these counts.
     #[must_use]
     pub fn alerts(&self) -> Vec<Alert> {
         let alert = |rule: &str, text| Alert {
@@ -379,14 +381,14 @@ impl GroupNews {
     }
 }
 
-/// Refuses a marker that says nothing, or too much.
+/// Refuses the text of a marker that is empty, too long or not printable.
 ///
 /// # Errors
-/// [`Refusal::Invalid`].
+/// [`Refusal::Invalid`] naming the field.
 pub fn check_marker(text: &str) -> Result<(), Refusal> {
     if text.trim().is_empty() || text.len() > limits::LABEL_BYTES_MAX || text.contains(char::is_control) {
-        let why = format!("say in 1 to {} printable bytes what happened", limits::LABEL_BYTES_MAX);
-        return Err(Refusal::invalid("marker", why));
+        let reason = format!("say in 1 to {} printable bytes what happened", limits::LABEL_BYTES_MAX);
+        return Err(Refusal::invalid("marker", reason));
     }
     Ok(())
 }
@@ -422,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn each_field_narrows_and_each_order_orders() {
+    fn every_field_narrows_the_list_and_every_order_sorts_it() {
         let mut all = vec![group(1, 3, "a b c"), group(2, 5, "a B d"), group(3, 4, "x")];
         all[1].first_seen = Time::ZERO.plus(Span::from_hours(8));
         all[2].status = GroupStatus::Ignored;
@@ -467,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn news_are_what_came_back_and_what_is_new_since_a_marker() {
+    fn news_counts_regressed_groups_and_groups_new_since_a_marker() {
         let mut all = [group(1, 3, "a"), group(2, 0, "b"), group(3, 1, "c")];
         all[1].status = GroupStatus::Regressed;
         all[2].first_seen = Time::from_millis(50);
@@ -483,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn a_marker_says_something() {
+    fn a_marker_needs_a_printable_text() {
         assert!(check_marker("deploy 1.4.2").is_ok());
         for bad in ["", "  ", "a\nb", &"x".repeat(999)] {
             assert!(check_marker(bad).is_err(), "{bad:?}");

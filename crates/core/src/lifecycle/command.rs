@@ -1,82 +1,83 @@
-//! What can be asked of a message, and what comes of it. These are the only ways its state changes.
+//! The commands that a message accepts and the effects they have. A message changes state in no other way.
 
-use super::state::{Final, Life};
+use super::state::{Final, Lifecycle};
 use crate::failure::Reason;
 use crate::ids::Secret;
 use crate::policy::Verdict;
 use crate::progress::Progress;
 use crate::time::{Span, Time};
 
-/// What is asked of a message.
+/// A command to a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Hand it to a worker.
+    /// Lease the message to a worker.
     Lease {
-        /// The secret of the new token.
+        /// The secret of the new lease token.
         secret: Secret,
-        /// Who gets it.
+        /// The name of the worker.
         worker: String,
-        /// For how long.
+        /// How long the lease lasts.
         lease_for: Span,
-        /// The permit of its breaker, if it has one.
+        /// The breaker epoch in which the lease is granted. `None` if no breaker guards the message.
         permit: Option<u64>,
     },
-    /// The worker is done.
+    /// The worker has finished the message.
     Ack {
-        /// The holder's secret.
+        /// The secret of the worker's lease.
         secret: Secret,
     },
-    /// The worker failed; the verdict was judged in the same commit.
+    /// The worker has failed. The verdict was reached in the same commit.
     Fail {
-        /// The holder's secret.
+        /// The secret of the worker's lease.
         secret: Secret,
-        /// What becomes of it.
+        /// What happens to the message.
         verdict: Verdict,
     },
-    /// The worker gives it back: a release (now) or a snooze (later). The attempt does not count, up to a
-    /// limit; after that it does, so that a message cannot be passed round for ever.
+    /// The worker gives the message back: a release (ready now) or a snooze (ready later). The attempt does not
+    /// count until the message was given back [`limits::GIVE_BACKS_MAX`](crate::limits::GIVE_BACKS_MAX) times
+    /// in this generation; from then on it does, so that workers cannot pass a message round for ever.
     GiveBack {
-        /// The holder's secret.
+        /// The secret of the worker's lease.
         secret: Secret,
-        /// Not before then; at once when not said.
+        /// The earliest time of the next lease. `None` makes the message ready at once.
         until: Option<Time>,
-        /// Executions allowed, for when the attempt counts after all.
+        /// The executions allowed, which matters once the attempt counts.
         max_attempts: u32,
     },
-    /// The worker needs longer.
+    /// The worker needs more time.
     Extend {
-        /// The holder's secret.
+        /// The secret of the worker's lease.
         secret: Secret,
-        /// How much longer from now; never shortens.
+        /// How long the lease lasts from now. Never shortens the lease.
         lease_for: Span,
-        /// How far it is, when it says so.
+        /// The progress of the handler, if it reports any.
         progress: Option<Progress>,
     },
-    /// The store found the lease run out; judged like a failure.
+    /// The store found that the lease has expired. Judged like a failure.
     LoseLease {
-        /// What becomes of it.
+        /// What happens to the message.
         verdict: Verdict,
     },
-    /// Its ttl or deadline passed while it waited.
+    /// The ttl or deadline passed while the message waited.
     TimeOut {
-        /// Dead or dropped.
+        /// Whether the message becomes a dead letter or is dropped.
         verdict: Verdict,
     },
-    /// Its owner takes it back.
+    /// The sender cancels the message.
     Cancel,
-    /// An operator or retention removes it.
+    /// An operator or retention removes the message.
     Purge,
-    /// Back to work with a new generation.
+    /// The dead letter goes back to its queue and starts a new generation.
     Redrive {
-        /// Not before then.
+        /// The earliest time of the next lease.
         at: Time,
     },
-    /// Pull a redriven message back, if nobody has leased it yet.
+    /// Undo a redrive while the message still waits and no attempt of the new generation counts.
     UndoRedrive,
 }
 
 impl Command {
-    /// The verb for messages: "cannot {name} message …".
+    /// The verb of this command in error texts: "cannot {name} message …".
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -95,33 +96,33 @@ impl Command {
     }
 }
 
-/// What a transition means for everybody else.
+/// What a transition did, for the code that stores it and reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// A worker has it.
+    /// A worker holds the message.
     Granted,
-    /// It waits for another attempt.
+    /// The message waits for another attempt.
     Retried,
-    /// It waits again, and the attempt did not count.
+    /// The message waits again, and the attempt did not count.
     GivenBack,
-    /// The lease is longer.
+    /// The lease lasts longer.
     Extended,
-    /// It became a dead letter.
+    /// The message became a dead letter.
     Died(Reason),
-    /// It is over.
+    /// The message ended.
     Ended(Final),
-    /// It is work again.
+    /// The dead letter was redriven and waits in its queue.
     Revived,
-    /// It is a dead letter again, as before the redrive.
+    /// The message is a dead letter again, as before the redrive.
     PulledBack,
 }
 
-/// The next life and what it means.
+/// The result of a legal command: the next lifecycle and its effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "a transition that is not stored did not happen"]
 pub struct Transition {
-    /// The life from now on.
-    pub next: Life,
-    /// What it means.
+    /// The lifecycle from now on.
+    pub next: Lifecycle,
+    /// What the command did.
     pub effect: Effect,
 }

@@ -1,5 +1,5 @@
-//! The life of a message. This diagram is the law; `docs/lifecycle.md` carries the same one and a test keeps
-//! them equal. Nothing outside [`transition`] changes a state.
+//! The lifecycle of a message. The diagram below is normative. Only [`transition()`] changes the state of a
+//! message. `docs/lifecycle.md` carries the same diagram, and a test keeps the two equal.
 //!
 //! The lifecycle diagram:
 //!
@@ -17,9 +17,9 @@
 //!   ready or scheduled ── purge ──> purged
 //! ```
 //!
-//! `scheduled` and `ready` are one persisted phase, waiting, seen before and after `ready_at`: becoming due
-//! is not a write and cannot be forgotten. A message is in exactly one of scheduled, ready, leased and dead,
-//! or it is a final count: done, cancelled, expired, purged (I11).
+//! `scheduled` and `ready` are one persisted phase, [`Phase::Waiting`], seen before and after `ready_at`: a
+//! message becomes due without a write, so no timer can miss it. A message is either scheduled, ready, leased
+//! or dead, or it has ended and only counts as done, cancelled, expired or purged (I11).
 
 mod command;
 mod state;
@@ -29,5 +29,5 @@ mod transition;
 mod tests;
 
 pub use command::{Command, Effect, Transition};
-pub use state::{Final, Lease, Life, Phase, State};
+pub use state::{Final, Lease, Lifecycle, Phase, State};
 pub use transition::transition;

@@ -1,5 +1,5 @@
-//! Where a message is in its life. [`Phase`] is what a store writes down; [`State`] is what people see at an
-//! instant: waiting work is `scheduled` until its time and `ready` from then on, without anybody touching it.
+//! The state of a message. [`Phase`] is what a store persists. [`State`] is what a user sees at a given
+//! instant: a waiting message is `scheduled` until `ready_at` and `ready` from then on, without a write.
 
 use crate::failure::named;
 use crate::ids::Secret;
@@ -12,21 +12,21 @@ use std::fmt;
 use std::str::FromStr;
 
 named! {
-    /// Where a message is, as people see it.
+    /// The state of a message at a given instant, as shown to users.
     State, "state", {
-        /// Waiting for its time: a delay, a snooze or a backoff.
+        /// Waits until `ready_at`, because of a delay, a snooze or a backoff.
         Scheduled = "scheduled",
-        /// May be leased now.
+        /// Can be leased now.
         Ready = "ready",
-        /// A worker has it.
+        /// Leased to a worker.
         Leased = "leased",
         /// A dead letter.
         Dead = "dead",
-        /// Acknowledged.
+        /// Acknowledged by a worker.
         Done = "done",
-        /// Taken back by its owner.
+        /// Cancelled by its sender while it waited.
         Cancelled = "cancelled",
-        /// Its time was over and its queue drops such messages.
+        /// Reached its ttl or deadline in a queue whose policy drops such messages.
         Expired = "expired",
         /// Removed by an operator or by retention.
         Purged = "purged",
@@ -34,80 +34,81 @@ named! {
 }
 
 named! {
-    /// How a message ended. From here nothing leads back.
+    /// How a message ended. No command leads out of a final state.
     Final, "final state", {
-        /// Acknowledged.
+        /// Acknowledged by a worker.
         Done = "done",
-        /// Taken back.
+        /// Cancelled by its sender while it waited.
         Cancelled = "cancelled",
-        /// Too late, and dropped by policy.
+        /// Dropped by the queue's policy because its ttl or deadline passed.
         Expired = "expired",
-        /// Removed.
+        /// Removed by an operator or by retention.
         Purged = "purged",
     }
 }
 
-/// The exclusive, expiring right to work on a message.
+/// The exclusive right of one worker to settle a message, until it expires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// What the holder must show.
+    /// The secret part of the lease token. A worker must present it to settle the message.
     pub secret: Secret,
-    /// Who holds it.
+    /// The name of the worker that holds the lease.
     pub worker: String,
-    /// Since when.
+    /// When the lease was granted.
     pub granted_at: Time,
-    /// Until when.
+    /// When the lease ends unless it is extended.
     pub expires_at: Time,
-    /// The epoch of its breaker in which it was granted, if it has one.
+    /// The breaker epoch in which the lease was granted. `None` if no breaker guards the message.
     pub permit: Option<u64>,
 }
 
-/// What a store writes down.
+/// The phase of a message, as a store persists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// In the queue: scheduled or ready, depending on the clock.
     Waiting,
-    /// With a worker.
+    /// Leased to a worker.
     Leased(Lease),
     /// A dead letter.
     Dead,
-    /// Over.
+    /// The message has ended.
     Over(Final),
 }
 
-/// The changing part of a message.
+/// The mutable part of a message: its phase, its counters and its timestamps.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Life {
-    /// Where it is.
+pub struct Lifecycle {
+    /// The current phase.
     pub phase: Phase,
-    /// When it may be leased; inside a priority the order is by this, then by sequence.
+    /// When the message becomes ready. Within a priority, messages are leased in the order of this time, then
+    /// of their sequence number.
     pub ready_at: Time,
-    /// Executions begun in this generation.
+    /// Executions started in this generation.
     pub attempts: u32,
-    /// Leases granted ever: never decreases, the fencing number (I18, I24).
+    /// Leases ever granted. Never decreases, and serves as the fencing number (I18, I24).
     pub deliveries: u32,
-    /// 1 at first; every redrive starts a new one.
+    /// Starts at 1. Every redrive starts the next generation.
     pub generation: u32,
-    /// Attempts given back by release and snooze in this generation.
+    /// How many attempts of this generation a release or snooze gave back.
     pub given_back: u32,
-    /// Failed deliveries ever; the ordinal of the next failure in the history.
+    /// Failed deliveries in all generations; also the ordinal of the next failure in the history.
     pub failed: u32,
-    /// When the first failure of this generation was.
+    /// The time of the first failure in this generation.
     pub failing_since: Option<Time>,
-    /// The delay before the last retry, for decorrelated jitter.
+    /// The delay before the last retry. Decorrelated jitter builds on it.
     pub last_delay: Option<Span>,
-    /// When it was first leased.
+    /// When the message was first leased.
     pub first_received_at: Option<Time>,
-    /// When it last changed.
+    /// When the message last changed.
     pub updated_at: Time,
-    /// What its failures say about it.
+    /// What the failures so far suggest about the message being poison.
     pub indicators: Indicators,
-    /// How far its handlers said they are; kept until it is over.
+    /// The progress that the handlers last reported. Kept until the message ends.
     pub progress: Option<Progress>,
 }
 
-impl Life {
-    /// The beginning of a life: waiting until `ready_at`.
+impl Lifecycle {
+    /// The lifecycle of a new message, which waits until `ready_at`.
     #[must_use]
     pub fn new(ready_at: Time, now: Time) -> Self {
         Self {
@@ -127,7 +128,7 @@ impl Life {
         }
     }
 
-    /// What people see now.
+    /// The state at `now`.
     #[must_use]
     pub fn state(&self, now: Time) -> State {
         match &self.phase {
@@ -142,7 +143,7 @@ impl Life {
         }
     }
 
-    /// The lease, if a worker has the message.
+    /// Returns the lease, or `None` if no worker holds one.
     #[must_use]
     pub fn lease(&self) -> Option<&Lease> {
         match &self.phase {
@@ -151,8 +152,9 @@ impl Life {
         }
     }
 
-    /// The life of a letter whose redrive was taken back: as it was at death. Only what never goes back stays as it
-    /// is now: leases that were granted meanwhile and given back.
+    /// The lifecycle after a redrive was undone: the one at death, except for the fields that only move
+    /// forward. Leases may have been granted and given back in the meantime, so `deliveries` and its companions
+    /// keep their current values.
     #[must_use]
     pub fn pulled_back(&self, at_death: &Self) -> Self {
         Self {

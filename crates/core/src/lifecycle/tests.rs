@@ -1,5 +1,4 @@
-//! The full table: every state times every command, each cell checked. A new state or command does not
-//! compile until it is looked at here.
+//! The full table: every state times every command, each cell checked.
 
 use super::*;
 use crate::error::Refusal;
@@ -27,24 +26,24 @@ fn lease(expires_at: Time) -> Lease {
     }
 }
 
-fn life(phase: Phase, ready_at: Time) -> Life {
-    Life { phase, attempts: 1, deliveries: 3, ..Life::new(ready_at, Time::from_millis(1)) }
+fn lifecycle(phase: Phase, ready_at: Time) -> Lifecycle {
+    Lifecycle { phase, attempts: 1, deliveries: 3, ..Lifecycle::new(ready_at, Time::from_millis(1)) }
 }
 
-/// Every state a message can be seen in, with a live and an expired lease told apart.
-fn lives() -> Vec<(&'static str, Life)> {
+/// A lifecycle in every state, with separate ones for a live and an expired lease.
+fn lifecycles() -> Vec<(&'static str, Lifecycle)> {
     let past = Time::from_millis(50_000);
     let live = NOW.plus(Span::from_secs(30));
     vec![
-        ("scheduled", life(Phase::Waiting, NOW.plus(Span::from_secs(1)))),
-        ("ready", life(Phase::Waiting, NOW)),
-        ("leased", life(Phase::Leased(lease(live)), past)),
-        ("lease-expired", life(Phase::Leased(lease(NOW)), past)),
-        ("dead", life(Phase::Dead, past)),
-        ("done", life(Phase::Over(Final::Done), past)),
-        ("cancelled", life(Phase::Over(Final::Cancelled), past)),
-        ("expired", life(Phase::Over(Final::Expired), past)),
-        ("purged", life(Phase::Over(Final::Purged), past)),
+        ("scheduled", lifecycle(Phase::Waiting, NOW.plus(Span::from_secs(1)))),
+        ("ready", lifecycle(Phase::Waiting, NOW)),
+        ("leased", lifecycle(Phase::Leased(lease(live)), past)),
+        ("lease-expired", lifecycle(Phase::Leased(lease(NOW)), past)),
+        ("dead", lifecycle(Phase::Dead, past)),
+        ("done", lifecycle(Phase::Over(Final::Done), past)),
+        ("cancelled", lifecycle(Phase::Over(Final::Cancelled), past)),
+        ("expired", lifecycle(Phase::Over(Final::Expired), past)),
+        ("purged", lifecycle(Phase::Over(Final::Purged), past)),
     ]
 }
 
@@ -101,9 +100,9 @@ fn expected(state: &str, command: &str) -> &'static str {
 #[test]
 fn i12_every_state_times_every_command_is_as_the_table_says() {
     let mut cells = 0;
-    for (state, life) in lives() {
+    for (state, lifecycle) in lifecycles() {
         for (name, command) in commands() {
-            let got = match transition(id(), &life, &command, NOW) {
+            let got = match transition(id(), &lifecycle, &command, NOW) {
                 Ok(t) => t.next.state(NOW).name(),
                 Err(Refusal::StaleToken { .. }) => "stale",
                 Err(Refusal::LeaseExpired { .. }) => "too late",
@@ -119,28 +118,29 @@ fn i12_every_state_times_every_command_is_as_the_table_says() {
 
 #[test]
 fn i18_i24_only_a_lease_counts_a_delivery_and_none_takes_one_back() {
-    for (state, life) in lives() {
+    for (state, lifecycle) in lifecycles() {
         for (name, command) in commands() {
-            let Ok(t) = transition(id(), &life, &command, NOW) else { continue };
+            let Ok(t) = transition(id(), &lifecycle, &command, NOW) else { continue };
             let granted = u32::from(name == "lease");
-            assert_eq!(t.next.deliveries, life.deliveries + granted, "{state} x {name}");
+            assert_eq!(t.next.deliveries, lifecycle.deliveries + granted, "{state} x {name}");
         }
     }
 }
 
 #[test]
 fn i20_extend_never_shortens() {
-    let far = life(Phase::Leased(lease(NOW.plus(Span::from_hours(1)))), NOW);
+    let far = lifecycle(Phase::Leased(lease(NOW.plus(Span::from_hours(1)))), NOW);
     let extend = Command::Extend { secret: RIGHT, lease_for: Span::from_secs(1), progress: None };
     let next = transition(id(), &far, &extend, NOW).unwrap().next;
     assert_eq!(next.lease().unwrap().expires_at, NOW.plus(Span::from_hours(1)));
 }
 
 #[test]
-fn progress_stays_through_everything_that_may_follow() {
-    let said = Progress::new(3, Some(9), "unpacking");
-    let l = life(Phase::Leased(lease(NOW.plus(Span::from_secs(9)))), NOW);
-    let report = Command::Extend { secret: RIGHT, lease_for: Span::ZERO, progress: Some(said.clone()) };
+fn progress_survives_every_later_command() {
+    let progress_so_far = Progress::new(3, Some(9), "unpacking");
+    let l = lifecycle(Phase::Leased(lease(NOW.plus(Span::from_secs(9)))), NOW);
+    let report =
+        Command::Extend { secret: RIGHT, lease_for: Span::ZERO, progress: Some(progress_so_far.clone()) };
     let reported = transition(id(), &l, &report, NOW).unwrap().next;
     let plain = Command::Extend { secret: RIGHT, lease_for: Span::ZERO, progress: None };
     let retry = Verdict::Retry { at: NOW };
@@ -152,16 +152,16 @@ fn progress_stays_through_everything_that_may_follow() {
         Command::Fail { secret: RIGHT, verdict: dead },
     ] {
         let after = transition(id(), &reported, &next, NOW).unwrap().next;
-        assert_eq!(after.progress, Some(said.clone()), "{next:?}");
+        assert_eq!(after.progress, Some(progress_so_far.clone()), "{next:?}");
         if let Ok(revived) = transition(id(), &after, &Command::Redrive { at: NOW }, NOW) {
-            assert_eq!(revived.next.progress, Some(said.clone()));
+            assert_eq!(revived.next.progress, Some(progress_so_far.clone()));
         }
     }
 }
 
 #[test]
 fn giving_back_is_free_a_hundred_times_and_then_counts() {
-    let mut l = life(Phase::Waiting, NOW);
+    let mut l = lifecycle(Phase::Waiting, NOW);
     l.attempts = 0;
     let mut rounds = 0;
     let reason = loop {
@@ -199,7 +199,7 @@ fn giving_back_is_free_a_hundred_times_and_then_counts() {
 
 #[test]
 fn a_redrive_starts_a_generation_and_keeps_the_lifetime_numbers() {
-    let mut l = life(Phase::Dead, NOW);
+    let mut l = lifecycle(Phase::Dead, NOW);
     l.failed = 5;
     l.failing_since = Some(NOW);
     let t = transition(id(), &l, &Command::Redrive { at: Time::ZERO }, NOW).unwrap();
@@ -211,7 +211,7 @@ fn a_redrive_starts_a_generation_and_keeps_the_lifetime_numbers() {
 
 #[test]
 fn a_failure_is_counted_and_dated_once_per_generation() {
-    let l = life(Phase::Leased(lease(NOW.plus(Span::from_secs(9)))), NOW);
+    let l = lifecycle(Phase::Leased(lease(NOW.plus(Span::from_secs(9)))), NOW);
     let retry = Verdict::Retry { at: NOW.plus(Span::from_secs(5)) };
     let t = transition(id(), &l, &Command::Fail { secret: RIGHT, verdict: retry }, NOW).unwrap();
     assert_eq!((t.next.failed, t.next.failing_since), (1, Some(NOW)));

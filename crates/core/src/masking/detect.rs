@@ -1,20 +1,20 @@
-//! What secrets look like, whatever they are called. Each function says how long such a thing is that begins at a
-//! place, or that none does; each looks at a bounded part of the text, or only at what the caller consumes.
+//! What secrets look like, whatever their names. Each function returns the length of such a secret at the beginning of
+//! a text, or whether a word is one. Each looks at a bounded part of the text, or only at what the caller consumes.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// The bytes at the start that are such bytes.
+/// The number of bytes at the start that satisfy the predicate.
 pub(super) fn run(bytes: &[u8], is_wanted: impl Fn(u8) -> bool) -> usize {
     bytes.iter().position(|b| !is_wanted(*b)).unwrap_or(bytes.len())
 }
 
-/// Bytes of a name or a token.
+/// Whether a byte can be part of a name or a token.
 pub(super) fn is_word(b: u8) -> bool {
     b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-')
 }
 
-/// Bytes of base64 in either alphabet.
+/// Whether a byte belongs to base64, in either alphabet.
 pub(super) fn is_base64(b: u8) -> bool {
     b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/' | b'_' | b'-' | b'=')
 }
@@ -23,7 +23,7 @@ fn at(bytes: &[u8], n: usize) -> u8 {
     bytes.get(n).copied().unwrap_or(0)
 }
 
-/// A signed token: a header that is base64 of `{"`, and two more parts.
+/// Whether a word is a JSON web token: a header that is base64 of `{"`, and two more parts.
 pub(super) fn is_jwt(word: &str) -> bool {
     let mut parts = word.split('.');
     let (head, body, seal) = (parts.next(), parts.next(), parts.next());
@@ -32,7 +32,7 @@ pub(super) fn is_jwt(word: &str) -> bool {
     head.is_some_and(|h| h.starts_with("eyJ")) && fits(head, 8) && fits(body, 2) && fits(seal, 0)
 }
 
-/// An access key of Amazon: four known letters and sixteen more.
+/// Whether a word is an access key of Amazon Web Services: four known letters and sixteen more.
 pub(super) fn is_aws(word: &str) -> bool {
     const KINDS: [&str; 7] = ["AKIA", "ASIA", "AGPA", "AIDA", "AROA", "ANPA", "ANVA"];
     word.len() == 20
@@ -40,7 +40,7 @@ pub(super) fn is_aws(word: &str) -> bool {
         && word.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit())
 }
 
-/// A token with the prefix of whoever gives such tokens out, and how long one is at least.
+/// Whether a word has the prefix of a known kind of token and its minimum length.
 pub(super) fn is_token(word: &str) -> bool {
     token_prefix(word).is_some()
 }
@@ -76,8 +76,8 @@ fn token_prefix(word: &str) -> Option<&'static str> {
     PREFIXES.iter().find(fits).map(|(prefix, _)| *prefix)
 }
 
-/// A token that stands behind something else, as in `old_ghp_…`. Parts of ordinary names look like a prefix
-/// (`my-sk-service-in-production`), so what follows it has to look drawn by lot.
+/// Whether a token follows something else, as in `old_ghp_…`. Parts of ordinary names look like a prefix
+/// (`my-sk-service-in-production`), so what follows it has to look random.
 pub(super) fn is_token_behind_something(word: &str) -> bool {
     const RUN_MIN: usize = 16;
     let Some(prefix) = token_prefix(word) else { return false };
@@ -89,7 +89,7 @@ pub(super) fn is_token_behind_something(word: &str) -> bool {
     })
 }
 
-/// A private key in PEM: to its end, or to the end of the text where it was cut.
+/// The length of a private key in PEM: to its end, or to the end of the text if it was cut.
 pub(super) fn pem(text: &str) -> Option<usize> {
     const LINE_MAX: usize = 64;
     let rest = text.strip_prefix("-----BEGIN ")?;
@@ -107,8 +107,8 @@ pub(super) fn pem(text: &str) -> Option<usize> {
     Some(end + "-----END ".len() + name + dashes)
 }
 
-/// A payment card: 13 to 19 digits, single blanks or dashes between them, of a range that cards have, with the
-/// right check digit. Letters may follow it: see [`is_card_before`].
+/// The length of a payment card number: 13 to 19 digits with single blanks or dashes between them, in a range that
+/// cards have, with a valid check digit. Letters may follow it: see [`is_card_before`].
 pub(super) fn card(bytes: &[u8]) -> Option<usize> {
     const DIGITS_MAX: usize = 19;
     if !matches!(at(bytes, 0), b'2'..=b'6') {
@@ -144,7 +144,7 @@ pub(super) fn card(bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// Whether digits with these letters and digits behind them can be a card: not with a unit, as in `4111…ns`.
+/// Whether digits followed by these letters and digits can be a card number: not with a unit, as in `4111…ns`.
 pub(super) fn is_card_before(behind: &str) -> bool {
     const UNITS: [&str; 22] = [
         "ns", "us", "ms", "s", "sec", "b", "kb", "mb", "gb", "kib", "mib", "gib", "bytes", "n", "l", "ul",
@@ -154,13 +154,13 @@ pub(super) fn is_card_before(behind: &str) -> bool {
     !exponent && !UNITS.iter().any(|unit| behind.eq_ignore_ascii_case(unit))
 }
 
-/// Whether a run of letters and digits is hexadecimal and as long as an id or a digest.
+/// Whether a run of letters and digits is hexadecimal and long enough to be an id or a digest.
 pub(super) fn is_hex_id(run: &[u8]) -> bool {
     const LENGTH_MIN: usize = 24;
     run.len() >= LENGTH_MIN && run.iter().all(u8::is_ascii_hexdigit)
 }
 
-/// Whether cards of this length begin so. Other numbers with a right check digit are a tenth of all numbers.
+/// Whether there are cards with this length and prefix. A tenth of all other numbers has a valid check digit.
 fn is_issued(digits: &[u8]) -> bool {
     let (Some(first), Some(second)) = (digits.first(), digits.get(1)) else { return false };
     let two = first * 10 + second;
@@ -175,7 +175,7 @@ fn is_issued(digits: &[u8]) -> bool {
     }
 }
 
-/// The check digit of cards.
+/// Whether the check digit of a card number is valid.
 fn luhn(digits: &[u8]) -> bool {
     let doubled = |d: u8| if d > 4 { d * 2 - 9 } else { d * 2 };
     let sum: u32 = digits
@@ -184,12 +184,12 @@ fn luhn(digits: &[u8]) -> bool {
         .enumerate()
         .map(|(n, d)| u32::from(if n % 2 == 1 { doubled(*d) } else { *d }))
         .sum();
-    // A row of zeros adds up, and is nobody's.
+    // Repetitions of one digit add up as well, but are not card numbers.
     sum.is_multiple_of(10) && digits.iter().any(|d| Some(d) != digits.first())
 }
 
-/// A bank account number: two letters, two digits, 11 to 30 more, single blanks between them, with the right
-/// check digits.
+/// The length of a bank account number: two letters, two digits, 11 to 30 more characters with single blanks between
+/// them, and valid check digits.
 pub(super) fn iban(bytes: &[u8]) -> Option<usize> {
     const LENGTH_MAX: usize = 34;
     let country = at(bytes, 0).is_ascii_uppercase() && at(bytes, 1).is_ascii_uppercase();
@@ -226,7 +226,7 @@ fn mod_97(plain: &[u8]) -> u32 {
     })
 }
 
-/// A social security number: `ddd-dd-dddd`, of a range that is given out.
+/// Whether a word is a US social security number: `ddd-dd-dddd`, in a range that is assigned.
 pub(super) fn is_ssn(word: &str) -> bool {
     let b = word.as_bytes();
     let shape = b.len() == 11
@@ -239,19 +239,19 @@ pub(super) fn is_ssn(word: &str) -> bool {
         && part(7..11) != "0000"
 }
 
-/// Characters of a name of a person or a place in any script: letters, digits and the accents that are written
-/// behind their letter.
+/// Whether a character can be part of the name of a person or a place in any script: letters, digits and combining
+/// accents.
 pub(super) fn is_letter(c: char) -> bool {
     c.is_alphanumeric() || ('\u{300}'..='\u{36f}').contains(&c)
 }
 
-/// Letters of scripts that have no capitals, such as Chinese. Sentences in these have no blanks either.
+/// Whether a letter belongs to a script without capitals, such as Chinese. Sentences in these have no blanks either.
 pub(super) fn is_caseless(c: char) -> bool {
     !c.is_ascii() && c.is_alphabetic() && !c.is_lowercase() && !c.is_uppercase()
 }
 
-/// The address of a person after its `@`: how long the domain is. A sentence may go on right behind it in a script
-/// without blanks.
+/// The length of the domain of an email address, after the `@`. In a script without blanks, a sentence may continue
+/// directly after it.
 pub(super) fn domain(text: &str) -> Option<usize> {
     let mut before = '.';
     let end = text.find(|c: char| {
@@ -265,25 +265,42 @@ pub(super) fn domain(text: &str) -> Option<usize> {
     (!host.is_empty() && named).then_some(name.len())
 }
 
-/// Whether what follows `Basic` is a name and a password.
+/// Whether the word after `Basic` is a name and a password.
 pub(super) fn is_basic(word: &str) -> bool {
     STANDARD.decode(word).is_ok_and(|plain| plain.contains(&b':'))
 }
 
-/// Whether what follows `Bearer` can be a token: not an ordinary word.
+/// Whether the word after `Bearer` can be a token rather than an ordinary word.
 pub(super) fn is_bearer(word: &str) -> bool {
     let b = word.as_bytes();
     let odd = |b: &u8| b.is_ascii_digit() || matches!(b, b'.' | b'_' | b'-' | b'+' | b'/' | b'=' | b'~');
     let mixed = b.iter().skip(1).any(u8::is_ascii_uppercase) && b.iter().any(u8::is_ascii_lowercase);
-    // The head of a key file is not a token: the key below it is masked as what it is.
+    // The first line of a key file is not a token: the key below it is masked as a key.
     let head = word.starts_with("-----");
     !head && (b.len() >= 20 || b.len() >= 6 && (b.iter().any(odd) || mixed))
 }
 
-/// Whether a run of letters and digits looks drawn by lot: long, of all three kinds, and changing between them all
-/// the time. Hexadecimal ids and digests are not taken for secrets: too much that is needed looks like that.
+/// The parts of a word before and after the first UUID in it.
+fn around_uuid(word: &[u8]) -> Option<(&[u8], &[u8])> {
+    const LENGTH: usize = 36;
+    let is_uuid = |part: &[u8]| {
+        part.iter().enumerate().all(|(n, b)| match n {
+            8 | 13 | 18 | 23 => *b == b'-',
+            _ => b.is_ascii_hexdigit(),
+        })
+    };
+    let at = word.windows(LENGTH).position(is_uuid)?;
+    Some((word.get(..at)?, word.get(at + LENGTH..)?))
+}
+
+/// Whether a run of letters and digits looks random: long, with capitals, lower case letters and digits that alternate
+/// all the time. Hexadecimal ids and digests are not taken for secrets, because much that is needed looks like them.
 pub(super) fn is_random(word: &[u8]) -> bool {
     const LENGTH_MIN: usize = 20;
+    // An id is no sign of a secret. Paths of logs and artifacts have one in them and must stay readable.
+    if let Some((before, after)) = around_uuid(word) {
+        return is_random(before) || is_random(after);
+    }
     let kind = |b: u8| match b {
         b'a'..=b'z' => 1,
         b'A'..=b'Z' => 2,

@@ -1,15 +1,15 @@
-//! Secrets in JSON: values of telling names, and strings and numbers that look like secrets. The text is walked
-//! once, without recursion and without building a document; what comes out is a list of places, so everything else
-//! stays bit for bit.
+//! Secrets in JSON: values of secret names, and strings and numbers that look like secrets. The text is walked once,
+//! without recursion and without building a document. The result is a list of edits, so everything else stays bit for
+//! bit.
 
 use super::detect::card;
 use super::{Detector, Edit, MARK, Rules, mark_of, text};
 use std::borrow::Cow;
 
-/// JSON in a string in JSON in a string: deeper than that it is read as text.
+/// How deep JSON may be nested in strings of JSON; deeper levels are treated as text.
 const NESTED_MAX: u8 = 3;
 
-/// The places to mask, in order; nothing when the text is not JSON (or lines of it).
+/// The edits that mask a document, in order; `None` if the text is not JSON (or lines of it).
 pub(super) fn edits(rules: &Rules, text: &str, nested: u8) -> Option<Vec<Edit>> {
     let mut walk = Walk {
         rules,
@@ -34,7 +34,7 @@ enum Next {
     Name,
     /// The first item of a list, or its end.
     ItemOrEnd,
-    /// A comma, or the end of what is open.
+    /// A comma, or the end of the open object or list.
     Comma,
 }
 
@@ -44,10 +44,10 @@ struct Walk<'a> {
     bytes: &'a [u8],
     at: usize,
     nested: u8,
-    /// What is open: an object or a list.
+    /// The open objects (`true`) and lists (`false`).
     stack: Vec<bool>,
     edits: Vec<Edit>,
-    /// The value that is secret as a whole: where it begins and how much was open there.
+    /// The value that is secret as a whole: where it begins, and how many levels were open there.
     hidden: Option<(usize, usize)>,
 }
 
@@ -71,7 +71,7 @@ impl<'a> Walk<'a> {
                 if self.at >= self.bytes.len() {
                     return Some(());
                 }
-                // More documents may follow, one after the other; words and numbers side by side are text.
+                // Documents may follow each other, but words and numbers side by side are text.
                 if !many || !matches!(self.byte(), b'{' | b'[') {
                     return None;
                 }
@@ -95,7 +95,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// An end of an object or a list.
+    /// Handles the end of an object or a list.
     fn close(&mut self) -> Option<Next> {
         let object = self.stack.pop()?;
         if object != (self.byte() == b'}') {
@@ -120,7 +120,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// A name and its colon; whether the value is secret.
+    /// Reads a name and its colon. Returns whether the value is secret.
     fn name(&mut self) -> Option<bool> {
         let start = self.at;
         let string = self.string()?;
@@ -169,7 +169,7 @@ impl<'a> Walk<'a> {
                 }
             }
             _ => {
-                // What is true, false or nothing is nobody's secret.
+                // `true`, `false` and `null` are not secrets.
                 let word =
                     ["true", "false", "null"].into_iter().find(|w| self.rest().starts_with(w.as_bytes()))?;
                 self.at += word.len();
@@ -187,7 +187,7 @@ impl<'a> Walk<'a> {
         matches!(first, Some(b'}' | b']'))
     }
 
-    /// Reads a string; afterwards the walk stands behind it.
+    /// Reads a string and moves behind it.
     fn string(&mut self) -> Option<Str<'a>> {
         let start = self.at + 1;
         let mut at = start;
@@ -204,10 +204,10 @@ impl<'a> Walk<'a> {
         }
         self.at = at + 1;
         let raw = self.text.get(start..at)?;
-        if escaped { Str::decode(raw) } else { Some(Str { text: Cow::Borrowed(raw), places: Vec::new() }) }
+        if escaped { Str::decode(raw) } else { Some(Str { text: Cow::Borrowed(raw), positions: Vec::new() }) }
     }
 
-    /// Masks what is secret within a string that begins at `start`.
+    /// Masks the secrets in a string that begins at `start`.
     fn mask_string(&mut self, start: usize, string: &Str<'_>) {
         if self.hidden.is_some() {
             return;
@@ -217,34 +217,34 @@ impl<'a> Walk<'a> {
             .then(|| edits(self.rules, content, self.nested + 1))
             .flatten();
         for edit in inner.unwrap_or_else(|| text::edits(self.rules, content)) {
-            let (from, to) = (string.place(edit.range.start), string.place(edit.range.end));
+            let (from, to) = (string.position(edit.range.start), string.position(edit.range.end));
             let range = start + 1 + from..start + 1 + to;
             self.edits.push(Edit { range, with: quoted(&edit.with) });
         }
     }
 }
 
-/// Text as it is written inside quotes.
+/// Escapes a text for use inside quotes.
 fn quoted(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"")
 }
 
-/// A string of a document: its text, and where each byte of it stands.
+/// A decoded string of a document, with the original position of each byte.
 struct Str<'a> {
     text: Cow<'a, str>,
-    /// The place of each byte of the text and of its end; empty when they are the same.
-    places: Vec<usize>,
+    /// The position of each byte of the text and of its end; empty if nothing was escaped.
+    positions: Vec<usize>,
 }
 
 impl Str<'_> {
-    fn place(&self, at: usize) -> usize {
-        self.places.get(at).copied().unwrap_or(at)
+    fn position(&self, at: usize) -> usize {
+        self.positions.get(at).copied().unwrap_or(at)
     }
 
-    /// Reads what stands between the quotes; nothing when an escape is none.
+    /// Decodes what is between the quotes; `None` if an escape is invalid.
     fn decode(raw: &str) -> Option<Self> {
         let mut text = String::with_capacity(raw.len());
-        let mut places = Vec::with_capacity(raw.len() + 1);
+        let mut positions = Vec::with_capacity(raw.len() + 1);
         let mut chars = raw.char_indices();
         while let Some((at, c)) = chars.next() {
             let c = if c == '\\' {
@@ -261,15 +261,15 @@ impl Str<'_> {
             } else {
                 c
             };
-            places.resize(places.len() + c.len_utf8(), at);
+            positions.resize(positions.len() + c.len_utf8(), at);
             text.push(c);
         }
-        places.push(raw.len());
-        Some(Self { text: Cow::Owned(text), places })
+        positions.push(raw.len());
+        Some(Self { text: Cow::Owned(text), positions })
     }
 }
 
-/// `\uXXXX`, or two of them that are one character. A half that stands alone is none, and is shown as such.
+/// Decodes `\uXXXX`, or a surrogate pair. An unpaired surrogate becomes the replacement character.
 fn unicode(raw: &str, at: usize, chars: &mut std::str::CharIndices<'_>) -> Option<char> {
     let unit = |at: usize| {
         let digits = raw.get(at + 2..at + 6)?;

@@ -1,23 +1,23 @@
-//! Which names of fields say that the value is secret. Names are compared without case and without what joins
-//! their words, so `accessToken`, `ACCESS_TOKEN` and `access-token` are one.
+//! Which field names mean that the value is secret. Names are compared without case and without separators, so
+//! `accessToken`, `ACCESS_TOKEN` and `access-token` are the same.
 
-/// How sure a name is.
+/// When the value of a secret name is secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sure {
-    /// Whatever follows it is secret.
+pub(super) enum Secrecy {
+    /// Always.
     Always,
-    /// In a sentence such as `invalid token: expired` an ordinary word may follow it.
+    /// Unless it is an ordinary word in a sentence, such as `invalid token: expired`.
     UnlessProse,
 }
 
-/// A pattern over a plain name.
+/// A pattern for a normalised name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Shape {
+enum KeyPattern {
     Is(String),
     Starts(String),
     Ends(String),
     Has(String),
-    /// Anything with more than that; the parts in order, anchored where there is no star.
+    /// Several parts in this order, anchored where there is no star.
     Parts {
         parts: Vec<String>,
         start: bool,
@@ -25,7 +25,7 @@ enum Shape {
     },
 }
 
-impl Shape {
+impl KeyPattern {
     fn parse(pattern: &str) -> Result<Self, String> {
         let plain: String = pattern
             .chars()
@@ -70,14 +70,14 @@ impl Shape {
     }
 }
 
-/// The names.
+/// The names that are secret, and the exceptions.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Keys {
-    hidden: Vec<(Shape, Sure)>,
-    shown: Vec<Shape>,
+    hidden: Vec<(KeyPattern, Secrecy)>,
+    shown: Vec<KeyPattern>,
 }
 
-/// Names that are always meant.
+/// Names whose values are always secret.
 const ALWAYS: &[&str] = &[
     "*password*",
     "*passwd*",
@@ -124,7 +124,7 @@ const UNLESS_PROSE: &[&str] = &[
     "*email*", "*phone*", "mobile", "dob", "jwt", "bearer", "dsn", "*_dsn",
 ];
 
-/// Names that look like the ones above and count things.
+/// Names that look like the ones above but count things.
 const SHOWN: &[&str] = &[
     "maxtokens",
     "*maxtokens",
@@ -143,38 +143,39 @@ const SHOWN: &[&str] = &[
 ];
 
 impl Keys {
-    /// The names everybody means.
+    /// The built-in names.
     pub(super) fn builtin() -> Self {
         let mut keys = Self::default();
-        // The lists above are good patterns: a test says so.
-        let shapes = |list: &[&str]| list.iter().filter_map(|p| Shape::parse(p).ok()).collect::<Vec<_>>();
-        keys.hidden.extend(shapes(ALWAYS).into_iter().map(|shape| (shape, Sure::Always)));
-        keys.hidden.extend(shapes(UNLESS_PROSE).into_iter().map(|shape| (shape, Sure::UnlessProse)));
-        keys.shown = shapes(SHOWN);
+        // A test checks that all entries of the lists are valid patterns.
+        let patterns =
+            |list: &[&str]| list.iter().filter_map(|p| KeyPattern::parse(p).ok()).collect::<Vec<_>>();
+        keys.hidden.extend(patterns(ALWAYS).into_iter().map(|pattern| (pattern, Secrecy::Always)));
+        keys.hidden.extend(patterns(UNLESS_PROSE).into_iter().map(|pattern| (pattern, Secrecy::UnlessProse)));
+        keys.shown = patterns(SHOWN);
         keys
     }
 
-    /// One more name whose values are secret.
+    /// Adds a name whose values are secret.
     pub(super) fn hide(&mut self, pattern: &str) -> Result<(), String> {
-        self.hidden.insert(0, (Shape::parse(pattern)?, Sure::Always));
+        self.hidden.insert(0, (KeyPattern::parse(pattern)?, Secrecy::Always));
         Ok(())
     }
 
-    /// A name whose values are shown.
+    /// Adds a name whose values are shown.
     pub(super) fn show(&mut self, pattern: &str) -> Result<(), String> {
-        self.shown.push(Shape::parse(pattern)?);
+        self.shown.push(KeyPattern::parse(pattern)?);
         Ok(())
     }
 
-    /// Whether a value of this name is secret, and how sure that is.
-    pub(super) fn hides(&self, key: &str) -> Option<Sure> {
-        // What a detector left of a name says nothing.
+    /// When a value with this name is secret, or `None` if it is not.
+    pub(super) fn hides(&self, key: &str) -> Option<Secrecy> {
+        // A name that is itself masked says nothing.
         if key.is_empty() || key.contains("[masked") {
             return None;
         }
         let name: String = key.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect();
-        let (_, sure) = self.hidden.iter().find(|(shape, _)| shape.matches(&name))?;
-        (!self.shown.iter().any(|shape| shape.matches(&name))).then_some(*sure)
+        let (_, secrecy) = self.hidden.iter().find(|(pattern, _)| pattern.matches(&name))?;
+        (!self.shown.iter().any(|pattern| pattern.matches(&name))).then_some(*secrecy)
     }
 }
 
@@ -183,14 +184,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_builtin_name_is_a_pattern() {
+    fn every_builtin_name_is_a_valid_pattern() {
         for list in [ALWAYS, UNLESS_PROSE, SHOWN] {
-            assert!(list.iter().all(|pattern| Shape::parse(pattern).is_ok()));
+            assert!(list.iter().all(|pattern| KeyPattern::parse(pattern).is_ok()));
         }
     }
 
     #[test]
-    fn names_are_compared_without_case_and_joints() {
+    fn names_are_compared_without_case_and_separators() {
         let keys = Keys::builtin();
         for name in [
             "password",
@@ -249,12 +250,12 @@ mod tests {
     }
 
     #[test]
-    fn an_operator_adds_and_takes_away() {
+    fn an_operator_adds_and_removes_names() {
         let mut keys = Keys::builtin();
         keys.hide("customer_*_no").unwrap();
         keys.hide("*internal*note*").unwrap();
         keys.show("email_count").unwrap();
-        assert_eq!(keys.hides("customerTaxNo"), Some(Sure::Always));
+        assert_eq!(keys.hides("customerTaxNo"), Some(Secrecy::Always));
         assert_eq!(keys.hides("customerNot"), None);
         assert!(keys.hides("my-internal-x-note-2").is_some());
         assert_eq!(keys.hides("EmailCount"), None);

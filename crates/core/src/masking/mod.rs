@@ -1,18 +1,21 @@
-//! What is not shown unasked: passwords, tokens, cards, addresses of people. [`Rules`] say by the name of a field
-//! and by the look of a value what is secret, and replace exactly that by a mark such as `[masked:email]`. All
-//! other bytes stay as they are: JSON is spliced, never parsed and written again, so big integers, key order and
-//! white space are what they were.
+//! Masking hides what is not shown by default: passwords, tokens, card numbers, personal addresses. [`Rules`] decide by
+//! the name of a field and by the look of a value what is secret, and replace exactly that by a mark such as
+//! `[masked:email]`. All other bytes stay as they are: JSON is spliced, never parsed and written again, so big
+//! integers, key order and white space are preserved.
 //!
-//! The same rules make the view of a letter that people see, and take secrets out of error text before it is
-//! stored. It must not panic on any input, take more than linear time, or change what it has already masked. It is
-//! a net, not a proof: a secret that looks like an ordinary word under an ordinary name is not found.
+//! The same rules make the view of a letter that operators see, and remove secrets from error text before it is stored.
+//! Masking must not panic on any input, take more than linear time, or change what is already masked. It is a safety
+//! net, not a proof: a secret that looks like an ordinary word under an ordinary name is not found.
 
 mod detect;
 mod json;
 mod keys;
 mod lines;
+mod shown;
 mod text;
 mod view;
+
+pub use shown::MaskedView;
 
 use crate::error::Refusal;
 use crate::failure::named;
@@ -27,44 +30,44 @@ use std::str::FromStr;
 use std::sync::{Arc, LazyLock};
 
 named! {
-    /// A kind of secret that is known by its look, whatever it is called.
+    /// A kind of secret that is recognised by its look, whatever its name.
     Detector, "detector", {
-        /// An address of a person.
+        /// An email address.
         Email = "email",
-        /// A signed token of three parts.
+        /// A JSON web token: a signed token of three parts.
         Jwt = "jwt",
-        /// An access key of Amazon.
+        /// An access key of Amazon Web Services.
         Aws = "aws",
         /// A private key in PEM.
         Pem = "pem",
-        /// A payment card number whose check digit is right.
+        /// A payment card number with a valid check digit.
         Card = "card",
-        /// A bank account number whose check digits are right.
+        /// A bank account number with valid check digits.
         Iban = "iban",
-        /// A social security number.
+        /// A US social security number.
         Ssn = "ssn",
         /// What follows `Bearer` or `Basic`.
         Bearer = "bearer",
-        /// User and password in an address.
+        /// User and password in a URL.
         Login = "login",
-        /// A token with the prefix of a service that gives such tokens out.
+        /// A token with the known prefix of a service.
         Token = "token",
         /// A long string of random letters and digits.
         Random = "random",
     }
 }
 
-/// What an operator wants masked, as it is configured.
+/// The masking settings of an operator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MaskingSpec {
     /// Whether anything is masked at all.
     pub on: bool,
-    /// Whether the built-in names of fields count.
+    /// Whether the built-in field names apply.
     pub builtin: bool,
     /// More names of fields whose values are secret; `*` stands for anything, case and `-_. ` do not matter.
     pub keys: Vec<String>,
-    /// Names of fields that are shown although a name above matches. What a detector finds in them is masked.
+    /// Names of fields that are shown although a name above matches. Detectors still mask what they find in them.
     pub shown: Vec<String>,
     /// Detectors that are switched off.
     pub without: Vec<Detector>,
@@ -76,7 +79,7 @@ impl Default for MaskingSpec {
     }
 }
 
-/// The rules, ready to be used.
+/// Compiled masking rules.
 #[derive(Clone, Debug)]
 pub struct Rules {
     on: bool,
@@ -84,7 +87,7 @@ pub struct Rules {
     without: Vec<Detector>,
 }
 
-/// Every failure that is analysed without a configuration asks for these.
+/// The built-in field names, shared because every failure that is analysed without a configuration needs them.
 static BUILTIN: LazyLock<Arc<Keys>> = LazyLock::new(|| Arc::new(Keys::builtin()));
 
 impl Default for Rules {
@@ -93,26 +96,26 @@ impl Default for Rules {
     }
 }
 
-/// A payload as it may be shown.
+/// A payload that may be shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Masked {
-    /// The bytes; UTF-8, whatever the payload was.
+    /// The masked text; always UTF-8, whatever the payload was.
     pub text: String,
-    /// How many places are masked.
+    /// The number of places that are masked.
     pub places: usize,
 }
 
-/// A place of a text and what stands there instead.
+/// A range of a text and its replacement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Edit {
     range: Range<usize>,
     with: String,
 }
 
-/// What stands where a value was masked because of its name.
+/// The mark for a value that was masked because of its name.
 const MARK: &str = "[masked]";
 
-/// What stands where a detector found something.
+/// The mark for a value that a detector found.
 fn mark_of(detector: Detector) -> String {
     format!("[masked:{}]", detector.name())
 }
@@ -124,21 +127,21 @@ impl Rules {
         Self { on: false, ..Self::default() }
     }
 
-    /// Reads what an operator wants.
+    /// Compiles the settings of an operator.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] for a name that would match everything or nothing, or too many of them.
+    /// [`Refusal::Invalid`] if a name matches everything or nothing, or there are too many names.
     pub fn compile(spec: &MaskingSpec) -> Result<Self, Refusal> {
         if spec.keys.len() + spec.shown.len() > limits::MASKING_KEYS_MAX {
-            let why = format!("more than {} names of fields", limits::MASKING_KEYS_MAX);
-            return Err(Refusal::invalid("masking", why));
+            let reason = format!("more than {} names of fields", limits::MASKING_KEYS_MAX);
+            return Err(Refusal::invalid("masking", reason));
         }
         let mut keys = if spec.builtin { Keys::builtin() } else { Keys::default() };
         for key in &spec.keys {
-            keys.hide(key).map_err(|why| Refusal::invalid("masking.keys", why))?;
+            keys.hide(key).map_err(|reason| Refusal::invalid("masking.keys", reason))?;
         }
         for key in &spec.shown {
-            keys.show(key).map_err(|why| Refusal::invalid("masking.shown", why))?;
+            keys.show(key).map_err(|reason| Refusal::invalid("masking.shown", reason))?;
         }
         Ok(Self { on: spec.on, keys: Arc::new(keys), without: spec.without.clone() })
     }
@@ -149,7 +152,7 @@ impl Rules {
         self.on
     }
 
-    /// Whether the value of a field of this name is secret.
+    /// Whether the value of a field with this name is secret.
     #[must_use]
     pub fn hides(&self, key: &str) -> bool {
         self.on && self.keys.hides(key).is_some()
@@ -159,7 +162,7 @@ impl Rules {
         !self.without.contains(&detector)
     }
 
-    /// Free text: an error message, a stack, a note of a program.
+    /// Masks free text: an error message, a stack, a note.
     #[must_use]
     pub fn mask_text<'a>(&self, text: &'a str) -> Cow<'a, str> {
         if !self.on {
@@ -168,8 +171,8 @@ impl Rules {
         applied(text, &text::edits(self, text))
     }
 
-    /// A payload. JSON is spliced; other text is read as free text; of what is not text only the size is told,
-    /// since nobody can say what is in it. The content type is the sender's claim and is not believed.
+    /// Masks a payload. JSON is spliced, and other text is treated as free text. If it is not text, only the size is
+    /// shown, because its content is unknown. The content type is only the sender's claim and is ignored.
     #[must_use]
     pub fn mask_payload(&self, bytes: &[u8]) -> Masked {
         let Ok(text) = std::str::from_utf8(bytes) else {
@@ -183,14 +186,14 @@ impl Rules {
         Masked { text: applied(text, &edits).into_owned(), places: edits.len() }
     }
 
-    /// Headers: by name, and by what the values look like.
+    /// Masks headers, by name and by the look of their values.
     #[must_use]
     pub fn mask_headers(&self, headers: &BTreeMap<String, String>) -> BTreeMap<String, String> {
         let masked = |(name, value): (&String, &String)| (name.clone(), self.mask_field(name, value));
         headers.iter().map(masked).collect()
     }
 
-    /// One value of one name.
+    /// Masks the value of a field.
     #[must_use]
     pub fn mask_field(&self, name: &str, value: &str) -> String {
         if self.hides(name) && !value.is_empty() {
@@ -199,7 +202,7 @@ impl Rules {
         self.mask_text(value).into_owned()
     }
 
-    /// Free JSON that is in memory already.
+    /// Masks a JSON value.
     #[must_use]
     pub fn mask_value(&self, value: &serde_json::Value) -> serde_json::Value {
         let text = value.to_string();
@@ -207,12 +210,12 @@ impl Rules {
         if masked.places == 0 {
             return value.clone();
         }
-        // What was spliced is JSON again; if it were not, nothing of it would be shown.
+        // A spliced document is JSON again. If it were not, nothing of it would be shown.
         serde_json::from_str(&masked.text).unwrap_or_else(|_| MARK.into())
     }
 }
 
-/// The text with these places replaced; they are in order and do not overlap.
+/// The text with these edits applied; they are in order and do not overlap.
 fn applied<'a>(text: &'a str, edits: &[Edit]) -> Cow<'a, str> {
     if edits.is_empty() {
         return Cow::Borrowed(text);

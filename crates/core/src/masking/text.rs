@@ -1,32 +1,32 @@
-//! Secrets in free text: what follows a telling name (`password=…`, `"token": "…"`, `--secret …`, `<pin>…</pin>`),
-//! and what looks like a secret by itself. One pass from left to right; what is found is consumed, what was judged
-//! once is not judged again, so the time is linear in the text.
+//! Secrets in free text: what follows a secret name (`password=…`, `"token": "…"`, `--secret …`, `<pin>…</pin>`), and
+//! what looks like a secret by itself. The scan is one pass from left to right that consumes what it finds and judges
+//! nothing twice, so it takes linear time.
 
 use super::detect::{
     card, domain, iban, is_aws, is_base64, is_basic, is_bearer, is_card_before, is_caseless, is_hex_id,
     is_jwt, is_letter, is_random, is_ssn, is_token, is_token_behind_something, is_word, pem, run,
 };
-use super::keys::Sure;
+use super::keys::Secrecy;
 use super::{Detector, Edit, MARK, Rules, lines, mark_of};
 use crate::signature::MARKS;
 
-/// Blanks that may stand between a name and its value.
+/// The maximum number of blanks between a name and its value.
 const BLANKS_MAX: usize = 8;
-/// Bytes of a name; a longer run of letters is none.
+/// The maximum length of a name; a longer run of letters is not a name.
 const NAME_MAX: usize = 128;
-/// Bytes of the attributes of a tag.
+/// The maximum length of the attributes of a tag.
 const TAG_MAX: usize = 256;
-/// Bytes of a word in front of a token that is glued to it.
+/// How many bytes of a word are searched for the start of a token inside it.
 const PREFIX_MAX: usize = 64;
-/// Letters and digits beside a card that are looked at.
+/// How many letters and digits beside a card number are examined.
 const BESIDE_MAX: usize = 64;
-/// How a key in PEM begins.
+/// How a PEM key begins.
 const PEM_BEGIN: &str = "-----BEGIN";
 
-/// The places to mask, in order.
+/// The edits that mask a text, in order.
 pub(super) fn edits(rules: &Rules, text: &str) -> Vec<Edit> {
     let bytes = text.as_bytes();
-    // Most text has nobody's address in it, and then none is looked for.
+    // Most texts contain no email address, and then none is searched for.
     let local_to = if bytes.contains(&b'@') { 0 } else { usize::MAX };
     let mut scan = Scan { rules, text, bytes, at: 0, local_to, run_to: 0, client: false, edits: Vec::new() };
     scan.run();
@@ -38,16 +38,16 @@ struct Scan<'a> {
     text: &'a str,
     bytes: &'a [u8],
     at: usize,
-    /// Up to here it is known that no name of a person ends in an `@`.
+    /// Up to here no local part of an email address remains to be found.
     local_to: usize,
-    /// Up to here it is known that nothing random stands.
+    /// Up to here nothing random remains to be found.
     run_to: usize,
-    /// Whether this is the command line of a program that takes its password right behind `-p`.
+    /// Whether this is the command line of a program that takes its password directly after `-p`.
     client: bool,
     edits: Vec<Edit>,
 }
 
-/// Where a value ends and whether it is one.
+/// The range of a value.
 pub(super) struct Value {
     pub(super) start: usize,
     pub(super) end: usize,
@@ -85,12 +85,12 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// The byte before a place.
+    /// The byte before a position.
     fn before(&self, at: usize) -> u8 {
         at.checked_sub(1).map_or(0, |n| self.byte(n))
     }
 
-    /// A letter that is not ASCII: nothing but the name of a person begins with it.
+    /// A letter that is not ASCII: only an email address can begin with it.
     fn letter(&mut self) {
         let c = self.text.get(self.at..).and_then(|rest| rest.chars().next());
         if !(c.is_some_and(is_letter) && self.person(self.at)) {
@@ -111,7 +111,7 @@ impl<'a> Scan<'a> {
         true
     }
 
-    /// What an earlier masking left stays as it is.
+    /// Skips a mark of an earlier masking.
     fn mark(&mut self) -> bool {
         let length = mark_length(self.rest(self.at));
         self.at += length;
@@ -142,11 +142,11 @@ impl<'a> Scan<'a> {
         self.found(Detector::Login, start, start + end)
     }
 
-    /// A run of letters, digits and what joins them.
+    /// A run of letters, digits and the characters that join them.
     fn word(&mut self) {
         let start = self.at;
         let whole = self.slice(start, start + run(self.rest(start), is_word));
-        // The dashes of a key's first line are no part of the word before them.
+        // The dashes of a key's first line are not part of the word before them.
         let end = start + whole.find(PEM_BEGIN).unwrap_or(whole.len());
         let word = self.slice(start, end);
         self.client |= self.is_database_client(start, end);
@@ -174,10 +174,10 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// A word that is a secret of a known make, or ends in one.
+    /// Masks a word that is a secret of a known kind, or that ends in one.
     fn known(&mut self, start: usize, end: usize) -> bool {
         let word = self.slice(start, end).trim_end_matches(['.', '-']);
-        // The shortest of them; most words end here.
+        // No secret is shorter than this, so most words end here.
         if word.len() < 11 {
             return false;
         }
@@ -203,14 +203,14 @@ impl<'a> Scan<'a> {
         false
     }
 
-    /// All cards of a word that ends in something else.
+    /// Masks all card numbers in the rest of a word.
     fn cards_in(&mut self, mut start: usize, end: usize) {
         while self.card_in(start, end) {
             start = self.at;
         }
     }
 
-    /// The bytes of a word that belong to an escape before it: one in `\nword`, two in `%3Dword`.
+    /// The number of bytes of a word that belong to an escape before it: one in `\nword`, two in `%3Dword`.
     fn escape(&self, start: usize) -> usize {
         let hex = |at: usize| self.byte(at).is_ascii_hexdigit();
         match self.before(start) {
@@ -220,7 +220,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// A card that begins with one of the digits of a word.
+    /// Masks a card number that begins with one of the digits of a word.
     fn card_in(&mut self, start: usize, end: usize) -> bool {
         let mut before = false;
         for at in start..end {
@@ -238,7 +238,7 @@ impl<'a> Scan<'a> {
         false
     }
 
-    /// Whether the letters beside a card leave it one: none is a unit, and all of it is no hexadecimal id.
+    /// Whether the letters around a card number allow it to be one: they are not a unit, and the whole is not a hex id.
     fn is_card_among_letters(&self, start: usize, end: usize) -> bool {
         let after = self.bytes.get(end..self.bytes.len().min(end + BESIDE_MAX)).unwrap_or_default();
         let behind = run(after, |b| b.is_ascii_alphanumeric());
@@ -248,7 +248,7 @@ impl<'a> Scan<'a> {
         is_card_before(self.slice(end, end + behind)) && !is_hex_id(all)
     }
 
-    /// `Bearer …`, `Basic …`: the word after a word that announces one.
+    /// `Bearer …`, `Basic …`: the word after the name of an authentication scheme.
     fn scheme(&mut self, word: &str, end: usize) -> bool {
         let bearer = word.eq_ignore_ascii_case("bearer");
         if !bearer && !word.eq_ignore_ascii_case("basic") {
@@ -261,7 +261,7 @@ impl<'a> Scan<'a> {
         is && self.found(Detector::Bearer, start, start + token.len())
     }
 
-    /// `name@domain`.
+    /// An email address, `name@domain`.
     fn person(&mut self, start: usize) -> bool {
         if start < self.local_to {
             return false;
@@ -274,13 +274,13 @@ impl<'a> Scan<'a> {
             return false;
         };
         let Some(length) = domain(after) else { return false };
-        // The words of a sentence without blanks may stand right before the name.
+        // In scripts without blanks, words of the sentence may directly precede the name.
         let name = local.trim_start_matches(is_caseless);
         let name = if name.starts_with(|c: char| c.is_ascii_alphanumeric()) { name } else { local };
         self.found(Detector::Email, self.local_to - name.len(), self.local_to + 1 + length)
     }
 
-    /// A name that tells, and its value.
+    /// A secret name and its value.
     fn pair(&mut self, start: usize, end: usize) -> bool {
         if end - start > NAME_MAX {
             return false;
@@ -288,15 +288,15 @@ impl<'a> Scan<'a> {
         let name = self.slice(start, end).trim_matches(['.', '-']);
         let flag = start >= 2 && self.slice(start - 2, start) == "--";
         let open = self.opens_tag(start);
-        let Some(joint) = self.joint(end, flag, open) else { return false };
+        let Some(separator) = self.separator(end, flag, open) else { return false };
         let signs = self.signs_an_address(start, name);
-        let Some(sure) = self.rules.keys.hides(name).or(signs) else { return false };
-        if joint.tag {
-            return self.element(start, end, joint.at);
+        let Some(secrecy) = self.rules.keys.hides(name).or(signs) else { return false };
+        if separator.tag {
+            return self.element(start, end, separator.at);
         }
-        let Some(value) = self.value(joint, name) else { return false };
-        if sure == Sure::UnlessProse
-            && (joint.prose || joint.below)
+        let Some(value) = self.value(separator, name) else { return false };
+        if secrecy == Secrecy::UnlessProse
+            && (separator.prose || separator.below)
             && !value.quoted
             && !is_data(self.slice(value.start, value.end))
         {
@@ -314,7 +314,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// A tag with a telling name: what stands in its attributes is read, what it encloses is masked.
+    /// A tag with a secret name: its attributes are scanned, and its content is masked.
     fn element(&mut self, start: usize, end: usize, at: usize) -> bool {
         let length = run(self.rest(at), |b| b != b'<');
         if self.slice(at, at + length).trim().is_empty() {
@@ -332,10 +332,10 @@ impl<'a> Scan<'a> {
         true
     }
 
-    /// `?sig=…` and `&Signature=…`: whoever has the whole address is let in.
-    fn signs_an_address(&self, start: usize, name: &str) -> Option<Sure> {
+    /// `?sig=…` and `&Signature=…`: the complete URL grants access.
+    fn signs_an_address(&self, start: usize, name: &str) -> Option<Secrecy> {
         let named = name.eq_ignore_ascii_case("sig") || name.eq_ignore_ascii_case("signature");
-        (named && matches!(self.before(start), b'?' | b'&')).then_some(Sure::Always)
+        (named && matches!(self.before(start), b'?' | b'&')).then_some(Secrecy::Always)
     }
 
     fn opens_tag(&self, start: usize) -> bool {
@@ -345,13 +345,13 @@ impl<'a> Scan<'a> {
         before == b'<' || named
     }
 
-    /// What joins a name and its value: where the value begins.
-    fn joint(&self, end: usize, flag: bool, tag: bool) -> Option<Joint> {
+    /// The separator between a name and its value, with the position where the value begins.
+    fn separator(&self, end: usize, flag: bool, tag: bool) -> Option<Separator> {
         // The name of a tag ends with the tag or at its first attribute.
         if tag && (self.byte(end) == b'>' || self.byte(end).is_ascii_whitespace()) {
             let attributes = run(self.rest(end), |b| b != b'>' && b != b'<').min(TAG_MAX);
             if self.byte(end + attributes) == b'>' && self.byte(end + attributes - 1) != b'/' {
-                return Some(Joint { at: end + attributes + 1, tag: true, ..Joint::default() });
+                return Some(Separator { at: end + attributes + 1, tag: true, ..Separator::default() });
             }
         }
         let mut at = end + run(self.rest(end), |b| matches!(b, b'"' | b'\'' | b'`' | b'\\' | b']')).min(3);
@@ -363,10 +363,10 @@ impl<'a> Scan<'a> {
             (b':', b':') => return None,
             (b'=' | b':', _) => 1,
             _ if flag && blanks > 0 => {
-                // A command that goes on in the next line.
+                // The command continues on the next line.
                 let continued = if self.byte(at) == b'\\' { self.line_break(at + 1) } else { 0 };
                 let at = if continued > 0 { self.below(at + 1 + continued) } else { at };
-                return Some(Joint { at, ..Joint::default() });
+                return Some(Separator { at, ..Separator::default() });
             }
             _ => return None,
         };
@@ -375,17 +375,17 @@ impl<'a> Scan<'a> {
         let blanks = run(self.rest(at), |b| b == b' ' || b == b'\t').min(BLANKS_MAX);
         let line_break = self.line_break(at + blanks);
         if line_break > 0 {
-            return Some(Joint {
+            return Some(Separator {
                 at: self.below(at + blanks + line_break),
                 below: true,
                 quoted,
-                ..Joint::default()
+                ..Separator::default()
             });
         }
-        Some(Joint { at: at + blanks, prose: prose && blanks > 0, quoted, ..Joint::default() })
+        Some(Separator { at: at + blanks, prose: prose && blanks > 0, quoted, ..Separator::default() })
     }
 
-    /// How long the end of a line is that stands at a place.
+    /// The length of the line break at a position, or 0.
     fn line_break(&self, at: usize) -> usize {
         match (self.byte(at), self.byte(at + 1)) {
             (b'\n', _) => 1,
@@ -394,23 +394,23 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Where a line that begins at a place says something.
+    /// Where the text of a line begins, after its indentation.
     fn below(&self, at: usize) -> usize {
         at + run(self.rest(at), |b| b == b' ' || b == b'\t')
     }
 
-    /// The value at a place; nothing when there is none, or it is masked already.
-    fn value(&self, joint: Joint, name: &str) -> Option<Value> {
-        let start = joint.at;
+    /// The value after a separator, or `None` if there is none or it is masked already.
+    fn value(&self, separator: Separator, name: &str) -> Option<Value> {
+        let start = separator.at;
         let rest = self.rest(start);
         let first = *rest.first()?;
         if mark_length(rest) > 0 || is_template_mark(rest) {
             return None;
         }
-        if joint.below {
+        if separator.below {
             let line = self.slice(start, start + run(rest, |b| b != b'\n'));
             return match first {
-                b'{' | b'[' if joint.quoted => {
+                b'{' | b'[' if separator.quoted => {
                     Some(Value { start, end: start + brackets(rest), quoted: true })
                 }
                 _ => lines::alone(start, line),
@@ -441,7 +441,7 @@ impl<'a> Scan<'a> {
         (!kept.is_empty()).then_some(Value { start, end: start + kept.len(), quoted: false })
     }
 
-    /// Where a value really ends that goes on in the lines below: a private key, or a bracket that is still open.
+    /// The real end of a value that continues on the lines below: a private key, or a bracket that is still open.
     fn goes_on(&self, start: usize, end: usize) -> Option<usize> {
         if let Some(n) = self.slice(start, end).find(PEM_BEGIN) {
             let length = pem(self.slice(start + n, self.bytes.len()))?;
@@ -452,7 +452,7 @@ impl<'a> Scan<'a> {
         opens.then(|| open + brackets(self.rest(open)))
     }
 
-    /// Whether a word is a client of MySQL, called as a command. A directory may have the same name.
+    /// Whether a word is a client of MySQL that is called as a command. A directory may have the same name.
     fn is_database_client(&self, start: usize, end: usize) -> bool {
         let called = self.before(start) != b'/' || self.slice(start.saturating_sub(4), start) == "bin/";
         let goes_on = matches!(self.byte(end), b' ' | b'\t' | b'"' | b'\'' | b'\\');
@@ -465,7 +465,7 @@ impl<'a> Scan<'a> {
         let flag =
             self.byte(self.at + 1) == b'p' && (before.is_ascii_whitespace() || b"\"'`".contains(&before));
         let first = self.byte(start);
-        // What the shell puts there is nobody's secret, and neither is what is masked already.
+        // A shell variable is not a secret, and neither is what is masked already.
         if !self.client || !flag || first == b'$' || mark_length(self.rest(start)) > 0 {
             return false;
         }
@@ -481,7 +481,7 @@ impl<'a> Scan<'a> {
         true
     }
 
-    /// What stands between quotes, or from one that is never closed to the end.
+    /// What is between quotes; to the end if they are never closed.
     fn quoted(&self, start: usize, escaped: bool) -> Option<Value> {
         let open = start + usize::from(escaped);
         let quote = self.byte(open);
@@ -508,37 +508,39 @@ impl<'a> Scan<'a> {
     }
 }
 
+/// What separates a name and its value.
 #[derive(Clone, Copy, Default)]
-struct Joint {
+struct Separator {
+    /// Where the value begins.
     at: usize,
     /// A colon and a blank, as in a sentence.
     prose: bool,
-    /// The name stands in quotes.
+    /// The name is in quotes.
     quoted: bool,
-    /// The value stands in the line below.
+    /// The value is on the line below.
     below: bool,
-    /// The value stands between two tags.
+    /// The value is between two tags.
     tag: bool,
 }
 
-/// How long the mark at the start is, if one is there.
+/// The length of the mark at the start, or 0.
 pub(super) fn mark_length(bytes: &[u8]) -> usize {
     let Some(rest) = bytes.strip_prefix(b"[masked") else { return 0 };
     let name = run(rest, |b| b.is_ascii_lowercase() || b == b':').min(16);
     if rest.get(name) == Some(&b']') { "[masked".len() + name + 1 } else { 0 }
 }
 
-/// What a template has instead of a value is nobody's secret.
+/// Whether there is a mark of a template instead of a value.
 fn is_template_mark(bytes: &[u8]) -> bool {
     MARKS.iter().any(|mark| bytes.starts_with(mark.as_bytes())) || bytes.starts_with(b"<*>")
 }
 
-/// Whether a word is more likely a value than a part of a sentence.
+/// Whether a word is more likely a value than part of a sentence.
 fn is_data(word: &str) -> bool {
     word.len() >= 16 || word.bytes().any(|b| b.is_ascii_digit() || matches!(b, b'@' | b'+' | b'=' | b'$'))
 }
 
-/// A value without quotes: up to a blank or an ampersand, through what it quotes itself.
+/// The length of an unquoted value: up to a blank or an ampersand, including quoted parts.
 fn bare(bytes: &[u8]) -> usize {
     let mut at = 0;
     while let Some(b) = bytes.get(at).copied() {
@@ -558,12 +560,12 @@ fn bare(bytes: &[u8]) -> usize {
     bytes.len()
 }
 
-/// To the end of the line, or to a quote that ends what the line stands in.
+/// The length up to the end of the line, or to a quote around it.
 fn line(bytes: &[u8]) -> usize {
     run(bytes, |b| !matches!(b, b'\n' | b'\r' | b'"' | b'\'' | b'`'))
 }
 
-/// A bracket and what it encloses; to the end where it is never closed.
+/// The length of a bracket and what it encloses; to the end if it is never closed.
 fn brackets(bytes: &[u8]) -> usize {
     let (mut depth, mut quote) = (0_usize, None);
     let mut at = 0;

@@ -1,9 +1,9 @@
-//! Things as people see them unasked: everything that came from outside goes through the rules, what the store made
-//! itself (ids, times, counters, names of queues) does not.
+//! Masked views: everything that came from outside goes through the rules. What the store itself made (ids, times,
+//! counters, names of queues) does not.
 
 use super::{MARK, Rules};
-use crate::dead_letter::{Act, Actor, DeadLetter, File, Moment, Note};
-use crate::failure::{Analysed, ErrorInfo, Failure, Report, cut};
+use crate::dead_letter::{Act, Actor, DeadLetter, LetterRecord, Note, TimelineEntry};
+use crate::failure::{AnalysedFailure, ErrorInfo, Failure, FailureReport, cut};
 use crate::filter::Filter;
 use crate::group::Group;
 use crate::limits;
@@ -11,53 +11,53 @@ use crate::message::{Envelope, Message, Payload};
 use crate::operation::Operation;
 use crate::patch::Patch;
 use crate::progress::Progress;
-use crate::revision::{Edit, EditMark, Erased};
+use crate::revision::{Edit, EditRecord, Erased};
 use crate::target::{CommandTarget, HttpTarget, Target};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 impl Rules {
-    fn owned(&self, text: &str) -> String {
+    fn masked(&self, text: &str) -> String {
         self.mask_text(text).into_owned()
     }
 
-    fn maybe(&self, text: Option<&String>) -> Option<String> {
-        text.map(|text| self.owned(text))
+    fn masked_option(&self, text: Option<&String>) -> Option<String> {
+        text.map(|text| self.masked(text))
     }
 
-    fn list(&self, texts: &[String]) -> Vec<String> {
-        texts.iter().map(|text| self.owned(text)).collect()
+    fn masked_list(&self, texts: &[String]) -> Vec<String> {
+        texts.iter().map(|text| self.masked(text)).collect()
     }
 
-    /// An error.
+    /// Masks an error.
     #[must_use]
     pub fn error(&self, error: &ErrorInfo) -> ErrorInfo {
         ErrorInfo {
-            error_type: self.owned(&error.error_type),
-            message: self.owned(&error.message),
-            code: self.maybe(error.code.as_ref()),
-            stack: self.maybe(error.stack.as_ref()),
-            context: self.list(&error.context),
-            cause: self.maybe(error.cause.as_ref()),
+            error_type: self.masked(&error.error_type),
+            message: self.masked(&error.message),
+            code: self.masked_option(error.code.as_ref()),
+            stack: self.masked_option(error.stack.as_ref()),
+            context: self.masked_list(&error.context),
+            cause: self.masked_option(error.cause.as_ref()),
         }
     }
 
-    /// A failed delivery.
+    /// Masks a failed delivery.
     #[must_use]
     pub fn failure(&self, failure: &Failure) -> Failure {
         Failure {
-            step: self.maybe(failure.step.as_ref()),
+            step: self.masked_option(failure.step.as_ref()),
             error: self.error(&failure.error),
-            reasons: self.list(&failure.reasons),
-            signature: self.owned(&failure.signature),
-            log: self.maybe(failure.log.as_ref()),
-            artifacts: self.list(&failure.artifacts),
+            reasons: self.masked_list(&failure.reasons),
+            signature: self.masked(&failure.signature),
+            log: self.masked_option(failure.log.as_ref()),
+            artifacts: self.masked_list(&failure.artifacts),
             ..failure.clone()
         }
     }
 
-    /// A message. It says that it is masked, so that nobody takes it for the message itself.
+    /// Masks a message. The result is flagged as masked, so that nobody takes it for the message itself.
     #[must_use]
     pub fn message(&self, message: &Message) -> Message {
         if !self.is_on() {
@@ -73,80 +73,83 @@ impl Rules {
             envelope: Envelope {
                 payload,
                 headers: self.mask_headers(&e.headers),
-                tags: e.tags.iter().map(|tag| self.owned(tag)).collect(),
-                key: self.maybe(e.key.as_ref()),
-                ordering_key: self.maybe(e.ordering_key.as_ref()),
+                tags: e.tags.iter().map(|tag| self.masked(tag)).collect(),
+                key: self.masked_option(e.key.as_ref()),
+                ordering_key: self.masked_option(e.ordering_key.as_ref()),
                 context: e.context.as_ref().map(|context| self.mask_value(context)),
                 ..e.clone()
             },
-            progress: progress.map(|p| Progress { note: self.owned(&p.note), ..p.clone() }),
+            progress: progress.map(|p| Progress { note: self.masked(&p.note), ..p.clone() }),
             failures: message.failures.iter().map(|failure| self.failure(failure)).collect(),
             masked: true,
             ..message.clone()
         }
     }
 
-    /// A dead letter; see [`Self::message`].
+    /// Masks a dead letter; see [`Self::message`].
     #[must_use]
     pub fn letter(&self, letter: &DeadLetter) -> DeadLetter {
         if !self.is_on() {
             return letter.clone();
         }
-        let notes = |note: &Note| Note { text: self.owned(&note.text), ..note.clone() };
-        let edit = |mark: &EditMark| EditMark { reason: self.maybe(mark.reason.as_ref()), ..mark.clone() };
-        let erased = letter.file.erased.as_ref();
+        let notes = |note: &Note| Note { text: self.masked(&note.text), ..note.clone() };
+        let edit = |edit: &EditRecord| EditRecord {
+            reason: self.masked_option(edit.reason.as_ref()),
+            ..edit.clone()
+        };
+        let erased = letter.record.erased.as_ref();
         DeadLetter {
             message: self.message(&letter.message),
-            file: File {
-                resolution: self.maybe(letter.file.resolution.as_ref()),
-                labels: letter.file.labels.iter().map(|label| self.owned(label)).collect(),
-                notes: letter.file.notes.iter().map(notes).collect(),
-                history: letter.file.history.iter().map(|moment| self.moment(moment)).collect(),
-                edits: letter.file.edits.iter().map(edit).collect(),
-                erased: erased.map(|e| Erased { reason: self.maybe(e.reason.as_ref()), ..e.clone() }),
-                ..letter.file.clone()
+            record: LetterRecord {
+                resolution: self.masked_option(letter.record.resolution.as_ref()),
+                labels: letter.record.labels.iter().map(|label| self.masked(label)).collect(),
+                notes: letter.record.notes.iter().map(notes).collect(),
+                history: letter.record.history.iter().map(|entry| self.timeline_entry(entry)).collect(),
+                edits: letter.record.edits.iter().map(edit).collect(),
+                erased: erased.map(|e| Erased { reason: self.masked_option(e.reason.as_ref()), ..e.clone() }),
+                ..letter.record.clone()
             },
-            // What it said before is for those who are shown everything.
+            // Earlier revisions are only for those who may see everything.
             revisions: Vec::new(),
-            signature: self.owned(&letter.signature),
+            signature: self.masked(&letter.signature),
             error: self.error(&letter.error),
             ..letter.clone()
         }
     }
 
-    /// A moment in the life of a letter.
+    /// Masks an entry of the timeline of a letter.
     #[must_use]
-    pub fn moment(&self, moment: &Moment) -> Moment {
-        let detail = self.owned(&moment.detail);
-        Moment { detail, why: self.maybe(moment.why.as_ref()), ..moment.clone() }
+    pub fn timeline_entry(&self, entry: &TimelineEntry) -> TimelineEntry {
+        let detail = self.masked(&entry.detail);
+        TimelineEntry { detail, why: self.masked_option(entry.why.as_ref()), ..entry.clone() }
     }
 
-    /// A group of failures.
+    /// Masks a group.
     #[must_use]
     pub fn group(&self, group: &Group) -> Group {
         Group {
-            template: self.owned(&group.template),
-            error_type: self.owned(&group.error_type),
-            code: self.maybe(group.code.as_ref()),
-            note: self.maybe(group.note.as_ref()),
-            link: self.maybe(group.link.as_ref()),
+            template: self.masked(&group.template),
+            error_type: self.masked(&group.error_type),
+            code: self.masked_option(group.code.as_ref()),
+            note: self.masked_option(group.note.as_ref()),
+            link: self.masked_option(group.link.as_ref()),
             ..group.clone()
         }
     }
 
-    /// An operation: what it changes payloads to is as secret as they are, and so is what it looks for in them.
+    /// Masks an operation: what it writes to payloads, and what it searches in them, is as secret as they are.
     #[must_use]
     pub fn operation(&self, operation: &Operation) -> Operation {
         let actor = &operation.actor;
         Operation {
             act: self.act(&operation.act),
             filter: self.filter(&operation.filter),
-            actor: Actor { reason: self.maybe(actor.reason.as_ref()), ..actor.clone() },
+            actor: Actor { reason: self.masked_option(actor.reason.as_ref()), ..actor.clone() },
             ..operation.clone()
         }
     }
 
-    /// The same filter where nothing in it is secret; one that only reads like it otherwise.
+    /// The same filter if nothing in it is secret, and otherwise one that only reads like it.
     fn filter(&self, filter: &Filter) -> Filter {
         match self.mask_text(filter.text()) {
             Cow::Borrowed(_) => filter.clone(),
@@ -162,7 +165,7 @@ impl Rules {
             return act.clone();
         }
         if let Act::Patch(patch) = act {
-            // What cannot be shown without its secrets is not shown.
+            // An act that cannot be shown without its secrets is not shown.
             return self.patch(patch).map_or(Act::Note, |patch| Act::Patch(Box::new(patch)));
         }
         let Act::Edit(edit) = act else { return act.clone() };
@@ -176,7 +179,7 @@ impl Rules {
         }))
     }
 
-    /// The same steps; a value that goes to a place with a telling name is masked.
+    /// The same patch; a value that goes to a path with a secret name is masked.
     fn patch(&self, patch: &Patch) -> Option<Patch> {
         let mut steps: Vec<BTreeMap<String, Box<RawValue>>> = serde_json::from_str(patch.text()).ok()?;
         for step in &mut steps {
@@ -191,37 +194,37 @@ impl Rules {
         Patch::parse(&serde_json::to_string(&steps).ok()?).ok()
     }
 
-    /// A queue's target. A value that is read from the environment when it is needed is no secret.
+    /// Masks the target of a queue. A value that is read from the environment when it is needed is not secret.
     #[must_use]
     pub fn target(&self, target: &Target) -> Target {
         let fields = |fields: &BTreeMap<String, String>| {
             let shown = |(name, value): (&String, &String)| {
                 let named = value.contains("${env.");
-                let value = if named { self.owned(value) } else { self.mask_field(name, value) };
+                let value = if named { self.masked(value) } else { self.mask_field(name, value) };
                 (name.clone(), value)
             };
             fields.iter().map(shown).collect()
         };
         match target {
             Target::Http(http) => Target::Http(HttpTarget {
-                url: self.owned(&http.url),
+                url: self.masked(&http.url),
                 headers: fields(&http.headers),
                 body: http.body.as_ref().map(|body| self.mask_payload(body.as_bytes()).text),
                 ..http.clone()
             }),
             Target::Command(command) => Target::Command(CommandTarget {
-                argv: self.list(&command.argv),
-                shell: self.maybe(command.shell.as_ref()),
+                argv: self.masked_list(&command.argv),
+                shell: self.masked_option(command.shell.as_ref()),
                 env: fields(&command.env),
                 ..command.clone()
             }),
         }
     }
 
-    /// Takes secrets out of a report for good, before it is stored: whoever reads the store cannot find them there.
-    /// Signature and class are found before, from the original. The template goes through the same rules; the leaf,
-    /// which names the cause, stays that of the original.
-    pub(crate) fn redact(&self, report: &mut Report) {
+    /// Removes secrets from a report for good, before it is stored, so that nobody who reads the store can find them.
+    /// Signature and class are computed before, from the original. The template goes through the same rules; the leaf,
+    /// which identifies the cause, stays that of the original.
+    pub(crate) fn redact(&self, report: &mut FailureReport) {
         if !self.is_on() {
             return;
         }
@@ -245,13 +248,13 @@ impl Rules {
         }
     }
 
-    /// Masks a text that will be cut to `max` bytes. Of one that is much longer only the beginning is looked at, up
-    /// to a blank: half a secret is not recognised.
+    /// Masks a text that will be cut to `max` bytes. Only the beginning of a much longer text is kept, up to a blank,
+    /// because half a secret is not recognised.
     fn redact_text(&self, text: &mut String, max: usize) {
-        let seen = max.saturating_mul(4);
-        if text.len() > seen {
-            cut(text, seen);
-            // First the mark of the cut, then the word that was cut.
+        let kept = max.saturating_mul(4);
+        if text.len() > kept {
+            cut(text, kept);
+            // The first pass removes the mark of the cut, the second the word that was cut.
             for _ in 0..2 {
                 text.truncate(text.rfind(char::is_whitespace).unwrap_or(0));
             }
@@ -263,12 +266,12 @@ impl Rules {
     }
 }
 
-impl Analysed {
-    /// The failure without the secrets in its text.
+impl AnalysedFailure {
+    /// The failure without the secrets in its texts.
     pub(crate) fn redacted(mut self, rules: &Rules) -> Self {
         rules.redact(&mut self.report);
         self.signature.template = rules.mask_text(&self.signature.template).into_owned();
-        self.reasons = rules.list(&self.reasons);
+        self.reasons = rules.masked_list(&self.reasons);
         self
     }
 }

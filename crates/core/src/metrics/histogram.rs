@@ -1,13 +1,13 @@
-//! A distribution on atomics: eight buckets per power of two, so a quantile is off by at most an eighth. Nothing
-//! is allocated and nobody waits, so it can be recorded to from anywhere.
+//! A distribution made of atomics: eight buckets per power of two, so a quantile is off by at most an eighth. Recording
+//! neither allocates nor waits, so it can be done from anywhere.
 
 use crate::sync::{AtomicU64, Ordering};
 use crate::time::Span;
 use serde::{Deserialize, Serialize};
 
-/// Buckets per power of two.
+/// The number of buckets per power of two.
 const STEPS: u64 = 8;
-/// Buckets in all: microseconds up to half a year; what is longer counts as that.
+/// The number of buckets: microseconds up to half a year. Longer durations count as that.
 const BUCKETS: usize = 336;
 
 /// A distribution of durations.
@@ -18,20 +18,20 @@ pub struct Histogram {
     max_us: AtomicU64,
 }
 
-/// What a distribution was at one moment.
+/// The state of a distribution at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HistogramSnapshot {
-    /// Durations recorded.
+    /// The number of durations recorded.
     pub count: u64,
     /// Their sum, in microseconds.
     pub sum_us: u64,
-    /// Half were at most this.
+    /// The median: half of the durations were at most this long.
     pub p50_us: u64,
-    /// 95 of a hundred were at most this.
+    /// 95% of the durations were at most this long.
     pub p95_us: u64,
-    /// 99 of a hundred were at most this.
+    /// 99% of the durations were at most this long.
     pub p99_us: u64,
-    /// The longest.
+    /// The longest duration.
     pub max_us: u64,
 }
 
@@ -49,7 +49,7 @@ fn bucket(us: u64) -> usize {
         us
     } else {
         let power = u64::from(us.ilog2());
-        // The three bits below the highest say which eighth.
+        // The three bits below the highest one select the eighth.
         (power - 2) * STEPS + ((us >> (power - 3)) & (STEPS - 1))
     };
     usize::try_from(index).unwrap_or(usize::MAX).min(BUCKETS - 1)
@@ -73,7 +73,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// An empty one.
+    /// An empty distribution.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -84,11 +84,11 @@ impl Histogram {
     }
 
     /// Records one duration.
-    pub fn record(&self, took: std::time::Duration) {
-        self.record_us(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+    pub fn record(&self, duration: std::time::Duration) {
+        self.record_us(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX));
     }
 
-    /// Records one span.
+    /// Records one span of the store's clock.
     pub fn record_span(&self, span: Span) {
         self.record_us(span.as_millis().saturating_mul(1_000));
     }
@@ -101,7 +101,7 @@ impl Histogram {
         self.max_us.fetch_max(us, Ordering::Relaxed);
     }
 
-    /// What it is now.
+    /// The present state.
     #[must_use]
     pub fn snapshot(&self) -> HistogramSnapshot {
         let counts: Vec<u64> = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).collect();

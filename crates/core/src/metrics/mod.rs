@@ -1,7 +1,6 @@
-//! What is measured, in one table: every name that any part of Redrive exports, with its kind, unit, labels and
-//! meaning. [`Event`] is what a store counts in the commit that causes it, so that it survives a restart;
-//! [`Registry`] is what one process measures about itself; [`Stats`] is both, read at one moment. Nothing here
-//! reads a clock or sends anything.
+//! All metrics in one table: every exported name with its kind, unit, labels and meaning. An [`Event`] is counted by
+//! the store in the commit that causes it, so that it survives a restart. A [`Registry`] holds what one process
+//! measures about itself. [`Stats`] is both, read at one moment. Nothing here reads a clock or sends anything.
 
 mod histogram;
 mod open;
@@ -17,11 +16,11 @@ pub use open::{OpenCounts, OpenKey, OpenLetters};
 pub use registry::{Counter, Gauge, Meter, Registry, Snapshot, Timer, process};
 pub use render::render;
 pub use report::{Alert, AlertLevel, Report, report};
-pub use stats::{Counted, QueueStats, Stats, Summary, Tallies, Tally, TallyKey};
+pub use stats::{CounterKey, CounterTotals, CounterView, Counters, QueueStats, Stats, Summary};
 
 use serde::{Deserialize, Serialize};
 
-/// What kind of number it is.
+/// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Only grows.
@@ -33,7 +32,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Its name in Prometheus' text format. Quantiles are computed here, so a distribution is a summary there.
+    /// Its name in the Prometheus text format. Quantiles are computed here, so a distribution is a summary there.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -49,9 +48,9 @@ impl Kind {
 pub struct Definition {
     /// The name.
     pub name: &'static str,
-    /// What kind of number.
+    /// The kind of the metric.
     pub kind: Kind,
-    /// Of what.
+    /// The unit of its values.
     pub unit: &'static str,
     /// Its labels, in order.
     pub labels: &'static [&'static str],
@@ -59,17 +58,17 @@ pub struct Definition {
     pub help: &'static str,
 }
 
-/// What is added up and what is the highest of it, beside the number of events.
+/// The metrics for the amount of an event, beside the number of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Amount {
-    /// The sum.
+    /// The sum of the amounts.
     pub total: Definition,
-    /// The highest.
+    /// The highest amount.
     pub max: Definition,
 }
 
-/// Declares the events: a name in the store, a series for their number, and, where an event has an amount, two
-/// more for its sum and its highest.
+/// Declares the events: a key in the store, a metric for their number, and, if an event has an amount, two more for its
+/// sum and its maximum.
 macro_rules! events {
     ($($(#[doc = $help:literal])+ $variant:ident = $key:literal, $name:literal, [$($label:literal),*]
         $(, $unit:literal $total:literal $max:literal)?;)+) => {
@@ -78,16 +77,16 @@ macro_rules! events {
         pub enum Event { $($(#[doc = $help])+ #[serde(rename = $key)] $variant),+ }
 
         impl Event {
-            /// Every one, in the order of the table.
+            /// All events, in the order of the table.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// Its name in the store and in JSON.
+            /// Its key in the store and in JSON.
             #[must_use]
             pub const fn key(self) -> &'static str {
                 match self { $(Self::$variant => $key),+ }
             }
 
-            /// The series of its number.
+            /// The metric for the number of events.
             #[must_use]
             pub const fn number(self) -> Definition {
                 match self { $(Self::$variant => Definition {
@@ -99,7 +98,7 @@ macro_rules! events {
                 }),+ }
             }
 
-            /// The series of its amount, if it has one.
+            /// The metrics for its amount, if it has one.
             #[must_use]
             pub const fn amount(self) -> Option<Amount> {
                 match self { $(Self::$variant => events!(@amount [$($label),*] $(, $unit $total $max)?)),+ }
@@ -154,34 +153,34 @@ events! {
     DeadByError = "dead_by_error", "redrive_dead_by_error_total", ["error_type"];
     /// Deaths by kind, priority and the dead letter queue they led to.
     DeadByKind = "dead_by_kind", "redrive_dead_by_kind_total", ["kind", "priority", "dlq"];
-    /// Letters sent back to work.
+    /// Letters that were redriven.
     Redriven = "redriven", "redrive_redriven_total", [];
     /// Redriven messages that were done, with the time since their death.
     RedriveSucceeded = "redrive_succeeded", "redrive_redrive_succeeded_total", [],
         "milliseconds" "redrive_redriven_age_ms_total" "redrive_redriven_age_ms_max";
     /// Redriven messages that died again.
     RedriveFailed = "redrive_failed", "redrive_redrive_failed_total", [];
-    /// Redriven messages that were taken back before anybody leased them.
+    /// Redriven messages that were pulled back before a worker leased them.
     PulledBack = "pulled_back", "redrive_pulled_back_total", [];
-    /// Letters closed as dealt with, with the time since their death.
+    /// Letters that were resolved, with the time since their death.
     Resolved = "resolved", "redrive_resolved_total", [],
         "milliseconds" "redrive_resolved_age_ms_total" "redrive_resolved_age_ms_max";
-    /// Letters closed as given up, with the time since their death.
+    /// Letters that were abandoned, with the time since their death.
     Abandoned = "abandoned", "redrive_abandoned_total", [],
         "milliseconds" "redrive_abandoned_age_ms_total" "redrive_abandoned_age_ms_max";
-    /// Letters put up for review.
+    /// Letters that were put up for review.
     Reviewed = "reviewed", "redrive_reviews_total", [];
-    /// Letters set aside.
+    /// Letters that were quarantined.
     Quarantined = "quarantined", "redrive_quarantined_total", [];
     /// Letters that a dead-letter consumer dealt with, by how: done, failed or released.
     Processed = "processed", "redrive_letters_processed_total", ["outcome"];
     /// Messages and letters removed, by what: message, letter, retention or hand_over.
     Discarded = "discarded", "redrive_discarded_total", ["what"];
-    /// Messages dropped because their time was over.
+    /// Messages that were dropped because their time was over.
     Expired = "expired", "redrive_expired_total", [];
-    /// Messages taken back.
+    /// Messages that were cancelled.
     Cancelled = "cancelled", "redrive_cancelled_total", [];
-    /// Letters that came in by import.
+    /// Letters that were imported.
     Imported = "imported", "redrive_imported_total", [];
     /// Replies that were due, by status: done, dead, expired, or left_out when there was no place for it.
     Replied = "replied", "redrive_replies_total", ["status"];
@@ -189,43 +188,48 @@ events! {
     Overflowed = "overflowed", "redrive_overflow_total", [];
 }
 
-/// The gauges that are read from a store as it stands.
-pub const STANDING: [Definition; 12] = [
-    standing("redrive_queue_messages", "messages", &["queue", "state"], "Messages waiting or leased."),
-    standing("redrive_queue_bytes", "bytes", &["queue"], "Payload bytes of waiting and leased messages."),
-    standing("redrive_queue_peak", "messages", &["queue"], "Most messages the queue ever held."),
-    standing("redrive_queue_utilisation", "ratio", &["queue"], "Messages held, as a part of `max_messages`."),
-    standing("redrive_letters_open", "letters", &["queue"], "Dead letters that are not closed."),
-    standing("redrive_letters_peak", "letters", &["queue"], "Most dead letters the queue ever had."),
-    standing(
+/// The gauges that are read from the current state of a store.
+pub const STORE_GAUGES: [Definition; 12] = [
+    store_gauge("redrive_queue_messages", "messages", &["queue", "state"], "Messages waiting or leased."),
+    store_gauge("redrive_queue_bytes", "bytes", &["queue"], "Payload bytes of waiting and leased messages."),
+    store_gauge("redrive_queue_peak", "messages", &["queue"], "Most messages the queue ever held."),
+    store_gauge(
+        "redrive_queue_utilisation",
+        "ratio",
+        &["queue"],
+        "Messages held, as a part of `max_messages`.",
+    ),
+    store_gauge("redrive_letters_open", "letters", &["queue"], "Dead letters that are not closed."),
+    store_gauge("redrive_letters_peak", "letters", &["queue"], "Most dead letters the queue ever had."),
+    store_gauge(
         "redrive_letters_open_by_kind",
         "letters",
         &["queue", "kind", "priority"],
         "Dead letters that are not closed, by kind and priority.",
     ),
-    standing(
+    store_gauge(
         "redrive_dlq_letters",
         "letters",
         &["dlq", "status"],
         "Dead letters by dead letter queue and status.",
     ),
-    standing("redrive_store_messages_peak", "messages", &[], "Most messages the store held at once."),
-    standing("redrive_store_letters_peak", "letters", &[], "Most dead letters the store held at once."),
-    standing(
+    store_gauge("redrive_store_messages_peak", "messages", &[], "Most messages the store held at once."),
+    store_gauge("redrive_store_letters_peak", "letters", &[], "Most dead letters the store held at once."),
+    store_gauge(
         "redrive_oldest_open_letter_seconds",
         "seconds",
         &[],
         "Age of the oldest letter that is not closed.",
     ),
-    standing(
+    store_gauge(
         "redrive_dead_per_second",
         "letters",
         &[],
-        "Deaths per second, over the last ten, that this process recorded: none where it does not hold the store.",
+        "Deaths per second over the last ten seconds that this process recorded; 0 unless it holds the store.",
     ),
 ];
 
-const fn standing(
+const fn store_gauge(
     name: &'static str,
     unit: &'static str,
     labels: &'static [&'static str],
@@ -234,7 +238,7 @@ const fn standing(
     Definition { name, kind: Kind::Gauge, unit, labels, help }
 }
 
-/// Every exported name. `docs/observability.md` documents each, and a test compares the two.
+/// All exported metrics. `docs/observability.md` documents each of them, and a test compares the two.
 #[must_use]
 pub fn definitions() -> Vec<Definition> {
     let mut all = Vec::new();
@@ -242,7 +246,7 @@ pub fn definitions() -> Vec<Definition> {
         all.push(event.number());
         all.extend(event.amount().into_iter().flat_map(|amount| [amount.total, amount.max]));
     }
-    all.extend(STANDING);
+    all.extend(STORE_GAUGES);
     all.extend(Timer::ALL.iter().map(|timer| timer.definition()));
     all.extend(Counter::ALL.iter().map(|counter| counter.definition()));
     all.extend(Gauge::ALL.iter().map(|gauge| gauge.definition()));

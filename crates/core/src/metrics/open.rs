@@ -1,55 +1,55 @@
-//! Dead letters that are not closed, counted by queue, kind and priority. A store counts them in the commit that
-//! opens or closes one, so that nobody has to walk the letters to know.
+//! Counts dead letters that are not closed, by queue, kind and priority. A store updates the counters in the commit
+//! that opens or closes a letter, so that nobody has to walk the letters.
 
 use super::stats::OTHER;
 use crate::ids::QueueName;
 use crate::limits;
-use crate::message::Slip;
+use crate::message::MessageMeta;
 use crate::priority::Priority;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What open letters are counted by.
+/// The key by which open letters are counted.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct OpenKey {
     /// The queue of the message.
     pub queue: QueueName,
     /// Its kind.
     pub kind: String,
-    /// How urgent it is.
+    /// Its priority.
     pub priority: Priority,
 }
 
-impl From<&Slip> for OpenKey {
-    fn from(slip: &Slip) -> Self {
-        Self { queue: slip.queue.clone(), kind: slip.kind.clone(), priority: slip.priority }
+impl From<&MessageMeta> for OpenKey {
+    fn from(meta: &MessageMeta) -> Self {
+        Self { queue: meta.queue.clone(), kind: meta.kind.clone(), priority: meta.priority }
     }
 }
 
-/// How many letters of one queue, kind and priority are open.
+/// The number of open letters of one queue, kind and priority.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenLetters {
     /// The queue, kind and priority.
     #[serde(flatten)]
     pub key: OpenKey,
-    /// How many are open.
+    /// The number of open letters.
     pub open: u64,
 }
 
-/// The counters of a store. A queue has a bounded number of them: beyond [`limits::TALLIES_MAX`], new kinds are
-/// counted as `other`. A counter that was once there stays, so that a letter leaves the counter it came to.
+/// The counters of open letters in a store. Their number per queue is bounded: beyond [`limits::TALLIES_MAX`], new
+/// kinds are counted as `other`. A counter that exists is kept, so that a letter leaves the counter it was added to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpenCounts {
     rows: BTreeMap<OpenKey, i64>,
 }
 
 impl OpenCounts {
-    /// The counters as they were stored.
+    /// The counters that were stored.
     pub fn new(rows: impl IntoIterator<Item = (OpenKey, i64)>) -> Self {
         Self { rows: rows.into_iter().collect() }
     }
 
-    /// Counts letters that were opened, or closed if `by` is negative, and gives the counter they belong to.
+    /// Counts letters that were opened, or closed if `by` is negative. Returns the key of their counter.
     pub fn add(&mut self, key: OpenKey, by: i64) -> OpenKey {
         let key = self.counter_of(key);
         *self.rows.entry(key.clone()).or_default() += by;
@@ -69,7 +69,7 @@ impl OpenCounts {
         OpenKey { kind: OTHER.to_owned(), ..key }
     }
 
-    /// What one counter shows; a counter that is not there shows zero.
+    /// The value of a counter; 0 if it does not exist.
     #[must_use]
     pub fn get(&self, key: &OpenKey) -> i64 {
         self.rows.get(key).copied().unwrap_or(0)
@@ -85,7 +85,7 @@ impl OpenCounts {
         sums
     }
 
-    /// The counters as people see them: those that count at least one letter.
+    /// The public view of all counters that are not 0.
     #[must_use]
     pub fn list(&self) -> Vec<OpenLetters> {
         let shown = |(key, open): (&OpenKey, &i64)| {
@@ -95,19 +95,19 @@ impl OpenCounts {
         self.rows.iter().filter_map(shown).collect()
     }
 
-    /// Where stored counters differ from this recount: the counter, what it shows and what was counted.
+    /// The counters that differ from this recount: key, stored value and counted value.
     #[must_use]
-    pub fn differences(&self, shown: &Self) -> Vec<(OpenKey, i64, i64)> {
+    pub fn differences(&self, stored: &Self) -> Vec<(OpenKey, i64, i64)> {
         let mut counted: BTreeMap<OpenKey, i64> = BTreeMap::new();
         for (key, open) in &self.rows {
-            *counted.entry(shown.counter_of(key.clone())).or_default() += open;
+            *counted.entry(stored.counter_of(key.clone())).or_default() += open;
         }
-        let keys: BTreeSet<OpenKey> = shown.rows.keys().chain(counted.keys()).cloned().collect();
+        let keys: BTreeSet<OpenKey> = stored.rows.keys().chain(counted.keys()).cloned().collect();
         let both = keys.into_iter().map(|key| {
-            let (says, counted) = (shown.get(&key), counted.get(&key).copied().unwrap_or(0));
-            (key, says, counted)
+            let (stored, counted) = (stored.get(&key), counted.get(&key).copied().unwrap_or(0));
+            (key, stored, counted)
         });
-        both.filter(|(_, says, counted)| says != counted).collect()
+        both.filter(|(_, stored, counted)| stored != counted).collect()
     }
 }
 
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_beyond_the_bound_are_counted_together_and_leave_the_counter_they_came_to() {
+    fn kinds_beyond_the_limit_share_a_counter_and_leave_the_one_they_were_added_to() {
         let mut counts = OpenCounts::default();
         let mut recount = OpenCounts::default();
         let kinds: Vec<String> = (0..limits::TALLIES_MAX + 50).map(|n| format!("kind {n:04}")).collect();
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(counts.get(&key(OTHER)), 50);
         assert_eq!(counts.list().iter().map(|counted| counted.open).sum::<u64>(), kinds.len() as u64);
         assert_eq!(recount.differences(&counts), []);
-        // A kind whose letters are all closed keeps its counter, and a folded one does not get its own.
+        // A kind whose letters are all closed keeps its counter, and a folded kind gets none of its own.
         for kind in &kinds {
             counts.add(key(kind), -1);
         }
@@ -142,10 +142,10 @@ mod tests {
     }
 
     #[test]
-    fn a_recount_shows_every_counter_that_is_wrong() {
+    fn a_recount_finds_every_wrong_counter() {
         let recount = OpenCounts::new([(key("a"), 2), (key("b"), 1)]);
-        let shown = OpenCounts::new([(key("a"), 5), (key("c"), 1)]);
-        assert_eq!(recount.differences(&shown), [(key("a"), 5, 2), (key("b"), 0, 1), (key("c"), 1, 0)]);
+        let stored = OpenCounts::new([(key("a"), 5), (key("c"), 1)]);
+        assert_eq!(recount.differences(&stored), [(key("a"), 5, 2), (key("b"), 0, 1), (key("c"), 1, 0)]);
         assert_eq!(recount.differences(&recount), []);
     }
 }

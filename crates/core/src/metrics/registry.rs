@@ -1,6 +1,6 @@
-//! What one process measures about itself: latencies, utilisation, back-pressure. Gone when the process ends;
-//! what must outlive it is an [`Event`](super::Event). One registry per process, [`process`], so that every part
-//! records at its source and nothing has to be handed around.
+//! What one process measures about itself: latencies, utilisation, back-pressure. It is gone when the process ends;
+//! what must survive is an [`Event`](super::Event). There is one registry per process, [`process`], so that every part
+//! records at the source and nothing has to be passed around.
 
 use super::histogram::{Histogram, HistogramSnapshot};
 use super::{Definition, Kind};
@@ -9,7 +9,7 @@ use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Declares what is measured in a process: a name and what it means.
+/// Declares metrics of a process: a name and its meaning.
 macro_rules! measured {
     ($(#[$meta:meta])* $name:ident, $kind:ident, $unit:literal, $count:ident,
         { $($(#[doc = $help:literal])+ $variant:ident = $text:literal),+ $(,)? }) => {
@@ -17,14 +17,14 @@ macro_rules! measured {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum $name { $($(#[doc = $help])+ $variant),+ }
 
-        /// How many there are.
+        /// The number of these metrics.
         const $count: usize = [$($text),+].len();
 
         impl $name {
-            /// Every one.
+            /// All of them, in declaration order.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// What it is called and means.
+            /// Its name and meaning.
             #[must_use]
             pub const fn definition(self) -> Definition {
                 match self { $(Self::$variant => Definition {
@@ -85,17 +85,17 @@ measured! {
     }
 }
 
-/// Seconds that a meter remembers.
+/// How many seconds a meter remembers.
 const SECONDS: usize = 16;
 
-/// How often something happens: a count per second over the last few.
+/// The rate of an event over the last few seconds.
 #[derive(Debug)]
 pub struct Meter {
-    /// Which second each slot counts, above [`COUNT_BITS`], and its count below.
+    /// The second that each slot counts, above [`COUNT_BITS`], and its count below.
     slots: [AtomicU64; SECONDS],
 }
 
-/// Bits of a slot that count.
+/// The number of bits of a slot that count.
 const COUNT_BITS: u32 = 24;
 
 impl Meter {
@@ -103,18 +103,18 @@ impl Meter {
         Self { slots: [const { AtomicU64::new(0) }; SECONDS] }
     }
 
-    /// Notes that it happened.
+    /// Counts one event.
     pub fn mark(&self, now: Time) {
         let second = second(now);
-        let Some(slot) = self.slots.get(place(second)) else { return };
+        let Some(slot) = self.slots.get(slot_of(second)) else { return };
         let fresh = (second << COUNT_BITS) | 1;
         let next =
             |held: u64| Some(if held >> COUNT_BITS == second { held.saturating_add(1) } else { fresh });
-        // The closure always gives a value, so this cannot fail.
+        // The closure always returns a value, so this cannot fail.
         let _ = slot.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
     }
 
-    /// Per second, over the last ten whole seconds before `now`.
+    /// The average rate over the last ten whole seconds before `now`.
     #[must_use]
     pub fn per_second(&self, now: Time) -> f64 {
         const OVER: u64 = 10;
@@ -130,7 +130,7 @@ fn second(now: Time) -> u64 {
     u64::try_from(now.as_millis() / 1_000).unwrap_or(0)
 }
 
-fn place(second: u64) -> usize {
+fn slot_of(second: u64) -> usize {
     usize::try_from(second % SECONDS as u64).unwrap_or(0)
 }
 
@@ -140,20 +140,20 @@ pub struct Registry {
     timers: [Histogram; TIMERS],
     counters: [AtomicU64; COUNTERS],
     gauges: [AtomicU64; GAUGES],
-    /// Deaths.
+    /// Deaths of messages.
     pub deaths: Meter,
 }
 
-/// What a process measured, at one moment. Names are those of the table.
+/// What a process measured, at one moment, by the names of the table.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// Distributions by name; those without a value are left out.
+    /// Distributions by name; empty ones are left out.
     pub timers: BTreeMap<String, HistogramSnapshot>,
     /// Counters by name.
     pub counters: BTreeMap<String, u64>,
     /// Gauges by name.
     pub gauges: BTreeMap<String, u64>,
-    /// Deaths per second over the last ten.
+    /// Deaths per second over the last ten seconds.
     pub dead_per_second: f64,
 }
 
@@ -164,7 +164,7 @@ impl Default for Registry {
 }
 
 impl Registry {
-    /// An empty one.
+    /// An empty registry.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -175,35 +175,35 @@ impl Registry {
         }
     }
 
-    /// Records how long something took.
-    pub fn took(&self, timer: Timer, took: std::time::Duration) {
+    /// Records a duration.
+    pub fn record(&self, timer: Timer, duration: std::time::Duration) {
         if let Some(histogram) = self.timers.get(timer.at()) {
-            histogram.record(took);
+            histogram.record(duration);
         }
     }
 
-    /// The same for a span of the store's clock.
-    pub fn spanned(&self, timer: Timer, span: Span) {
+    /// Records a span of the store's clock.
+    pub fn record_span(&self, timer: Timer, span: Span) {
         if let Some(histogram) = self.timers.get(timer.at()) {
             histogram.record_span(span);
         }
     }
 
-    /// Counts.
+    /// Adds to a counter.
     pub fn count(&self, counter: Counter, by: u64) {
         if let Some(counter) = self.counters.get(counter.at()) {
             counter.fetch_add(by, Ordering::Relaxed);
         }
     }
 
-    /// Raises a gauge: more slots, one more delivery in hand.
+    /// Raises a gauge.
     pub fn raise(&self, gauge: Gauge, by: u64) {
         if let Some(gauge) = self.gauges.get(gauge.at()) {
             gauge.fetch_add(by, Ordering::Relaxed);
         }
     }
 
-    /// Lowers a gauge; never below zero.
+    /// Lowers a gauge, but never below zero.
     pub fn lower(&self, gauge: Gauge, by: u64) {
         if let Some(gauge) = self.gauges.get(gauge.at()) {
             let less = |held: u64| Some(held.saturating_sub(by));
@@ -211,7 +211,7 @@ impl Registry {
         }
     }
 
-    /// What it is now.
+    /// The present values.
     #[must_use]
     pub fn snapshot(&self, now: Time) -> Snapshot {
         let timers =

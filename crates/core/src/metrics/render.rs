@@ -1,24 +1,24 @@
-//! Stats in Prometheus' text format, version 0.0.4.
+//! Renders stats in the Prometheus text format, version 0.0.4.
 
 use super::open::{OpenKey, OpenLetters};
-use super::stats::{QueueStats, Stats, Tally};
-use super::{Counter, Definition, Event, Gauge, STANDING, Timer};
+use super::stats::{CounterTotals, QueueStats, Stats};
+use super::{Counter, Definition, Event, Gauge, STORE_GAUGES, Timer};
 use crate::dead_letter::Status;
 use std::fmt::Write as _;
 
-/// Writes everything. Names and labels are those of the table.
+/// Renders all metrics, with the names and labels of the table.
 #[must_use]
 pub fn render(stats: &Stats) -> String {
     let mut text = String::new();
     for event in Event::ALL {
-        series(&mut text, event.number(), events(stats, *event, |tally| tally.count));
+        series(&mut text, event.number(), events(stats, *event, |totals| totals.count));
         if let Some(amount) = event.amount() {
-            series(&mut text, amount.total, events(stats, *event, |tally| tally.sum));
-            series(&mut text, amount.max, events(stats, *event, |tally| tally.max));
+            series(&mut text, amount.total, events(stats, *event, |totals| totals.sum));
+            series(&mut text, amount.max, events(stats, *event, |totals| totals.max));
         }
     }
-    for definition in STANDING {
-        series(&mut text, definition, standing(stats, definition.name));
+    for definition in STORE_GAUGES {
+        series(&mut text, definition, store_gauge(stats, definition.name));
     }
     for timer in Timer::ALL {
         let definition = timer.definition();
@@ -41,21 +41,21 @@ pub fn render(stats: &Stats) -> String {
     text
 }
 
-/// The values of labels, and the number.
+/// The values of the labels, and the number.
 type Sample = (Vec<String>, String);
 
-fn events(stats: &Stats, event: Event, part: impl Fn(&Tally) -> u64) -> Vec<Sample> {
-    let of_event = stats.counters.iter().filter(|counted| counted.event == event);
-    let sample = of_event.map(|counted| {
+fn events(stats: &Stats, event: Event, part: impl Fn(&CounterTotals) -> u64) -> Vec<Sample> {
+    let of_event = stats.counters.iter().filter(|counter| counter.event == event);
+    let sample = of_event.map(|counter| {
         let names = event.number().labels.iter().skip(1);
-        let rest = names.map(|name| counted.labels.get(*name).cloned().unwrap_or_default());
-        let values = std::iter::once(counted.queue.to_string()).chain(rest).collect();
-        (values, part(&counted.tally).to_string())
+        let rest = names.map(|name| counter.labels.get(*name).cloned().unwrap_or_default());
+        let values = std::iter::once(counter.queue.to_string()).chain(rest).collect();
+        (values, part(&counter.totals).to_string())
     });
     sample.collect()
 }
 
-fn standing(stats: &Stats, name: &str) -> Vec<Sample> {
+fn store_gauge(stats: &Stats, name: &str) -> Vec<Sample> {
     let each = |value: &dyn Fn(&QueueStats) -> Option<String>| -> Vec<Sample> {
         let samples = stats.queues.iter().filter_map(|q| Some((vec![q.queue.to_string()], value(q)?)));
         samples.collect()
@@ -81,7 +81,7 @@ fn standing(stats: &Stats, name: &str) -> Vec<Sample> {
             stats.open.iter().map(sample).collect()
         }
         "redrive_dlq_letters" => {
-            let samples = stats.drawers.iter().flat_map(|d| {
+            let samples = stats.dlqs.iter().flat_map(|d| {
                 let of = |(status, n): (&Status, &u64)| {
                     (vec![d.dlq.to_string(), status.to_string()], n.to_string())
                 };

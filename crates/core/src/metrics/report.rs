@@ -1,5 +1,5 @@
-//! The report: the queues, the summary and what is wrong by the built-in rules. Pure: the same stats give the
-//! same alerts wherever they are looked at.
+//! The report: the queues, the summary and the alerts of the built-in rules. The same stats always give the same
+//! alerts.
 
 use super::stats::{QueueStats, Stats, Summary};
 use super::{HistogramSnapshot, Timer};
@@ -10,17 +10,17 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-/// Enqueues slower than this at the 95th percentile warn.
+/// A 95th percentile of the enqueue latency above this raises a warning.
 const SLOW_ENQUEUE_US: u64 = 10_000;
-/// A queue fuller than this is critical.
-const FULL: f64 = 0.9;
-/// More deaths per second than this warn.
+/// A utilisation above this is critical.
+const UTILISATION_MAX: f64 = 0.9;
+/// More deaths per second than this raise a warning.
 const DEATHS_PER_SECOND: f64 = 10.0;
-/// So many open letters of a queue warn.
-const DEPTH: u64 = 100;
+/// A queue with this many open letters raises a warning.
+const OPEN_LETTERS: u64 = 100;
 
 named! {
-    /// How bad an alert is.
+    /// How urgent an alert is.
     AlertLevel, "alert level", {
         /// Look soon.
         Warning = "warning",
@@ -29,35 +29,35 @@ named! {
     }
 }
 
-/// Something that is wrong.
+/// A problem that was found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Alert {
-    /// The rule, by name.
+    /// The name of the rule.
     pub rule: String,
-    /// How bad.
+    /// How urgent it is.
     pub level: AlertLevel,
     /// What it is about: a queue, or the store.
     pub subject: String,
-    /// What is the case, with numbers.
+    /// A description, with numbers.
     pub text: String,
 }
 
 /// The report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// When, by the store's clock.
+    /// When it was made, by the store's clock.
     pub time: Time,
-    /// The queues as they stand.
+    /// The current state of the queues.
     pub queues: Vec<QueueStats>,
     /// What follows from the counters.
     pub summary: Summary,
-    /// How long things took in the process that holds the store.
+    /// Latencies in the process that holds the store.
     pub latency: BTreeMap<String, HistogramSnapshot>,
-    /// What is wrong; empty is good.
+    /// The alerts; empty if all is well.
     pub alerts: Vec<Alert>,
 }
 
-/// Puts the report together.
+/// Makes the report.
 #[must_use]
 pub fn report(stats: &Stats) -> Report {
     let mut alerts = Vec::new();
@@ -65,21 +65,21 @@ pub fn report(stats: &Stats) -> Report {
         alerts.push(Alert { rule: rule.into(), level, subject: subject.into(), text });
     };
     if let Some(enqueue) = stats.process.timer(Timer::Enqueue).filter(|h| h.p95_us > SLOW_ENQUEUE_US) {
-        let text = format!("95 of 100 enqueues take up to {} ms; 10 ms is the mark", enqueue.p95_us / 1_000);
+        let text = format!("95% of enqueues take up to {} ms; the limit is 10 ms", enqueue.p95_us / 1_000);
         alert("slow_enqueue", AlertLevel::Warning, "store", text);
     }
     let deaths = stats.process.dead_per_second;
     if deaths > DEATHS_PER_SECOND {
-        let text = format!("{deaths:.1} messages die per second; 10 is the mark");
+        let text = format!("{deaths:.1} messages die per second; the limit is 10");
         alert("dead_letter_rate", AlertLevel::Warning, "store", text);
     }
     for queue in &stats.queues {
-        if let Some(full) = queue.utilisation().filter(|full| *full > FULL) {
-            let text = format!("it holds {:.0} % of what it may; 90 % is the mark", full * 100.0);
+        if let Some(full) = queue.utilisation().filter(|full| *full > UTILISATION_MAX) {
+            let text = format!("it is {:.0}% full; the limit is 90%", full * 100.0);
             alert("utilisation", AlertLevel::Critical, queue.queue.as_str(), text);
         }
-        if queue.letters_open >= DEPTH {
-            let text = format!("{} dead letters are open; {DEPTH} is the mark", queue.letters_open);
+        if queue.letters_open >= OPEN_LETTERS {
+            let text = format!("{} dead letters are open; the limit is {OPEN_LETTERS}", queue.letters_open);
             alert("depth", AlertLevel::Warning, queue.queue.as_str(), text);
         }
     }

@@ -1,5 +1,5 @@
-//! What was counted, and what follows from it: rates, averages, the highest. A store keeps one small row per
-//! event, queue and labels; the number of rows is bounded.
+//! The counters of a store, and what follows from them: rates, averages, maxima. A store keeps one small row per event,
+//! queue and labels; the number of rows is bounded.
 
 use super::Event;
 use super::open::{OpenKey, OpenLetters};
@@ -7,29 +7,29 @@ use super::registry::Snapshot;
 use crate::ids::QueueName;
 use crate::limits;
 use crate::priority::Priority;
-use crate::store::Drawer;
+use crate::store::Dlq;
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 
-/// What parts the values of labels in a key: not printable, so it is in none of them.
+/// Separates the label values in a key. It is a control character, so no value contains it.
 const SEPARATOR: char = '\u{1f}';
-/// What stands for the values beyond the bound.
+/// The label value that stands for all values beyond the limit.
 pub(super) const OTHER: &str = "other";
 
-/// One counted thing: an event, in a queue, with the values of its labels.
+/// The key of a counter: an event in a queue, with the values of its labels.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TallyKey {
+pub struct CounterKey {
     /// The event.
     pub event: Event,
     /// The queue of the message.
     pub queue: QueueName,
-    /// The values of the event's labels, after `queue`, as a store keeps them.
+    /// The values of the event's labels after `queue`, joined as in the store.
     pub label: String,
 }
 
-impl TallyKey {
-    /// A key. Values are cut and printable, whatever they were.
+impl CounterKey {
+    /// A key. Values are cut to the maximum length, and control characters are removed.
     #[must_use]
     pub fn new(event: Event, queue: &QueueName, values: &[&str]) -> Self {
         let mut label = String::new();
@@ -42,7 +42,7 @@ impl TallyKey {
         Self { event, queue: queue.clone(), label }
     }
 
-    /// The key that is counted when there are too many of this queue and event: the first value is folded.
+    /// The key that is counted instead when this queue and event have too many: the first value becomes `other`.
     #[must_use]
     pub fn folded(&self) -> Self {
         let rest = self.label.split_once(SEPARATOR).map_or("", |(_, rest)| rest);
@@ -58,21 +58,21 @@ impl TallyKey {
     }
 }
 
-/// How often, how much in all, and the most at once.
+/// The totals of a counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tally {
-    /// How often.
+pub struct CounterTotals {
+    /// The number of events.
     pub count: u64,
     /// The sum of the amounts.
     pub sum: u64,
     /// The highest amount.
     pub max: u64,
-    /// Since when it is counted.
+    /// When the first event was counted.
     pub since: Time,
 }
 
-impl Tally {
-    /// One more.
+impl CounterTotals {
+    /// Adds one event.
     pub fn add(&mut self, amount: u64, now: Time) {
         if self.count == 0 {
             self.since = now;
@@ -83,124 +83,124 @@ impl Tally {
     }
 }
 
-/// The tallies of a store: what every backend counts by, so that all fold alike.
+/// The counters of a store. All backends count with this type, so that all fold alike.
 #[derive(Clone, Debug, Default)]
-pub struct Tallies {
-    rows: BTreeMap<TallyKey, Tally>,
-    /// How many of each event and queue there are: counting them anew for every event that is folded is a walk.
+pub struct Counters {
+    rows: BTreeMap<CounterKey, CounterTotals>,
+    /// The number of counters by event and queue, which would be expensive to recount for every folded event.
     known: HashMap<(Event, QueueName), usize>,
 }
 
-impl Tallies {
-    /// Those that were kept.
-    pub fn new(rows: impl IntoIterator<Item = (TallyKey, Tally)>) -> Self {
-        let mut tallies = Self { rows: rows.into_iter().collect(), known: HashMap::new() };
-        for key in tallies.rows.keys() {
-            *tallies.known.entry((key.event, key.queue.clone())).or_default() += 1;
+impl Counters {
+    /// The counters that were stored.
+    pub fn new(rows: impl IntoIterator<Item = (CounterKey, CounterTotals)>) -> Self {
+        let mut counters = Self { rows: rows.into_iter().collect(), known: HashMap::new() };
+        for key in counters.rows.keys() {
+            *counters.known.entry((key.event, key.queue.clone())).or_default() += 1;
         }
-        tallies
+        counters
     }
 
-    /// Counts one event, and says under which key. Beyond [`limits::TALLIES_MAX`] of an event and queue the
-    /// first label's new values are counted as `other`.
-    pub fn add(&mut self, key: TallyKey, amount: u64, now: Time) -> TallyKey {
-        if let Some(tally) = self.rows.get_mut(&key) {
-            tally.add(amount, now);
+    /// Counts one event and returns the key of the counter. Beyond [`limits::TALLIES_MAX`] counters of an event and
+    /// queue, new values of the first label are counted as `other`.
+    pub fn add(&mut self, key: CounterKey, amount: u64, now: Time) -> CounterKey {
+        if let Some(totals) = self.rows.get_mut(&key) {
+            totals.add(amount, now);
             return key;
         }
         let known = self.known.entry((key.event, key.queue.clone())).or_default();
         let key = if *known >= limits::TALLIES_MAX { key.folded() } else { key };
-        let tally = self.rows.entry(key.clone()).or_insert_with(|| {
+        let totals = self.rows.entry(key.clone()).or_insert_with(|| {
             *known += 1;
-            Tally::default()
+            CounterTotals::default()
         });
-        tally.add(amount, now);
+        totals.add(amount, now);
         key
     }
 
-    /// One of them.
+    /// The totals of one counter.
     #[must_use]
-    pub fn get(&self, key: &TallyKey) -> Option<&Tally> {
+    pub fn get(&self, key: &CounterKey) -> Option<&CounterTotals> {
         self.rows.get(key)
     }
 
-    /// All of them, as people see them.
+    /// The public view of all counters.
     #[must_use]
-    pub fn counted(&self) -> Vec<Counted> {
-        let show = |(key, tally): (&TallyKey, &Tally)| Counted {
+    pub fn views(&self) -> Vec<CounterView> {
+        let view = |(key, totals): (&CounterKey, &CounterTotals)| CounterView {
             event: key.event,
             queue: key.queue.clone(),
             labels: key.labels(),
-            tally: *tally,
+            totals: *totals,
         };
-        self.rows.iter().map(show).collect()
+        self.rows.iter().map(view).collect()
     }
 }
 
-/// One counter as people see it.
+/// The public view of a counter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counted {
-    /// What happened.
+pub struct CounterView {
+    /// The event.
     pub event: Event,
-    /// In which queue.
+    /// The queue.
     pub queue: QueueName,
-    /// With which labels.
+    /// The values of its labels, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// How often and how much.
+    /// Its totals.
     #[serde(flatten)]
-    pub tally: Tally,
+    pub totals: CounterTotals,
 }
 
-/// One queue as it stands.
+/// The current state of a queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueStats {
     /// The name.
     pub queue: QueueName,
-    /// Scheduled or ready.
+    /// Messages that are scheduled or ready.
     pub waiting: u64,
-    /// With workers.
+    /// Messages that are leased.
     pub leased: u64,
     /// Payload bytes of both.
     pub bytes: u64,
     /// Dead letters that are not closed.
     pub letters_open: u64,
-    /// Most messages it ever held.
+    /// The most messages it ever held.
     pub peak: u64,
-    /// Most dead letters it ever had, closed ones included.
+    /// The most dead letters it ever had, including closed ones.
     pub letters_peak: u64,
-    /// How many it may hold, if that is limited.
+    /// How many messages it may hold, if that is limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<u64>,
 }
 
 impl QueueStats {
-    /// How full it is, if that is limited.
+    /// How full it is, from 0 to 1, if its capacity is limited.
     #[must_use]
     pub fn utilisation(&self) -> Option<f64> {
         ratio(self.waiting.saturating_add(self.leased), self.capacity?)
     }
 }
 
-/// Everything counted and measured, at one moment.
+/// Everything that is counted and measured, at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stats {
-    /// The moment, by the store's clock.
+    /// The time, by the store's clock.
     pub now: Time,
-    /// What a store counted, in commits; survives a restart.
-    pub counters: Vec<Counted>,
-    /// The queues as they stand, by name.
+    /// What the store counted in its commits; it survives a restart.
+    pub counters: Vec<CounterView>,
+    /// The current state of the queues, by name.
     pub queues: Vec<QueueStats>,
     /// Letters that are not closed, by queue, kind and priority.
     #[serde(default)]
     pub open: Vec<OpenLetters>,
     /// All letters, by dead letter queue and status.
-    #[serde(default)]
-    pub drawers: Vec<Drawer>,
-    /// Most messages the store held at once, in all its queues.
+    #[serde(default, rename = "drawers")]
+    pub dlqs: Vec<Dlq>,
+    /// The most messages the store held at once, in all its queues.
     #[serde(default)]
     pub messages_peak: u64,
-    /// Most dead letters the store held at once, closed ones included.
+    /// The most dead letters the store held at once, including closed ones.
     #[serde(default)]
     pub letters_peak: u64,
     /// When the oldest letter that is not closed died.
@@ -210,10 +210,10 @@ pub struct Stats {
     pub process: Snapshot,
 }
 
-/// What follows from the counters. Rates are parts of one; nothing when there is nothing to divide by.
+/// What follows from the counters. Rates are between 0 and 1, and `None` if there is nothing to divide by.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// Since when there are counters.
+    /// When the first event was counted.
     pub since: Option<Time>,
     /// Messages accepted.
     pub enqueued: u64,
@@ -229,32 +229,32 @@ pub struct Summary {
     pub retried: u64,
     /// Deaths.
     pub dead: u64,
-    /// Letters sent back.
+    /// Letters that were redriven.
     pub redriven: u64,
-    /// Of these, done.
+    /// Redriven messages that were done.
     pub redrive_succeeded: u64,
-    /// Of these, dead again.
+    /// Redriven messages that died again.
     pub redrive_failed: u64,
-    /// Letters closed as dealt with, those that succeeded included.
+    /// Letters that were resolved, including those that succeeded after a redrive.
     pub resolved: u64,
-    /// Letters given up.
+    /// Letters that were abandoned.
     pub abandoned: u64,
-    /// Letters put up for review.
+    /// Letters that were put up for review.
     pub reviews: u64,
-    /// Letters set aside.
+    /// Letters that were quarantined.
     pub quarantined: u64,
-    /// Messages and letters removed.
+    /// Messages and letters that were removed.
     pub discarded: u64,
-    /// Of these, the letters that retention removed.
+    /// Letters among these that retention removed.
     #[serde(default)]
     pub removed_by_retention: u64,
-    /// Messages dropped because their time was over.
+    /// Messages that were dropped because their time was over.
     pub expired: u64,
-    /// Replies sent.
+    /// Replies that were sent.
     pub replies: u64,
-    /// Replies that had no place.
+    /// Replies that were left out because there was no place for them.
     pub replies_left_out: u64,
-    /// Enqueues refused by a full queue.
+    /// Enqueues that were refused because the queue was full.
     pub overflows: u64,
     /// Letters that are not closed now.
     pub letters_open: u64,
@@ -267,60 +267,60 @@ pub struct Summary {
     /// Open letters by dead letter queue.
     #[serde(default)]
     pub open_by_dlq: BTreeMap<QueueName, u64>,
-    /// Most letters the store held at once, closed ones included.
+    /// The most letters the store held at once, including closed ones.
     pub letters_peak: u64,
-    /// Most messages the store held at once.
+    /// The most messages the store held at once.
     pub messages_peak: u64,
-    /// How long the oldest open letter lies there.
+    /// The age of the oldest open letter, in milliseconds.
     pub oldest_open_ms: Option<u64>,
-    /// Of the redriven messages that ended, those that were done.
+    /// The share of ended redrives that succeeded.
     pub retry_success_rate: Option<f64>,
-    /// Of the deaths, those given up.
+    /// The share of deaths that were abandoned.
     pub abandonment_rate: Option<f64>,
-    /// Of the messages that ended, those that died.
+    /// The share of ended messages that died.
     pub dead_letter_rate: Option<f64>,
-    /// Retries per message that ended, on average.
+    /// The average number of retries of a message that ended.
     pub retries_average: Option<f64>,
-    /// The most retries of one message that ended.
+    /// The maximum number of retries of a message that ended.
     pub retries_max: u64,
     /// The average delay before a retry.
     pub backoff_average_ms: Option<u64>,
     /// The average time from death to close.
     pub dead_age_average_ms: Option<u64>,
-    /// The longest.
+    /// The longest time from death to close.
     pub dead_age_max_ms: u64,
     /// Messages accepted per second since the counters began.
     pub messages_per_second: Option<f64>,
-    /// Their bytes.
+    /// Payload bytes accepted per second since the counters began.
     pub bytes_per_second: Option<f64>,
     /// Messages done per second since the counters began.
     pub done_per_second: Option<f64>,
 }
 
-/// A part of a whole; nothing when there is no whole.
+/// The quotient of two numbers, or `None` if the divisor is 0.
 #[expect(clippy::cast_precision_loss, reason = "shown to people; 53 bits are enough")]
 pub(super) fn ratio(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }
 
 impl Stats {
-    /// All tallies of an event, added up.
+    /// The totals of an event over all queues and labels.
     #[must_use]
-    pub fn sum(&self, event: Event) -> Tally {
+    pub fn sum(&self, event: Event) -> CounterTotals {
         self.sum_where(event, |_| true)
     }
 
-    fn sum_where(&self, event: Event, wanted: impl Fn(&Counted) -> bool) -> Tally {
-        let mut all = Tally::default();
-        for counted in self.counters.iter().filter(|c| c.event == event && wanted(c)) {
-            all.count = all.count.saturating_add(counted.tally.count);
-            all.sum = all.sum.saturating_add(counted.tally.sum);
-            all.max = all.max.max(counted.tally.max);
+    fn sum_where(&self, event: Event, wanted: impl Fn(&CounterView) -> bool) -> CounterTotals {
+        let mut all = CounterTotals::default();
+        for counter in self.counters.iter().filter(|c| c.event == event && wanted(c)) {
+            all.count = all.count.saturating_add(counter.totals.count);
+            all.sum = all.sum.saturating_add(counter.totals.sum);
+            all.max = all.max.max(counter.totals.max);
         }
         all
     }
 
-    /// What follows from it.
+    /// Computes the summary.
     #[must_use]
     pub fn summary(&self) -> Summary {
         let [enqueued, leased, acked, retried] =
@@ -329,14 +329,14 @@ impl Stats {
             [Event::Dead, Event::Resolved, Event::Abandoned, Event::RedriveSucceeded].map(|e| self.sum(e));
         let count = |event| self.sum(event).count;
         let redrive_failed = count(Event::RedriveFailed);
-        let left_out = |c: &Counted| c.labels.get("status").is_some_and(|status| status == "left_out");
-        let by_retention = |c: &Counted| c.labels.values().any(|what| what == "retention");
+        let left_out = |c: &CounterView| c.labels.get("status").is_some_and(|status| status == "left_out");
+        let by_retention = |c: &CounterView| c.labels.values().any(|what| what == "retention");
         let replies_left_out = self.sum_where(Event::Replied, left_out).count;
         let ended = acked.count.saturating_add(dead.count);
         let attempts = acked.sum.saturating_add(dead.sum);
         let closed = resolved.count.saturating_add(abandoned.count).saturating_add(succeeded.count);
         let age = resolved.sum.saturating_add(abandoned.sum).saturating_add(succeeded.sum);
-        let since = self.counters.iter().map(|c| c.tally.since).min();
+        let since = self.counters.iter().map(|c| c.totals.since).min();
         let span_ms = since.map_or(0, |since| self.now.since(since).as_millis());
         let per_second = |n: u64| ratio(n.saturating_mul(1_000), span_ms);
         Summary {
@@ -364,7 +364,7 @@ impl Stats {
             letters_open: self.queues.iter().map(|q| q.letters_open).sum(),
             open_by_priority: self.open_by(|key| key.priority),
             open_by_kind: self.open_by(|key| key.kind.clone()),
-            open_by_dlq: self.drawers.iter().map(|drawer| (drawer.dlq.clone(), drawer.open())).collect(),
+            open_by_dlq: self.dlqs.iter().map(|dlq| (dlq.dlq.clone(), dlq.open())).collect(),
             letters_peak: self.letters_peak,
             messages_peak: self.messages_peak,
             oldest_open_ms: self.oldest_open().map(Span::as_millis),
@@ -385,14 +385,14 @@ impl Stats {
     /// Open letters by a part of their key.
     fn open_by<K: Ord>(&self, part: impl Fn(&OpenKey) -> K) -> BTreeMap<K, u64> {
         let mut sums: BTreeMap<K, u64> = BTreeMap::new();
-        for counted in &self.open {
-            let sum = sums.entry(part(&counted.key)).or_default();
-            *sum = sum.saturating_add(counted.open);
+        for letters in &self.open {
+            let sum = sums.entry(part(&letters.key)).or_default();
+            *sum = sum.saturating_add(letters.open);
         }
         sums
     }
 
-    /// How long the oldest open letter lies there.
+    /// The age of the oldest open letter.
     #[must_use]
     pub fn oldest_open(&self) -> Option<Span> {
         self.oldest_open_at.map(|at| self.now.since(at))

@@ -1,10 +1,10 @@
-//! The table, the folding, what follows from the counters, the rules, and the text format.
+//! The table of metrics, the folding of labels, the summary, the alert rules, and the text format.
 
 use super::*;
 use crate::dead_letter::Status;
 use crate::limits;
 use crate::priority::Priority;
-use crate::store::Drawer;
+use crate::store::Dlq;
 use crate::time::Time;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,9 +16,9 @@ fn queue() -> crate::ids::QueueName {
 }
 
 fn stats(events: &[(Event, &[&str], u64)]) -> Stats {
-    let mut tallies = Tallies::default();
+    let mut counters = Counters::default();
     for (event, labels, amount) in events {
-        tallies.add(TallyKey::new(*event, &queue(), labels), *amount, Time::from_millis(90_000));
+        counters.add(CounterKey::new(*event, &queue(), labels), *amount, Time::from_millis(90_000));
     }
     let queues = vec![QueueStats {
         queue: queue(),
@@ -35,10 +35,10 @@ fn stats(events: &[(Event, &[&str], u64)]) -> Stats {
     let by_status = [(Status::Pending, 90), (Status::Review, 10), (Status::Resolved, 7)].into();
     Stats {
         now: NOW,
-        counters: tallies.counted(),
+        counters: counters.views(),
         queues,
         open: vec![OpenLetters { key, open: 100 }],
-        drawers: vec![Drawer { dlq: "pay-dlq".parse().unwrap(), by_status }],
+        dlqs: vec![Dlq { dlq: "pay-dlq".parse().unwrap(), by_status }],
         messages_peak: 150,
         letters_peak: 130,
         oldest_open_at,
@@ -47,7 +47,7 @@ fn stats(events: &[(Event, &[&str], u64)]) -> Stats {
 }
 
 #[test]
-fn every_name_is_there_once_and_says_what_it_means() {
+fn every_name_is_unique_and_has_a_meaning() {
     let all = definitions();
     let names: BTreeSet<&str> = all.iter().map(|d| d.name).collect();
     assert_eq!(names.len(), all.len());
@@ -57,9 +57,9 @@ fn every_name_is_there_once_and_says_what_it_means() {
     }
 }
 
-/// What is in backticks and begins like one of our names is one, and every one of ours is there.
+/// Every word in backticks that looks like one of our names is one, and every name is documented.
 #[test]
-fn the_page_documents_every_name_and_no_other() {
+fn the_documentation_lists_every_name_and_no_other() {
     let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/observability.md");
     let page = std::fs::read_to_string(page).unwrap();
     let named: BTreeSet<&str> =
@@ -78,28 +78,28 @@ fn the_page_documents_every_name_and_no_other() {
 }
 
 #[test]
-fn too_many_values_are_counted_together() {
-    let mut tallies = Tallies::default();
-    let add = |tallies: &mut Tallies, kind: &str, priority: &str| {
-        tallies.add(TallyKey::new(Event::Enqueued, &queue(), &[kind, priority]), 1, NOW)
+fn too_many_values_share_a_counter() {
+    let mut counters = Counters::default();
+    let add = |counters: &mut Counters, kind: &str, priority: &str| {
+        counters.add(CounterKey::new(Event::Enqueued, &queue(), &[kind, priority]), 1, NOW)
     };
     for n in 0..limits::TALLIES_MAX {
-        add(&mut tallies, &format!("kind{n}"), "high");
+        add(&mut counters, &format!("kind{n}"), "high");
     }
     assert_eq!(
-        add(&mut tallies, "kind1", "high").labels()["kind"],
+        add(&mut counters, "kind1", "high").labels()["kind"],
         "kind1",
-        "known ones are still told apart"
+        "a known kind keeps its own counter"
     );
     for n in 0..50 {
-        let labels = add(&mut tallies, &format!("new{n}"), "low").labels();
+        let labels = add(&mut counters, &format!("new{n}"), "low").labels();
         assert_eq!((labels["kind"].as_str(), labels["priority"].as_str()), ("other", "low"));
     }
-    add(&mut tallies, "more", "high");
-    assert_eq!(tallies.counted().len(), limits::TALLIES_MAX + 2);
-    assert_eq!(tallies.counted().iter().map(|c| c.tally.count).sum::<u64>(), limits::TALLIES_MAX as u64 + 52);
-    let odd = TallyKey::new(Event::DeadByError, &queue(), &["a\u{1f}b\n"]);
-    assert_eq!(odd.labels()["error_type"], "ab", "no value can pose as two");
+    add(&mut counters, "more", "high");
+    assert_eq!(counters.views().len(), limits::TALLIES_MAX + 2);
+    assert_eq!(counters.views().iter().map(|c| c.totals.count).sum::<u64>(), limits::TALLIES_MAX as u64 + 52);
+    let odd = CounterKey::new(Event::DeadByError, &queue(), &["a\u{1f}b\n"]);
+    assert_eq!(odd.labels()["error_type"], "ab", "a value cannot contain the separator");
 }
 
 #[test]
@@ -132,12 +132,12 @@ fn the_summary_follows_from_the_counters() {
 }
 
 #[test]
-fn the_built_in_rules_see_what_is_wrong_and_nothing_else() {
+fn the_alert_rules_find_problems_and_nothing_else() {
     let registry = Registry::new();
     let healthy = Stats { queues: Vec::new(), process: registry.snapshot(NOW), ..stats(&[]) };
     assert_eq!(report(&healthy).alerts, []);
     for _ in 0..10 {
-        registry.took(Timer::Enqueue, Duration::from_millis(20));
+        registry.record(Timer::Enqueue, Duration::from_millis(20));
     }
     for _ in 0..101 {
         registry.deaths.mark(Time::from_millis(99_000));
@@ -154,7 +154,7 @@ fn the_built_in_rules_see_what_is_wrong_and_nothing_else() {
 }
 
 #[test]
-fn a_meter_forgets() {
+fn a_meter_forgets_old_seconds() {
     let registry = Registry::new();
     for second in 0..30 {
         registry.deaths.mark(Time::from_millis(second * 1_000));
@@ -164,9 +164,9 @@ fn a_meter_forgets() {
 }
 
 #[test]
-fn the_text_format_has_only_names_of_the_table() {
+fn the_text_format_uses_only_names_of_the_table() {
     let registry = Registry::new();
-    registry.took(Timer::Lease, Duration::from_micros(1_500));
+    registry.record(Timer::Lease, Duration::from_micros(1_500));
     registry.count(Counter::BackPressure, 3);
     registry.raise(Gauge::WorkerBusy, 2);
     registry.lower(Gauge::WorkerBusy, 5);
@@ -196,7 +196,7 @@ fn the_text_format_has_only_names_of_the_table() {
     ] {
         assert!(text.lines().any(|line| line == wanted), "{wanted} is missing in\n{text}");
     }
-    for definition in STANDING {
-        assert!(text.contains(definition.name), "{} is read from nowhere", definition.name);
+    for definition in STORE_GAUGES {
+        assert!(text.contains(definition.name), "{} is not rendered", definition.name);
     }
 }

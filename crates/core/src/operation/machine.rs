@@ -1,48 +1,49 @@
-//! The stages of an operation. [`next_stage`] is the only place that says what follows on what; the rest is what
-//! an [`Operation`] keeps on record, so that every step, outcome and word of an operator is one pure change.
+//! The state machine of an operation. [`next_stage`] is the only place that says which stage follows on an event. The
+//! methods of [`Operation`] record what happened (members frozen, acted on, settled; commands of an operator) as pure
+//! changes of its durable state, and raise the events that follow.
 
 use super::{
-    Bucket, Control, Halt, HeldUp, MemberOutcome, Operation, OperationSpec, Outcomes, Pace, Stage, Why,
-    check_rate, reverse,
+    Bucket, Control, Delayed, Halt, HaltReason, MemberOutcome, Operation, OperationSpec, Outcomes, Rollout,
+    Stage, check_rate, reverse,
 };
 use crate::dead_letter::{Act, Actor};
 use crate::error::Refusal;
 use crate::limits;
 use crate::time::{Span, Time};
 
-/// What happens to an operation.
+/// What can happen to an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// No death up to the bound is left.
+    /// Every letter up to the bound was examined; the members are fixed.
     Frozen,
-    /// The canary is out.
+    /// Every member of the canary was sent.
     CanarySent,
-    /// The canary has its outcomes and was looked at for long enough.
+    /// Every member of the canary has an outcome, and the observation time is over.
     Observed,
-    /// The ramp has reached the rate.
+    /// The ramp has reached the full rate.
     RampOver,
-    /// No member waits.
+    /// No member is waiting any more.
     AllSent,
-    /// No member is under way.
+    /// No member is running any more.
     AllSettled,
-    /// It must not go on by itself.
+    /// The operation halts by itself.
     Halt,
-    /// Somebody halts it.
+    /// An operator pauses it.
     Pause,
-    /// Somebody lets it go on.
+    /// An operator resumes it.
     Resume,
-    /// Somebody stops it.
+    /// An operator cancels it.
     Cancel,
-    /// Somebody changes its rate.
+    /// An operator changes its rate.
     Rate,
-    /// Somebody takes it back.
+    /// An operator undoes it.
     Undo,
-    /// What could be taken back is.
-    TakenBack,
+    /// Every member that could be undone was undone.
+    Undone,
 }
 
 impl Event {
-    /// Every one.
+    /// All events, in declaration order.
     pub const ALL: [Self; 13] = [
         Self::Frozen,
         Self::CanarySent,
@@ -56,17 +57,16 @@ impl Event {
         Self::Cancel,
         Self::Rate,
         Self::Undo,
-        Self::TakenBack,
+        Self::Undone,
     ];
 }
 
-/// Where an operation of this pace is after an event; nothing when the event makes no sense there. Resuming leads
-/// to `resume_to`.
+/// The stage after an event, or `None` if the event is not possible in this stage. Resuming leads to `resume_to`.
 #[must_use]
-pub const fn next_stage(from: Stage, event: Event, pace: &Pace, resume_to: Stage) -> Option<Stage> {
-    let full = if pace.ramp.is_some() { Stage::Ramping } else { Stage::Running };
+pub const fn next_stage(from: Stage, event: Event, rollout: &Rollout, resume_to: Stage) -> Option<Stage> {
+    let full = if rollout.ramp.is_some() { Stage::Ramping } else { Stage::Running };
     match (from, event) {
-        (Stage::Freezing, Event::Frozen) => Some(if pace.canary.is_some() { Stage::Canary } else { full }),
+        (Stage::Freezing, Event::Frozen) => Some(if rollout.canary.is_some() { Stage::Canary } else { full }),
         (Stage::Canary, Event::CanarySent) => Some(Stage::Observing),
         (Stage::Observing, Event::Observed) => Some(full),
         (Stage::Ramping, Event::RampOver) => Some(Stage::Running),
@@ -109,7 +109,7 @@ pub const fn next_stage(from: Stage, event: Event, pace: &Pace, resume_to: Stage
             | Stage::Cancelled,
             Event::Undo,
         ) => Some(Stage::Undoing),
-        (Stage::Undoing, Event::TakenBack) => Some(Stage::Undone),
+        (Stage::Undoing, Event::Undone) => Some(Stage::Undone),
         (
             Stage::Freezing
             | Stage::Canary
@@ -134,16 +134,16 @@ pub const fn next_stage(from: Stage, event: Event, pace: &Pace, resume_to: Stage
             | Event::Cancel
             | Event::Rate
             | Event::Undo
-            | Event::TakenBack,
+            | Event::Undone,
         ) => None,
     }
 }
 
-/// Members that must have settled before a share of them says something, if there are as many.
-const SAMPLE: u64 = 10;
+/// A failure rate is judged on at least this many members, or on all that are planned if they are fewer.
+const SAMPLE_MIN: u64 = 10;
 
 impl Operation {
-    /// An operation that has just been started.
+    /// A new operation. `last_death` is the latest death number, which limits the bound.
     #[must_use]
     pub fn start(spec: &OperationSpec, last_death: u64, now: Time) -> Self {
         Self {
@@ -151,11 +151,11 @@ impl Operation {
             act: spec.act.clone(),
             filter: spec.filter.clone(),
             actor: spec.actor.clone(),
-            pace: spec.pace.clone(),
+            rollout: spec.rollout.clone(),
             stage: Stage::Freezing,
             resume_to: None,
             halt: None,
-            held_up: None,
+            delayed: None,
             bound: spec.bound.unwrap_or(last_death).min(last_death),
             frozen_to: 0,
             ran_to: 0,
@@ -173,15 +173,17 @@ impl Operation {
         }
     }
 
-    /// Whether its members go back to work, so that their outcomes come later.
+    /// Whether the members go back to their queues, so that their outcomes come later.
     #[must_use]
     pub const fn is_redrive(&self) -> bool {
         matches!(self.act, Act::Retry(_))
     }
 
-    fn enter(&mut self, event: Event, now: Time) -> bool {
+    /// Moves to the stage that follows on an event. Returns `false`, and changes nothing, if the event is not possible
+    /// in the present stage.
+    fn raise(&mut self, event: Event, now: Time) -> bool {
         let resume_to = self.resume_to.unwrap_or(Stage::Freezing);
-        let Some(stage) = next_stage(self.stage, event, &self.pace, resume_to) else { return false };
+        let Some(stage) = next_stage(self.stage, event, &self.rollout, resume_to) else { return false };
         if stage != self.stage {
             self.since = now;
             self.fill(now);
@@ -193,33 +195,35 @@ impl Operation {
         true
     }
 
-    /// Notes a chunk of members written; `exhausted` when no death up to the bound is left.
-    pub fn froze(&mut self, members: u64, frozen_to: u64, exhausted: bool, now: Time) {
+    /// Records a chunk of frozen members. `frozen_to` is the death number examined last; `exhausted` says that no
+    /// letter up to the bound is left.
+    pub fn record_frozen(&mut self, members: u64, frozen_to: u64, exhausted: bool, now: Time) {
         self.members += members;
         self.outcomes.waiting += members;
         self.frozen_to = frozen_to;
         if exhausted {
             self.frozen_to = self.bound;
-            self.enter(Event::Frozen, now);
+            self.raise(Event::Frozen, now);
             self.canary_to = self.canary_size();
             self.advance(now);
         }
     }
 
     fn canary_size(&self) -> u64 {
-        self.pace.canary.map_or(0, |canary| canary.of(self.members))
+        self.rollout.canary.map_or(0, |canary| canary.size(self.members))
     }
 
-    /// Goes as far as what is on record and the time allow.
+    /// Raises every event that is due at `now`.
     pub fn advance(&mut self, now: Time) {
-        while let Some(event) = self.due(now) {
-            if !self.enter(event, now) {
+        while let Some(event) = self.due_event(now) {
+            if !self.raise(event, now) {
                 return;
             }
         }
     }
 
-    fn due(&self, now: Time) -> Option<Event> {
+    /// The event that follows from the recorded state and the time, if any.
+    fn due_event(&self, now: Time) -> Option<Event> {
         let Outcomes { waiting, running, .. } = self.outcomes;
         match self.stage {
             Stage::Canary | Stage::Observing | Stage::Ramping | Stage::Running if waiting == 0 => {
@@ -227,11 +231,11 @@ impl Operation {
             }
             Stage::Canary => (self.outcomes.sent() >= self.canary_to).then_some(Event::CanarySent),
             Stage::Observing => {
-                let looked = self.since.plus(self.pace.observe) <= now;
-                (looked && running == 0).then_some(Event::Observed)
+                let observed = self.since.plus(self.rollout.observe) <= now;
+                (observed && running == 0).then_some(Event::Observed)
             }
             Stage::Ramping => {
-                let over = self.pace.ramp.is_none_or(|ramp| self.since.plus(ramp) <= now);
+                let over = self.rollout.ramp.is_none_or(|ramp| self.since.plus(ramp) <= now);
                 over.then_some(Event::RampOver)
             }
             Stage::Settling => (running == 0).then_some(Event::AllSettled),
@@ -245,12 +249,12 @@ impl Operation {
         }
     }
 
-    /// Notes what came of acting on the member at this position.
-    pub fn acted(&mut self, position: u64, outcome: MemberOutcome) {
+    /// Records the outcome of acting on the member at this position.
+    pub fn record_acted(&mut self, position: u64, outcome: MemberOutcome) {
         self.ran_to = position;
         self.outcomes.shift(MemberOutcome::Waiting, outcome);
         match outcome {
-            MemberOutcome::Running | MemberOutcome::Succeeded => self.held_up = None,
+            MemberOutcome::Running | MemberOutcome::Succeeded => self.delayed = None,
             MemberOutcome::Waiting
             | MemberOutcome::FailedSame
             | MemberOutcome::FailedOther
@@ -260,46 +264,47 @@ impl Operation {
         }
     }
 
-    /// Ends a step that sent so many.
-    pub fn stepped(&mut self, sent: u64, now: Time) {
+    /// Ends a step in which `sent` members were sent.
+    pub fn end_step(&mut self, sent: u64, now: Time) {
         self.spend(sent, now);
         self.advance(now);
     }
 
-    /// Something keeps it for the moment.
-    pub fn hold_up(&mut self, text: String, now: Time) {
-        self.held_up = Some(HeldUp { at: now, text });
+    /// Records an obstacle; the operation tries again after a while.
+    pub fn delay(&mut self, text: String, now: Time) {
+        self.delayed = Some(Delayed { at: now, text });
     }
 
-    /// It must not go on by itself. Says whether that halted it.
-    pub fn halt(&mut self, why: Why, text: String, now: Time) -> bool {
+    /// Halts the operation on its own account. Returns `false` if it cannot halt in its present stage.
+    pub fn halt(&mut self, reason: HaltReason, text: String, now: Time) -> bool {
         let at = self.stage;
-        if !self.enter(Event::Halt, now) {
+        if !self.raise(Event::Halt, now) {
             return false;
         }
         self.resume_to = Some(at);
-        self.halt = Some(Halt { why, by: "system".into(), at: now, text });
+        self.halt = Some(Halt { reason, by: "system".into(), at: now, text });
         true
     }
 
-    /// Notes the outcome of a member that was under way. Says whether that halted the operation.
-    pub fn settled(&mut self, outcome: MemberOutcome, now: Time) -> bool {
+    /// Records the outcome of a running member. Returns whether that halted the operation.
+    pub fn record_settled(&mut self, outcome: MemberOutcome, now: Time) -> bool {
         self.outcomes.shift(MemberOutcome::Running, outcome);
-        let halted = outcome == MemberOutcome::FailedSame && self.came_back(now);
+        let halted = outcome == MemberOutcome::FailedSame && self.halt_on_same_failure(now);
         self.advance(now);
         halted
     }
 
-    /// Halts when too many came back with the failure they had. Few are judged as if they were ten, or as many as
-    /// there are to be: one failure of a thousand says nothing, one of a canary of one says all.
-    fn came_back(&mut self, now: Time) -> bool {
-        let Some(text) = self.too_many_back(self.stage) else { return false };
-        self.halt(Why::SameFailure, text, now)
+    /// Halts the operation if too many members died again of the failure they had.
+    fn halt_on_same_failure(&mut self, now: Time) -> bool {
+        let Some(text) = self.same_failure_text(self.stage) else { return false };
+        self.halt(HaltReason::SameFailure, text, now)
     }
 
-    /// The judgement itself, for an operation in this stage.
-    fn too_many_back(&self, stage: Stage) -> Option<String> {
-        let percent = self.pace.stop_at?;
+    /// Why an operation in this stage should halt, if too many members failed the same way. Small samples are judged
+    /// as if at least [`SAMPLE_MIN`] members, or all that are planned, had settled: one failure of a thousand members
+    /// proves nothing, one failure of a canary of one is all there is to know.
+    fn same_failure_text(&self, stage: Stage) -> Option<String> {
+        let percent = self.rollout.stop_at?;
         let same = self.outcomes.failed_same.saturating_sub(self.judged_from.1);
         let settled = self.outcomes.settled().saturating_sub(self.judged_from.0);
         let planned = match stage {
@@ -313,47 +318,48 @@ impl Operation {
             | Stage::Cancelled
             | Stage::Undone => return None,
         };
-        let of = settled.max(SAMPLE.min(planned));
-        if self.outcomes.waiting == 0 || same * 100 <= u64::from(percent) * of {
+        let sample = settled.max(SAMPLE_MIN.min(planned));
+        if self.outcomes.waiting == 0 || same * 100 <= u64::from(percent) * sample {
             return None;
         }
         Some(format!("{same} of {settled} came back with the failure they had; at most {percent}% may"))
     }
 
-    /// Steers it.
+    /// Carries out a command of an operator.
     ///
     /// # Errors
-    /// [`Refusal::WrongStage`] when it cannot be steered that way from where it is, [`Refusal::Invalid`] when it
-    /// cannot be taken back at all.
+    /// [`Refusal::WrongStage`] if the command is not possible in the present stage; [`Refusal::Invalid`] if the act
+    /// cannot be undone, or the rate is out of range.
     pub fn control(&mut self, control: Control, actor: &Actor, now: Time) -> Result<(), Refusal> {
         let (id, at) = (self.id, self.stage);
-        let wrong =
+        let wrong_stage =
             move || Refusal::WrongStage { id, stage: at.name().into(), command: control.name().into() };
-        let legal = |done: bool| if done { Ok(()) } else { Err(wrong()) };
+        let require = |entered: bool| if entered { Ok(()) } else { Err(wrong_stage()) };
         match control {
             Control::Pause => {
-                legal(self.enter(Event::Pause, now))?;
+                require(self.raise(Event::Pause, now))?;
                 self.resume_to = Some(at);
                 let text = actor.reason.clone().unwrap_or_default();
-                self.halt = Some(Halt { why: Why::Operator, by: actor.name.clone(), at: now, text });
+                self.halt =
+                    Some(Halt { reason: HaltReason::Operator, by: actor.name.clone(), at: now, text });
             }
-            Control::Resume => self.resume(now).then_some(()).ok_or_else(wrong)?,
+            Control::Resume => self.resume(now).then_some(()).ok_or_else(wrong_stage)?,
             Control::Cancel => {
-                legal(self.enter(Event::Cancel, now))?;
+                require(self.raise(Event::Cancel, now))?;
                 self.halt = None;
-                self.held_up = None;
+                self.delayed = None;
             }
             Control::Rate(rate) => {
                 check_rate(rate)?;
-                legal(self.enter(Event::Rate, now))?;
-                self.pace.rate = rate;
+                require(self.raise(Event::Rate, now))?;
+                self.rollout.rate = rate;
                 self.fill(now);
             }
             Control::Undo => {
                 self.check_undo()?;
-                legal(self.enter(Event::Undo, now))?;
+                require(self.raise(Event::Undo, now))?;
                 self.halt = None;
-                self.held_up = None;
+                self.delayed = None;
                 self.finished_at = None;
                 self.undone_by = Some(actor.clone());
             }
@@ -363,30 +369,29 @@ impl Operation {
 
     fn check_undo(&self) -> Result<(), Refusal> {
         if reverse(&self.act).is_none() {
-            let why = format!("to {} is not taken back in bulk; act on the letters", self.act.name());
-            return Err(Refusal::invalid("undo", why));
+            let reason = format!("{} cannot be undone in bulk; act on the single letters", self.act.name());
+            return Err(Refusal::invalid("undo", reason));
         }
         if self.is_redrive() && self.stage == Stage::Done {
-            let why = "every message that was sent back is done or dead again; there is nothing to pull back";
-            return Err(Refusal::invalid("undo", why));
+            let reason = "every redriven message is done or dead again; there is nothing to pull back";
+            return Err(Refusal::invalid("undo", reason));
         }
         Ok(())
     }
 
-    /// Goes on where it was. After a halt because the failure came back, or if it came back while it was paused for
-    /// another reason, what came back before is forgiven, and a canary is sent anew: whoever says that the cause is
-    /// gone has it proved first.
+    /// Returns to the stage in which it was paused. If the failure came back, before or during the pause, the failures
+    /// so far no longer count and a canary is sent again: the claim that the cause is gone has to be proved first.
     fn resume(&mut self, now: Time) -> bool {
-        let failed = self.halt.as_ref().is_some_and(|halt| halt.why == Why::SameFailure)
-            || self.resume_to.is_some_and(|stage| self.too_many_back(stage).is_some());
-        if failed && self.stage == Stage::Paused {
+        let failure_came_back = self.halt.as_ref().is_some_and(|halt| halt.reason == HaltReason::SameFailure)
+            || self.resume_to.is_some_and(|stage| self.same_failure_text(stage).is_some());
+        if failure_came_back && self.stage == Stage::Paused {
             self.judged_from = (self.outcomes.settled(), self.outcomes.failed_same);
-            if self.pace.canary.is_some() {
+            if self.rollout.canary.is_some() {
                 self.resume_to = Some(Stage::Canary);
                 self.canary_to = self.outcomes.sent() + self.canary_size();
             }
         }
-        if !self.enter(Event::Resume, now) {
+        if !self.raise(Event::Resume, now) {
             return false;
         }
         self.resume_to = None;
@@ -395,30 +400,30 @@ impl Operation {
         true
     }
 
-    /// Notes how far taking back has come.
-    pub fn took_back(&mut self, to: u64, exhausted: bool, now: Time) {
+    /// Records the position up to which members were undone.
+    pub fn record_undone(&mut self, to: u64, exhausted: bool, now: Time) {
         self.undone_to = to;
         if exhausted {
-            self.enter(Event::TakenBack, now);
+            self.raise(Event::Undone, now);
         }
     }
 
-    /// The operation as a step answers with it: when the next one makes sense. `busy` is how long the store wants
-    /// to be left alone for others' sake.
+    /// A copy for the reply to a step, which says when the next step is useful. `busy` is how long the store wants to
+    /// serve other callers first.
     #[must_use]
-    pub fn told(&self, busy: Span, now: Time) -> Self {
+    pub fn with_next_step(&self, busy: Span, now: Time) -> Self {
         let next_in = self.allowance(now).next_in.map(|next_in| next_in.max(busy));
         Self { next_in, ..self.clone() }
     }
 
-    /// How long what waits will take at the rate in force, if there is one.
+    /// How long the waiting members will take at the current rate, or `None` without a rate.
     #[must_use]
     pub fn time_left(&self) -> Option<Span> {
-        let rate = u64::from(self.pace.rate?.max(1));
+        let rate = u64::from(self.rollout.rate?.max(1));
         Some(Span::from_millis(self.outcomes.waiting.saturating_mul(1_000).div_ceil(rate)))
     }
 
-    /// Most members that one step takes.
+    /// The maximum number of members that one step may take now.
     #[must_use]
     pub fn chunk(&self, now: Time) -> usize {
         let send = usize::try_from(self.allowance(now).send).unwrap_or(usize::MAX);

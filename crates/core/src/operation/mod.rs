@@ -1,28 +1,32 @@
-//! Operations: durable bulk acts over a frozen set of dead letters; a redrive is the one that sends them back to
-//! work. The members are fixed before the first one is touched, so what dies again meanwhile is not swept in, and
-//! every step can be repeated. [`Operation`] is the whole machine, pure: a store shows it what was frozen, sent and
-//! settled, in the commit in which that happened, and it says where the operation is.
+//! Operations: durable bulk acts on a fixed set of dead letters. A redrive is the operation that sends letters back
+//! to their queues.
+//!
+//! The members of an operation are frozen (written down) before the first of them is touched. A letter that dies
+//! while the operation runs is therefore never swept in, and every step can safely be repeated. [`Operation`] is a
+//! pure state machine: in the same commit in which it freezes, sends or settles members, a store records that here,
+//! and the operation derives its stage from it.
 //!
 //! ```text
 //!   freezing ──> canary ──> observing ──> ramping ──> running ──> settling ──> done
-//!       └───────────┴────────────┴───────────┴────────────┘ resume
-//!                        pause, or stops by itself ──> paused
-//!   any of these ──> cancelled         any with something sent ──> undoing ──> undone
+//!       └───────────┴────────────┴───────────┴────────────┘ resume returns to one of these
+//!                        pause, or a halt by itself ──> paused
+//!   any stage up to running, or paused ──> cancelled
+//!   any stage after freezing ──> undoing ──> undone
 //! ```
 //!
-//! Stages that the [`Pace`] does not ask for are left out. Counters are the sum of the members' outcomes at every
-//! commit (I36); what becomes of a message that was sent back is written when it settles, whatever the stage is by
-//! then.
+//! Stages that the [`Rollout`] does not ask for are skipped. At every commit the counters are the sum of the members'
+//! outcomes (I36). The outcome of a redriven message is recorded when the message settles, whichever stage the
+//! operation is in by then.
 
 mod machine;
-mod pace;
 mod preview;
+mod rollout;
 #[cfg(test)]
 mod tests;
 
 pub use machine::{Event, next_stage};
-pub use pace::{Allowance, Bucket, Canary, Pace, check_rate};
-pub use preview::{Destination, Part, Preview, PreviewRequest, Warning, WarningKind, token};
+pub use preview::{BreakdownEntry, Destination, Preview, PreviewRequest, Warning, WarningKind, token};
+pub use rollout::{Allowance, Bucket, Canary, Rollout, check_rate};
 
 use crate::dead_letter::{ALREADY_DONE, Act, Actor, Status};
 use crate::error::Refusal;
@@ -36,35 +40,35 @@ use std::fmt;
 use std::str::FromStr;
 
 named! {
-    /// Where an operation is.
+    /// How far an operation has come.
     Stage, "stage", {
-        /// Members are being written down.
+        /// The members are being selected and written down.
         Freezing = "freezing",
-        /// The first few are being sent.
+        /// The first few members are being sent.
         Canary = "canary",
-        /// They are being looked at.
+        /// The canary was sent; the operation waits for its outcomes.
         Observing = "observing",
-        /// Members are being acted upon, faster and faster.
+        /// Members are being acted on, at a rising rate.
         Ramping = "ramping",
-        /// Members are being acted upon.
+        /// Members are being acted on, at the full rate.
         Running = "running",
-        /// All were sent; some have no outcome yet.
+        /// Every member was acted on; some have no outcome yet.
         Settling = "settling",
-        /// Halted, by somebody or by itself.
+        /// Halted, by an operator or by the operation itself.
         Paused = "paused",
-        /// What was done is being taken back.
+        /// The members that were acted on are being undone.
         Undoing = "undoing",
         /// Every member has an outcome.
         Done = "done",
-        /// Stopped for good; what was done stays done.
+        /// Stopped for good; members that were acted on stay as they are.
         Cancelled = "cancelled",
-        /// Taken back as far as possible.
+        /// Undone as far as possible.
         Undone = "undone",
     }
 }
 
 impl Stage {
-    /// Whether steps move it on: somebody has to see to it.
+    /// Whether the operation needs further steps to make progress.
     #[must_use]
     pub const fn is_moving(self) -> bool {
         match self {
@@ -78,7 +82,7 @@ impl Stage {
         }
     }
 
-    /// Whether nothing will move it any more.
+    /// Whether the operation has ended. Only an undo can set it in motion again.
     #[must_use]
     pub const fn is_over(self) -> bool {
         match self {
@@ -97,84 +101,86 @@ impl Stage {
 
 named! {
     /// Why an operation halted.
-    Why, "why", {
-        /// Somebody said so.
+    HaltReason, "halt reason", {
+        /// An operator paused it.
         Operator = "operator",
-        /// Too many came back with the failure they had.
+        /// Too many members died again of the failure they had before.
         SameFailure = "same_failure",
-        /// A breaker is open: the dependency is taken for down.
+        /// A breaker is open: the dependency that the members need is considered down.
         BreakerOpen = "breaker_open",
     }
 }
 
-/// A halt.
+/// A halt: why, by whom and when an operation was paused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Halt {
-    /// Why.
-    pub why: Why,
-    /// Who.
+    /// What caused the halt.
+    #[serde(rename = "why")]
+    pub reason: HaltReason,
+    /// The operator who paused it, or `system`.
     pub by: String,
-    /// When.
+    /// When it halted.
     pub at: Time,
-    /// The same in words, with the numbers.
+    /// The cause in words, with the numbers; for a pause, the reason that the operator gave.
     pub text: String,
 }
 
-/// What keeps an operation from going on for the moment; it tries again by itself.
+/// A temporary obstacle, such as a full queue. The operation tries again by itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HeldUp {
-    /// Since when, the last time it tried.
+pub struct Delayed {
+    /// When the operation last ran into it.
     pub at: Time,
-    /// By what.
+    /// A description of the obstacle.
     pub text: String,
 }
 
-/// What is to be done, to which letters, by whom.
+/// The request to start an operation: what to do, to which letters, and on whose behalf.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OperationSpec {
-    /// Made by the caller; starting the same one twice starts it once.
+    /// Chosen by the caller. Starting an operation twice with the same id starts it once.
     pub id: OperationId,
-    /// What to do.
+    /// The act to perform on every member.
     pub act: Act,
-    /// To which.
+    /// Selects the members.
     pub filter: Filter,
-    /// Only letters that died up to here; from a preview. Everything until now when not said.
+    /// Only letters whose death number is at most this become members, usually [`Preview::bound`]. Defaults to every
+    /// letter that is dead when the operation starts.
     #[serde(default)]
     pub bound: Option<u64>,
-    /// Who, and why.
+    /// Who starts it, and why.
     pub actor: Actor,
-    /// How fast, how carefully.
-    #[serde(default)]
-    pub pace: Pace,
-    /// What a preview of just this act, filter and bound gave; with it nothing else can be started.
+    /// How fast it runs, and when it halts by itself.
+    #[serde(default, rename = "pace")]
+    pub rollout: Rollout,
+    /// The token from a preview. With it, the start is refused unless act, filter and bound are those of the preview.
     #[serde(default)]
     pub token: Option<String>,
 }
 
 impl OperationSpec {
-    /// An operation as fast as it goes over all that match now.
+    /// An operation without limits on its speed, over all letters that match now.
     #[must_use]
     pub fn new(id: OperationId, act: Act, filter: Filter, actor: Actor) -> Self {
-        Self { id, act, filter, bound: None, actor, pace: Pace::default(), token: None }
+        Self { id, act, filter, bound: None, actor, rollout: Rollout::default(), token: None }
     }
 
-    /// Refuses what is not done in bulk, and a pace that makes no sense.
+    /// Checks that the act can be done in bulk and that the rollout makes sense for it.
     ///
     /// # Errors
     /// [`Refusal::Invalid`] naming the field.
     pub fn check(&self) -> Result<(), Refusal> {
         self.actor.check()?;
-        if !in_bulk(&self.act) {
-            let why = format!("{} is not done in bulk; act on single letters", self.act.name());
-            return Err(Refusal::invalid("act", why));
+        if !is_bulk(&self.act) {
+            let reason = format!("{} cannot be done in bulk; act on the single letters", self.act.name());
+            return Err(Refusal::invalid("act", reason));
         }
-        self.pace.check(&self.act)
+        self.rollout.check(&self.act)
     }
 }
 
-/// Whether an act is one for many letters.
+/// Whether an act can be performed on many letters at once.
 #[must_use]
-pub const fn in_bulk(act: &Act) -> bool {
+pub const fn is_bulk(act: &Act) -> bool {
     match act {
         Act::Retry(_)
         | Act::Review
@@ -197,14 +203,14 @@ pub const fn in_bulk(act: &Act) -> bool {
     }
 }
 
-/// The statuses from which an act is possible: letters of others are no members.
+/// The statuses from which an act is possible. Letters with another status do not become members.
 #[must_use]
 pub fn possible_from(act: &Act) -> Vec<Status> {
-    let anybody = MessageId::from_bytes([0; 16]);
-    Status::ALL.iter().copied().filter(|status| act.next_status(anybody, *status).is_ok()).collect()
+    let any_id = MessageId::from_bytes([0; 16]);
+    Status::ALL.iter().copied().filter(|status| act.next_status(any_id, *status).is_ok()).collect()
 }
 
-/// The act that takes one back, where that is possible.
+/// The act that undoes `act`, or `None` if it cannot be undone.
 #[must_use]
 pub const fn reverse(act: &Act) -> Option<Act> {
     match act {
@@ -230,24 +236,24 @@ pub const fn reverse(act: &Act) -> Option<Act> {
     }
 }
 
-/// How an operation is steered.
+/// A command of an operator to an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Control {
-    /// Halt.
+    /// Halt until it is resumed.
     Pause,
-    /// Go on. After a halt because the failure came back, with a canary anew if there was one.
+    /// Continue. If the operation halted because the failure came back, a canary is sent again, if it had one.
     Resume,
     /// Stop for good.
     Cancel,
-    /// From now on so many per second; without a number, as fast as it goes.
+    /// Change the rate to this many members per second; `None` removes the limit.
     Rate(Option<u32>),
-    /// Take back what has not been started, or has not been touched since.
+    /// Undo the members that no worker has started and nobody has changed since.
     Undo,
 }
 
 impl Control {
-    /// The verb in audit, CLI and API.
+    /// The verb in the audit trail, the CLI and the API.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -263,28 +269,28 @@ impl Control {
 named! {
     /// What became of one member.
     MemberOutcome, "outcome", {
-        /// Not acted upon yet.
+        /// Not acted on yet.
         Waiting = "waiting",
-        /// Sent back to work; no outcome yet.
+        /// Sent back to its queue; not settled yet.
         Running = "running",
-        /// Acted upon; of a message that was sent back, done.
+        /// The act was performed; for a redriven message, it was completed.
         Succeeded = "succeeded",
-        /// Died again, of the failure it had.
+        /// Died again, of the failure it had before.
         FailedSame = "failed_same",
         /// Died again, of another failure.
         FailedOther = "failed_other",
-        /// Left alone: it changed since it was frozen, or did not allow the act.
+        /// Left alone: it changed since it was frozen, or its status does not allow the act.
         Skipped = "skipped",
         /// Left alone: another message has its key.
         Conflict = "conflict",
-        /// Taken back.
+        /// Undone.
         Undone = "undone",
     }
 }
 
 impl MemberOutcome {
-    /// What an act that was done means for the member, and why where there is something to say. Only a redrive waits
-    /// for the message to settle; any other act is over once it is done, even on a letter that is being retried.
+    /// The outcome of a member on which the act succeeded, with an explanation if there is one. Only a redrive waits
+    /// for the message to settle; any other act is over once it is performed, even on a letter that is being retried.
     #[must_use]
     pub fn of_act(act: &Act, status: Option<Status>) -> (Self, Option<String>) {
         match (matches!(act, Act::Retry(_)), status == Some(Status::Retrying)) {
@@ -294,7 +300,7 @@ impl MemberOutcome {
         }
     }
 
-    /// What a refused act means for the member; nothing when it is to be tried again later.
+    /// The outcome of a member on which the act was refused, or `None` if it should be tried again later.
     #[must_use]
     pub const fn of_refusal(refusal: &Refusal) -> Option<Self> {
         match refusal {
@@ -317,63 +323,64 @@ impl MemberOutcome {
             | Refusal::Erased { .. }
             | Refusal::PatchFailed { .. }
             | Refusal::NoChange { .. }
-            | Refusal::IsDrawer { .. }
+            | Refusal::IsDlq { .. }
             | Refusal::Invalid { .. }
             | Refusal::Damaged { .. }
             | Refusal::WrongStage { .. }
             | Refusal::WrongGroupStatus { .. }
+            | Refusal::NotAllowed { .. }
             | Refusal::KvConflict { .. } => Some(Self::Skipped),
         }
     }
 }
 
-/// A reason short enough to be kept with a member.
+/// The text of a reason, cut to the length that is kept with a member.
 #[must_use]
-pub fn reason(why: &impl fmt::Display) -> String {
-    let mut text = why.to_string();
+pub fn short_reason(reason: &impl fmt::Display) -> String {
+    let mut text = reason.to_string();
     let end = (0..=limits::REASON_BYTES_MAX.min(text.len())).rfind(|at| text.is_char_boundary(*at));
     text.truncate(end.unwrap_or(0));
     text
 }
 
-/// Why a member whose letter is not where it was frozen is left alone.
+/// The reason for skipping a member whose letter is no longer the one that was frozen.
 pub const GONE: &str = "it is gone, or died again since it was frozen";
 
 /// One letter of an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// The letter.
+    /// The id of the letter.
     pub id: MessageId,
-    /// Its version when it was frozen; once it was acted upon, the version that made.
+    /// The version of the letter when it was frozen; after the act, the version that the act produced.
     pub version: u64,
     /// What became of it.
     pub outcome: MemberOutcome,
-    /// Why, where there is something to say.
+    /// An explanation of the outcome, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
 impl Member {
-    /// A letter as it was frozen.
+    /// A member that was just frozen.
     #[must_use]
     pub const fn frozen(id: MessageId, version: u64) -> Self {
         Self { id, version, outcome: MemberOutcome::Waiting, why: None }
     }
 }
 
-/// Members by what became of them.
+/// The number of members with each outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcomes {
-    /// Not acted upon yet.
+    /// Not acted on yet.
     #[serde(default)]
     pub waiting: u64,
-    /// Sent back to work; no outcome yet.
+    /// Sent back to their queues; not settled yet.
     #[serde(default)]
     pub running: u64,
-    /// Acted upon, or done.
+    /// The act was performed; redriven messages were completed.
     #[serde(default)]
     pub succeeded: u64,
-    /// Died again, of the failure they had.
+    /// Died again, of the failure they had before.
     #[serde(default)]
     pub failed_same: u64,
     /// Died again, of another failure.
@@ -382,10 +389,10 @@ pub struct Outcomes {
     /// Left alone.
     #[serde(default)]
     pub skipped: u64,
-    /// Left alone, because another message has the key.
+    /// Left alone because another message has their key.
     #[serde(default)]
     pub conflict: u64,
-    /// Taken back.
+    /// Undone.
     #[serde(default)]
     pub undone: u64,
 }
@@ -405,8 +412,8 @@ impl fmt::Display for Outcomes {
 }
 
 impl Outcomes {
-    /// The number of one kind.
-    pub fn of(&mut self, outcome: MemberOutcome) -> &mut u64 {
+    /// The counter of one outcome.
+    pub fn count_mut(&mut self, outcome: MemberOutcome) -> &mut u64 {
         match outcome {
             MemberOutcome::Waiting => &mut self.waiting,
             MemberOutcome::Running => &mut self.running,
@@ -419,103 +426,105 @@ impl Outcomes {
         }
     }
 
-    /// Moves one member.
+    /// Moves one member from one outcome to another.
     pub fn shift(&mut self, from: MemberOutcome, to: MemberOutcome) {
-        let from = self.of(from);
+        let from = self.count_mut(from);
         *from = from.saturating_sub(1);
-        *self.of(to) += 1;
+        *self.count_mut(to) += 1;
     }
 
-    /// All members.
+    /// The number of members.
     #[must_use]
     pub const fn sum(&self) -> u64 {
         self.waiting + self.sent() + self.skipped + self.conflict
     }
 
-    /// Those that were acted upon, whatever became of them.
+    /// Members that were acted on, whatever became of them.
     #[must_use]
     pub const fn sent(&self) -> u64 {
         self.running + self.settled() + self.undone
     }
 
-    /// Those that are done or died again.
+    /// Members that succeeded or died again.
     #[must_use]
     pub const fn settled(&self) -> u64 {
         self.succeeded + self.failed_same + self.failed_other
     }
 
-    /// Those with an outcome.
+    /// Members with a final outcome.
     #[must_use]
     pub const fn ended(&self) -> u64 {
         self.settled() + self.skipped + self.conflict + self.undone
     }
 
-    /// How many of a hundred that settled succeeded; nothing while none has.
+    /// The percentage of settled members that succeeded, or `None` while none has settled.
     #[must_use]
     pub const fn success_percent(&self) -> Option<u64> {
         (self.succeeded * 100).checked_div(self.settled())
     }
 }
 
-/// An operation as it stands.
+/// The durable state of an operation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Operation {
-    /// The identity.
+    /// The id of the operation.
     pub id: OperationId,
-    /// What is done.
+    /// The act performed on every member.
     pub act: Act,
-    /// To which.
+    /// The filter that selected the members.
     pub filter: Filter,
-    /// By whom, and why.
+    /// Who started it, and why.
     pub actor: Actor,
-    /// How fast, how carefully.
-    #[serde(default)]
-    pub pace: Pace,
-    /// Where it is.
+    /// How fast it runs, and when it halts by itself.
+    #[serde(default, rename = "pace")]
+    pub rollout: Rollout,
+    /// How far it has come.
     pub stage: Stage,
-    /// Where it was when it was paused.
+    /// While it is paused, the stage to return to.
     pub resume_to: Option<Stage>,
-    /// Why it halted, while it does.
+    /// While it is paused, why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub halt: Option<Halt>,
-    /// What keeps it for the moment.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub held_up: Option<HeldUp>,
-    /// Only letters that died up to here.
+    /// The obstacle it ran into last, until a member gets through again.
+    #[serde(default, rename = "held_up", skip_serializing_if = "Option::is_none")]
+    pub delayed: Option<Delayed>,
+    /// Only letters whose death number is at most this are members.
     pub bound: u64,
-    /// Deaths looked at while freezing.
+    /// The death number up to which letters were examined while freezing.
     pub frozen_to: u64,
-    /// Members up to this position were acted upon.
+    /// The position up to which members were acted on.
     #[serde(default)]
     pub ran_to: u64,
-    /// Letters in it.
+    /// The number of members.
     pub members: u64,
-    /// What became of them.
+    /// The number of members with each outcome.
     #[serde(flatten)]
     pub outcomes: Outcomes,
-    /// When the present stage began.
+    /// When the current stage began.
     #[serde(default)]
     pub since: Time,
-    /// The canary ends with so many sent.
+    /// The canary is complete once this many members were sent.
     #[serde(default)]
     pub canary_to: u64,
-    /// What had settled, and come back the same, when it was last resumed: what comes back is judged from there.
+    /// How many members had settled, and how many of them had failed as before, at the last resume after such a
+    /// halt. Only members that settle later can halt the operation again.
     #[serde(default)]
     pub judged_from: (u64, u64),
-    /// What the rate has left over.
+    /// What the rate limit has left over.
     #[serde(default)]
     pub bucket: Bucket,
-    /// Who takes it back.
+    /// Who undoes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undone_by: Option<Actor>,
-    /// Members up to this position were taken back, if that was possible.
+    /// The position up to which members were undone, as far as possible.
     #[serde(default)]
     pub undone_to: u64,
     /// When it was started.
     pub created_at: Time,
     /// When it ended.
     pub finished_at: Option<Time>,
-    /// A step makes sense after this; only a person moves it when there is nothing. Said by steps, not kept.
+    /// How long to wait before the next step; `None` if only an operator can move it. Filled in by the reply to a
+    /// step and never stored.
     #[serde(default, rename = "next_in_ms", skip_serializing_if = "Option::is_none")]
     pub next_in: Option<Span>,
 }

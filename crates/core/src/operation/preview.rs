@@ -1,8 +1,8 @@
-//! What an operation would do, before it does it: how many letters, of what, how old, for how long, and what to
-//! think of first. The token binds a start to just this preview.
+//! What an operation would do, before it does it: how many letters, in which groups and queues, how old, how long it
+//! takes, and what to consider first. The token ties a start to the preview that was shown.
 
-use super::Pace;
-use crate::audit::{AuditKey, prove};
+use super::Rollout;
+use crate::audit::{AuditKey, hmac_hex};
 use crate::dead_letter::{Act, DeadLetter};
 use crate::failure::{Reason, named};
 use crate::filter::Filter;
@@ -16,116 +16,116 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-/// What to look at beforehand.
+/// The request for a preview.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PreviewRequest {
-    /// What would be done.
+    /// The act that would be performed.
     pub act: Act,
-    /// To which.
+    /// Selects the letters.
     pub filter: Filter,
-    /// How fast.
-    #[serde(default)]
-    pub pace: Pace,
-    /// Show so many of them.
+    /// How fast the operation would run; only the estimate depends on it.
+    #[serde(default, rename = "pace")]
+    pub rollout: Rollout,
+    /// The maximum number of letters to show as a sample.
     #[serde(default)]
     pub sample: usize,
 }
 
 impl PreviewRequest {
-    /// A preview without a pace.
+    /// A preview with the default rollout.
     #[must_use]
     pub fn new(act: Act, filter: Filter, sample: usize) -> Self {
-        Self { act, filter, pace: Pace::default(), sample }
+        Self { act, filter, rollout: Rollout::default(), sample }
     }
 }
 
-/// A queue to which letters would go back, as it is.
+/// The state of a queue to which letters would go back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Destination {
-    /// How many would go there.
+    /// The number of letters that would go there.
     pub count: u64,
-    /// Nobody gets anything from it.
+    /// Whether the queue is paused, so that it hands out nothing.
     pub paused: bool,
-    /// So many more fit, if it has a limit.
+    /// How many more messages fit, if the queue has a limit.
     pub room: Option<u64>,
-    /// Breakers of it that are open, by key.
+    /// The keys of its open breakers.
     pub open: Vec<String>,
 }
 
 named! {
-    /// What to think of before an operation.
+    /// What to consider before starting an operation.
     WarningKind, "warning", {
-        /// A dependency is taken for down: what is sent back would be held.
+        /// A breaker is open: the messages would be held.
         BreakerOpen = "breaker_open",
-        /// Nobody gets anything from the queue.
+        /// The queue is paused.
         QueuePaused = "queue_paused",
-        /// The queue takes fewer than that.
+        /// The queue has no room for all of them.
         TargetFull = "target_full",
-        /// Letters with an ordering key: they go behind what was enqueued since.
+        /// Letters with an ordering key: they go behind messages that were enqueued since.
         OrderingKeys = "ordering_keys",
-        /// Letters that were sent back before, and died again.
+        /// Letters that were redriven before and died again.
         RedrivenBefore = "redriven_before",
-        /// Letters whose idempotency key another message has, or which is finished.
+        /// Letters whose idempotency key is finished or belongs to another message.
         KeyConflicts = "key_conflicts",
         /// Letters that a handler or a rule called permanent, or that could not be decoded.
         Hopeless = "hopeless",
     }
 }
 
-/// One thing to think of.
+/// One thing to consider before starting an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Warning {
-    /// What kind.
+    /// The kind of warning.
     pub kind: WarningKind,
-    /// How many letters it concerns.
+    /// The number of letters it concerns.
     pub count: u64,
-    /// In words.
+    /// The warning in words.
     pub text: String,
 }
 
-/// So many of one.
+/// The number of letters in one group, queue, or other category.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Part<T> {
-    /// Of what.
+pub struct BreakdownEntry<T> {
+    /// The category.
     pub of: T,
-    /// How many.
+    /// The number of letters.
     pub count: u64,
 }
 
 /// What an operation would do.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Preview {
-    /// How many letters.
+    /// The number of letters.
     pub count: u64,
-    /// By group, most first; at most [`limits::PREVIEW_PARTS_MAX`].
-    pub by_group: Vec<Part<GroupId>>,
-    /// By queue, most first; as many at most.
-    pub by_queue: Vec<Part<QueueName>>,
-    /// By how long they have been dead, youngest first.
+    /// The letters by group, largest first; at most [`limits::PREVIEW_PARTS_MAX`] groups.
+    pub by_group: Vec<BreakdownEntry<GroupId>>,
+    /// The letters by queue, largest first; at most as many queues.
+    pub by_queue: Vec<BreakdownEntry<QueueName>>,
+    /// The letters by how long they have been dead, youngest first.
     pub by_age: Vec<AgeCount>,
-    /// Some of them, latest death first.
+    /// Some of the letters, latest death first.
     pub sample: Vec<DeadLetter>,
-    /// The last death that was looked at; goes into the spec.
+    /// The latest death number that was examined, for [`super::OperationSpec::bound`].
     pub bound: u64,
-    /// How long it would take at the rate, when there is one.
+    /// How long the operation would take, if the rollout has a rate.
     #[serde(rename = "estimate_ms")]
     pub estimate: Option<Span>,
-    /// What to think of first.
+    /// What to consider first.
     pub warnings: Vec<Warning>,
-    /// What binds a start to this act, filter and bound.
+    /// Ties a start to this act, filter and bound, for [`super::OperationSpec::token`].
     pub token: String,
 }
 
-fn parts<T: Clone + Ord>(all: &BTreeMap<T, u64>) -> Vec<Part<T>> {
-    let mut parts: Vec<Part<T>> =
-        all.iter().map(|(of, count)| Part { of: of.clone(), count: *count }).collect();
-    parts.sort_by(|a, b| (Reverse(a.count), &a.of).cmp(&(Reverse(b.count), &b.of)));
-    parts.truncate(limits::PREVIEW_PARTS_MAX);
-    parts
+fn largest_first<T: Clone + Ord>(all: &BTreeMap<T, u64>) -> Vec<BreakdownEntry<T>> {
+    let mut entries: Vec<BreakdownEntry<T>> =
+        all.iter().map(|(of, count)| BreakdownEntry { of: of.clone(), count: *count }).collect();
+    entries.sort_by(|a, b| (Reverse(a.count), &a.of).cmp(&(Reverse(b.count), &b.of)));
+    entries.truncate(limits::PREVIEW_PARTS_MAX);
+    entries
 }
 
 impl Preview {
-    /// Puts together what was found.
+    /// Puts a preview together from a survey of the letters.
     #[must_use]
     pub fn of(
         request: &PreviewRequest,
@@ -137,12 +137,12 @@ impl Preview {
     ) -> Self {
         Self {
             count: survey.count,
-            by_group: parts(&survey.by_group),
-            by_queue: parts(&survey.by_queue),
+            by_group: largest_first(&survey.by_group),
+            by_queue: largest_first(&survey.by_queue),
             by_age: survey.by_age.clone(),
             sample: Vec::new(),
             bound,
-            estimate: request.pace.estimate(survey.count),
+            estimate: request.rollout.estimate(survey.count),
             warnings: if matches!(request.act, Act::Retry(_)) {
                 warnings(survey, destinations, key_conflicts)
             } else {
@@ -168,44 +168,46 @@ fn warnings(
         let count = to.count;
         if !to.open.is_empty() {
             let keys = to.open.join(", ");
-            let text =
-                format!("queue {queue}: the breaker is open ({keys}); what is sent back there is held");
+            let text = format!("queue {queue}: the breaker is open ({keys}); messages sent there are held");
             warn(WarningKind::BreakerOpen, count, text);
         }
         if to.paused {
-            let text = format!("queue {queue} is paused: nothing sent back there runs until it is resumed");
+            let text = format!("queue {queue} is paused: messages sent there do not run until it is resumed");
             warn(WarningKind::QueuePaused, count, text);
         }
         if let Some(room) = to.room
             && room < count
         {
-            let text = format!("queue {queue} takes {room} more, of {count}: the rest waits for room");
+            let text = format!("queue {queue} has room for {room} of {count}: the rest waits for room");
             warn(WarningKind::TargetFull, count - room, text);
         }
     }
     let ordered = survey.ordered;
-    let text = format!("{ordered} have an ordering key: they go behind what was enqueued since they died");
+    let text =
+        format!("{ordered} have an ordering key: they go behind messages that were enqueued since they died");
     warn(WarningKind::OrderingKeys, ordered, text);
     let redriven = survey.by_redrives.range(1..).map(|(_, count)| count).sum();
     let most = survey.by_redrives.keys().next_back().copied().unwrap_or(0);
-    let text = format!("{redriven} were sent back before and died again, one of them {most} times");
+    let text = format!("{redriven} were redriven before and died again, one of them {most} times");
     warn(WarningKind::RedrivenBefore, redriven, text);
     let text =
-        format!("{key_conflicts} have an idempotency key that is finished or that another message has");
+        format!("{key_conflicts} have an idempotency key that is finished or belongs to another message");
     warn(WarningKind::KeyConflicts, key_conflicts, text);
     let of = |reason| survey.by_reason.get(&reason).copied().unwrap_or(0);
     let hopeless = of(Reason::Permanent) + of(Reason::Undecodable);
-    let text = format!("{hopeless} failed for good or could not be decoded: unchanged they will fail again");
+    let text = format!(
+        "{hopeless} failed permanently or could not be decoded: unless they are changed, they will fail again"
+    );
     warn(WarningKind::Hopeless, hopeless, text);
     all
 }
 
-/// Binds an act, a filter and a bound, so that what is started is what was looked at. Whoever lacks the store's
-/// key cannot make one.
+/// A token for an act, a filter and a bound, which proves that what is started is what was previewed. It cannot be made
+/// without the key of the store.
 #[must_use]
 pub fn token(key: &AuditKey, act: &Act, filter: &Filter, bound: u64) -> String {
     let act = serde_json::to_string(act).unwrap_or_default();
     let parts: [&[u8]; 6] =
         [b"redrive preview", act.as_bytes(), b"\n", filter.text().as_bytes(), b"\n", &bound.to_be_bytes()];
-    prove(key, &parts)
+    hmac_hex(key, &parts)
 }

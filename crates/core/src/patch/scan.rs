@@ -1,5 +1,5 @@
-//! Finds its way in the text of a JSON document: where strings, values and entries begin and end. Expects JSON, and
-//! never panics on what is none; changes nothing.
+//! Scans the text of a JSON document: where strings, values and entries begin and end. It expects JSON, but never
+//! panics on other text.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ pub(super) fn skip_space(bytes: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// Where the string that begins here ends.
+/// The end of the string that begins at a position.
 pub(super) fn string_end(bytes: &[u8], at: usize) -> Option<usize> {
     let mut at = at + 1;
     loop {
@@ -22,7 +22,7 @@ pub(super) fn string_end(bytes: &[u8], at: usize) -> Option<usize> {
     }
 }
 
-/// Where the value that begins here ends.
+/// The end of the value that begins at a position.
 pub(super) fn value_end(bytes: &[u8], mut at: usize) -> Option<usize> {
     let mut depth = 0_usize;
     loop {
@@ -52,9 +52,9 @@ pub(super) fn value_end(bytes: &[u8], mut at: usize) -> Option<usize> {
 /// One member of an object or element of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// Where the space before it begins: right after the bracket or the comma.
+    /// Where the space before it begins: directly after the bracket or the comma.
     pub(super) lead: usize,
-    /// The key with its quotes; elements have none.
+    /// The range of the key with its quotes; elements of a list have none.
     pub(super) key: Option<Range<usize>>,
     pub(super) value: Range<usize>,
 }
@@ -65,7 +65,7 @@ impl Entry {
     }
 }
 
-/// The entries of the object or list that begins at a place, one after the other.
+/// Iterates over the entries of the object or list whose content begins at `at`.
 pub(super) struct Entries<'a> {
     pub(super) bytes: &'a [u8],
     pub(super) keyed: bool,

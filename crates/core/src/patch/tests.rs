@@ -1,4 +1,4 @@
-//! JSON Patch against the standard's own examples, and against a plain model that works on parsed documents.
+//! JSON Patch against the examples of the standard, and against a simple model that works on parsed documents.
 
 use super::*;
 use proptest::collection::vec;
@@ -16,7 +16,7 @@ fn one(document: &str, step: &str) -> String {
     patched(document, &format!("[{step}]")).unwrap()
 }
 
-/// The examples of RFC 6902, appendix A, in its order; what parses equal must come out.
+/// The examples of RFC 6902, appendix A, in order; results are compared as parsed JSON.
 #[test]
 fn the_examples_of_the_standard() {
     for (document, patch, expected) in [
@@ -74,7 +74,7 @@ fn the_examples_of_the_standard() {
 }
 
 #[test]
-fn what_is_not_named_keeps_its_bytes() {
+fn everything_else_keeps_its_bytes() {
     let odd = "\t{ \"z\" : 1.50,\n  \"a\":12345678901234567890123, \"u\\u0041\": [ 1 ,2 ] ,\"e\":{ } }\n";
     for (step, expected) in [
         (r#"{"op":"replace","path":"/z","value":1.0}"#, odd.replace("1.50", "1.0")),
@@ -99,7 +99,7 @@ fn what_is_not_named_keeps_its_bytes() {
 }
 
 #[test]
-fn new_entries_are_written_as_their_neighbours_are() {
+fn new_entries_have_the_spacing_of_their_neighbours() {
     let pretty = "{\n  \"a\": 1,\n  \"b\": [\n    1\n  ]\n}";
     assert_eq!(
         one(pretty, r#"{"op":"add","path":"/c","value":2}"#),
@@ -123,7 +123,7 @@ fn of_a_repeated_key_the_last_counts_and_all_are_removed() {
 }
 
 #[test]
-fn tests_compare_values_and_not_text() {
+fn tests_compare_values_rather_than_text() {
     let document = r#"{"n":1.50,"big":9007199254740993,"s":"\u00e9","o":{"a":1,"b":[1,2]},"x":null}"#;
     for fits in [
         r#"{"op":"test","path":"/n","value":15e-1}"#,
@@ -147,7 +147,7 @@ fn tests_compare_values_and_not_text() {
 }
 
 #[test]
-fn what_does_not_fit_says_which_step_and_why() {
+fn errors_name_the_step_and_the_reason() {
     let document = r#"{"a":{"b":[1,2]},"t":"text"}"#;
     for (patch, why) in [
         (r#"[{"op":"remove","path":"/x"}]"#, "step 1: there is nothing at /x"),
@@ -158,7 +158,7 @@ fn what_does_not_fit_says_which_step_and_why() {
         (r#"[{"op":"add","path":"/x/y","value":1}]"#, "step 1: there is nothing at /x/y"),
         (r#"[{"op":"add","path":"/t/y","value":1}]"#, "does not lead through objects and lists here"),
         (r#"[{"op":"add","path":"/a/b/3","value":1}]"#, "/a/b/3: the list has only 2 entries"),
-        (r#"[{"op":"add","path":"/a/b/01","value":1}]"#, "\"01\" is not a place in a list"),
+        (r#"[{"op":"add","path":"/a/b/01","value":1}]"#, "\"01\" is not an index of a list"),
         (r#"[{"op":"remove","path":"/a/b/-"}]"#, "there is nothing at /a/b/-"),
         (r#"[{"op":"move","from":"/a","path":"/a/b/0"}]"#, "/a cannot be moved into itself"),
         (r#"[{"op":"copy","from":"/x","path":"/y"}]"#, "there is nothing at /x"),
@@ -181,7 +181,7 @@ fn what_does_not_fit_says_which_step_and_why() {
 }
 
 #[test]
-fn what_is_not_json_is_left_alone() {
+fn payloads_that_are_not_json_are_refused() {
     let patch = Patch::parse(r#"[{"op":"add","path":"","value":1}]"#).unwrap();
     for bytes in [&b""[..], b"{", b"\xff", b"{'a':1}", b"1 2", b"\xef\xbb\xbf{}", b"[01]", b"[\"\t\"]"] {
         let why = patch.apply(bytes).unwrap_err().to_string();
@@ -190,13 +190,13 @@ fn what_is_not_json_is_left_alone() {
 }
 
 #[test]
-fn growth_is_bounded_in_size_and_depth() {
+fn size_and_depth_are_limited() {
     let double = r#"{"op":"copy","from":"","path":"/-"}"#;
     let steps = vec![double; 60].join(",");
     let why = patched(&format!("[\"{}\"]", "x".repeat(100)), &format!("[{steps}]")).unwrap_err();
     assert!(why.contains("bytes; at most") || why.contains("deep; at most"), "{why}");
     let nested = format!("{}1{}", "[".repeat(limits::JSON_DEPTH_MAX), "]".repeat(limits::JSON_DEPTH_MAX));
-    assert!(serde_json::from_str::<Value>(&nested).is_ok(), "our readers look into what is allowed");
+    assert!(serde_json::from_str::<Value>(&nested).is_ok(), "the deepest allowed document can still be read");
     let deepest = "/0".repeat(limits::JSON_DEPTH_MAX);
     assert_eq!(one(&nested, &format!(r#"{{"op":"test","path":"{deepest}","value":1}}"#)), nested);
     let why =
@@ -211,7 +211,7 @@ fn growth_is_bounded_in_size_and_depth() {
 }
 
 #[test]
-fn a_patch_is_stored_as_the_text_it_came_as() {
+fn a_patch_is_stored_as_its_original_text() {
     let text = r#"[ {"op":"add", "path":"/n", "value":123456789012345678901234567890.10} ]"#;
     let patch = Patch::parse(text).unwrap();
     let stored = serde_json::to_string(&patch).unwrap();
@@ -222,7 +222,7 @@ fn a_patch_is_stored_as_the_text_it_came_as() {
     assert!(serde_json::from_str::<Patch>(r#"{"patch":"[]"}"#).is_err());
 }
 
-/// The plain model: the standard read on parsed documents.
+/// The model: the standard applied to parsed documents.
 mod model {
     use serde_json::Value;
 
@@ -303,7 +303,7 @@ mod model {
     }
 }
 
-/// Few keys, so that paths meet documents; some that need escapes in JSON, some in pointers.
+/// Few keys, so that paths often exist in documents; some need escapes in JSON, some in pointers.
 const KEYS: [&str; 6] = ["a", "b", "a/b", "m~n", "q\"\u{e9}", "0"];
 
 fn scalar() -> impl Strategy<Value = Value> {
@@ -342,7 +342,7 @@ fn step() -> impl Strategy<Value = Value> {
         .prop_map(|(op, path, from, value)| json!({"op": op, "path": path, "from": from, "value": value}))
 }
 
-/// Writes a document with spacing that no serializer would choose, from a few bytes of chance.
+/// Writes a document with spacing that no serializer would choose, from a few random bytes.
 fn write(value: &Value, chance: &mut dyn Iterator<Item = u8>, out: &mut String) {
     fn space(chance: &mut dyn Iterator<Item = u8>, out: &mut String) {
         out.push_str(["", " ", "\n\t", ""][usize::from(chance.next().unwrap_or(0)) % 4]);
@@ -394,7 +394,7 @@ fn raw_entries(text: &str) -> Vec<String> {
 }
 
 proptest! {
-    /// What a patch makes of a document, parsed, is what the model makes of it; and both refuse the same.
+    /// A patch and the model give the same result, and refuse the same patches.
     #[test]
     fn a_patch_does_what_the_model_does((value, text) in written(), steps in vec(step(), 1..5)) {
         let mut expected = Some(value);
@@ -406,7 +406,7 @@ proptest! {
         prop_assert_eq!(parsed, expected, "{} {:?}", text, got);
     }
 
-    /// Entries beside the one a step names keep their bytes and their order.
+    /// Entries beside the one that a step names keep their bytes and their order.
     #[test]
     fn neighbours_keep_their_bytes((value, text) in written(), step in step()) {
         let first = step["path"].as_str().unwrap().split('/').nth(1).map(str::to_owned);
@@ -423,9 +423,9 @@ proptest! {
         }
     }
 
-    /// A change taken back leaves the very bytes.
+    /// A change followed by its reverse restores the exact bytes.
     #[test]
-    fn a_change_taken_back_leaves_no_trace((value, text) in written(), path in pointer(), new in document()) {
+    fn a_reversed_change_leaves_no_trace((value, text) in written(), path in pointer(), new in document()) {
         let add = json!([{"op": "add", "path": path, "value": new}]).to_string();
         if let Some(old) = value.pointer(&path) {
             let replace = json!([{"op": "replace", "path": path, "value": new}]).to_string();
@@ -440,9 +440,9 @@ proptest! {
         }
     }
 
-    /// No text makes it panic, and what it lets through is JSON.
+    /// No text causes a panic, and every result is JSON.
     #[test]
-    fn anything_can_be_thrown_at_it(document in "[\\[\\]{}\",:\\\\a01 -]{0,40}", path in "[/a01~-]{0,6}") {
+    fn no_input_causes_a_panic(document in "[\\[\\]{}\",:\\\\a01 -]{0,40}", path in "[/a01~-]{0,6}") {
         for op in ["add", "remove", "replace", "test"] {
             let patch = json!([{"op": op, "path": path, "value": 1}]).to_string();
             if let Ok(text) = patched(&document, &patch) {

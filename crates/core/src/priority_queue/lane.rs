@@ -1,17 +1,17 @@
-//! The messages of one level that have a deadline: by deadline for the urgent, in order of arrival for the
-//! rest. Pure: one owner at a time, no atomics, no clock.
+//! The messages of one level that have a deadline: ordered by deadline for urgent picks, and in order of
+//! arrival for all others. Pure: one owner at a time, no atomics, no clock.
 //!
-//! A message lies in a slot; the heap and the line of arrivals hold tickets for it: slot and generation. To
-//! take a message empties its slot and starts the slot's next generation, so the ticket that remains in the
-//! other order is void. A message can therefore be found in two ways and taken once. Void tickets are skipped
-//! when they come up and swept when they outnumber the others.
+//! A message lies in a slot; the heap and the arrival queue hold tickets for it, made of slot and generation.
+//! Taking a message empties its slot and starts the slot's next generation, so the ticket in the other order is
+//! void. A message can therefore be found in two ways and taken once. Void tickets are skipped when they come
+//! up and swept when they outnumber the others.
 
 use super::Waiting;
 use crate::time::Time;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// Void tickets are not worth a sweep below this number.
+/// Below this number, void tickets are not worth a sweep.
 const SWEEP_MIN: usize = 64;
 
 /// A claim on what a slot held in one generation.
@@ -27,7 +27,7 @@ struct Slot<T> {
     held: Option<(Waiting<T>, Time)>,
 }
 
-/// The dated messages of one level.
+/// The messages of one level that have a deadline.
 #[derive(Debug)]
 pub(super) struct Lane<T> {
     slots: Vec<Slot<T>>,
@@ -35,11 +35,11 @@ pub(super) struct Lane<T> {
     /// Earliest deadline first, then arrival.
     by_deadline: BinaryHeap<Reverse<(Time, u64, Ticket)>>,
     /// In order of arrival.
-    line: VecDeque<Ticket>,
+    arrivals: VecDeque<Ticket>,
     live: usize,
-    /// The earliest deadline, kept because every pick asks and few change it.
+    /// The earliest deadline. Cached, because every pick reads it and few change it.
     earliest: Option<Time>,
-    /// The first to arrive: since when it waits, and its place. Kept for the same reason.
+    /// The first message to arrive: since when it waits, and its position. Cached for the same reason.
     first: Option<(Time, u64)>,
 }
 
@@ -49,14 +49,14 @@ impl<T> Lane<T> {
             slots: Vec::new(),
             free: Vec::new(),
             by_deadline: BinaryHeap::new(),
-            line: VecDeque::new(),
+            arrivals: VecDeque::new(),
             live: 0,
             earliest: None,
             first: None,
         }
     }
 
-    /// Takes a message in.
+    /// Adds a message.
     pub(super) fn put(&mut self, message: Waiting<T>, deadline: Time) {
         let seq = message.seq;
         self.earliest = Some(self.earliest.map_or(deadline, |first| first.min(deadline)));
@@ -72,7 +72,7 @@ impl<T> Lane<T> {
         };
         self.live += 1;
         self.by_deadline.push(Reverse((deadline, seq, ticket)));
-        self.line.push_back(ticket);
+        self.arrivals.push_back(ticket);
     }
 
     fn held(&self, ticket: Ticket) -> Option<&Waiting<T>> {
@@ -88,12 +88,12 @@ impl<T> Lane<T> {
         self.free.push(ticket.slot);
         self.live -= 1;
         self.sweep();
-        self.look();
+        self.refresh();
         Some(taken)
     }
 
-    /// Drops void tickets when they are most of what is kept: what a level holds stays bounded by its
-    /// capacity, at a price that is paid once per ticket.
+    /// Drops void tickets when they outnumber the valid ones, so that memory stays bounded by the capacity of
+    /// the level. The cost is paid once per ticket.
     fn sweep(&mut self) {
         let bound = SWEEP_MIN.max(self.live * 2);
         let slots = &self.slots;
@@ -103,13 +103,13 @@ impl<T> Lane<T> {
         if self.by_deadline.len() > bound {
             self.by_deadline.retain(|Reverse((_, _, ticket))| valid(*ticket));
         }
-        if self.line.len() > bound {
-            self.line.retain(|ticket| valid(*ticket));
+        if self.arrivals.len() > bound {
+            self.arrivals.retain(|ticket| valid(*ticket));
         }
     }
 
-    /// Drops the void tickets at both ends and notes what is first then.
-    fn look(&mut self) {
+    /// Drops the void tickets at the front of both orders and updates the cached values.
+    fn refresh(&mut self) {
         self.earliest = loop {
             let Some(Reverse((deadline, _, ticket))) = self.by_deadline.peek().copied() else { break None };
             if self.held(ticket).is_some() {
@@ -118,11 +118,11 @@ impl<T> Lane<T> {
             self.by_deadline.pop();
         };
         self.first = loop {
-            let Some(ticket) = self.line.front().copied() else { break None };
+            let Some(ticket) = self.arrivals.front().copied() else { break None };
             if let Some(message) = self.held(ticket) {
                 break Some((message.ready_at, message.seq));
             }
-            self.line.pop_front();
+            self.arrivals.pop_front();
         };
     }
 
@@ -141,14 +141,14 @@ impl<T> Lane<T> {
         None
     }
 
-    /// The first to arrive: since when it waits, and its place.
+    /// The first message to arrive: since when it waits, and its position.
     pub(super) const fn first(&self) -> Option<(Time, u64)> {
         self.first
     }
 
-    /// Takes the first to arrive.
+    /// Takes the first message to arrive.
     pub(super) fn take_first(&mut self) -> Option<(Waiting<T>, Time)> {
-        while let Some(ticket) = self.line.pop_front() {
+        while let Some(ticket) = self.arrivals.pop_front() {
             if let Some(taken) = self.redeem(ticket) {
                 return Some(taken);
             }

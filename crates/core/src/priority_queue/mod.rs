@@ -1,18 +1,19 @@
-//! A priority queue in memory for many producers and many consumers: the hand-off inside one process. It keeps
-//! no clock (the caller ticks it), starts no thread and never blocks.
+//! An in-memory priority queue for many producers and many consumers: the hand-off inside one process. It has
+//! no clock of its own (the caller ticks it), starts no thread and never blocks.
 //!
-//! Five bounded lock-free rings hold the messages, one per level; the [`crate::scheduler`] says which level is
-//! next. To enqueue is lock-free. To dequeue takes the desk, a lock that is tried and never waited for: a
-//! consumer that finds another one picking is told [`Dequeued::LostRace`] and may try again. Picks are thus one
-//! after the other and each sees true heads, so with any number of consumers the rule is exactly that of
-//! [`crate::scheduler::Scheduler`]: with all levels non-empty each gets its weight in any 31 picks, the k-th
-//! background message is served within 35k picks that were not urgent, aged heads get one pick in nine.
+//! Five bounded lock-free rings hold the messages, one per level, and the [`crate::scheduler`] decides which
+//! level is next. Enqueueing is lock-free. Dequeueing takes the lock of the dispenser, which is tried once and
+//! never waited for: a consumer that finds it taken gets [`Dequeued::LostRace`] and may try again. Picks
+//! therefore happen one after the other and each sees the true heads, so that with any number of consumers the
+//! rule is exactly that of [`crate::scheduler::Scheduler`]: with all levels non-empty each gets its weight in
+//! any 31 picks, the k-th background message is served within 35k picks that were not urgent, and aged heads
+//! get one pick in nine.
 //!
-//! Messages with a deadline travel beside the rings and keep their place in the order of arrival. Within five
-//! seconds of its deadline a message is urgent: earliest deadline first, then priority, then arrival. A message
-//! whose deadline has passed is handed back as [`Dequeued::Expired`] and counts as no pick.
+//! Messages with a deadline travel beside the rings and keep their position in the order of arrival. Within
+//! five seconds of its deadline a message is urgent: earliest deadline first, then priority, then arrival. A
+//! message whose deadline has passed is returned as [`Dequeued::Expired`] and does not count as a pick.
 
-mod desk;
+mod dispenser;
 mod lane;
 mod level;
 
@@ -22,38 +23,38 @@ use crate::scheduler::{Decision, Load, LoadWatch, PickReason};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, TryLockError};
 use crate::time::{Span, Time};
 use crossbeam_utils::CachePadded;
-use desk::{Desk, Given};
-use level::{Exit, Level, Place};
+use dispenser::{Dispensed, Dispenser};
+use level::{Exit, Level, Reservation};
 
 pub use level::LevelStats;
 
-/// A message inside, without its deadline.
+/// A message in the queue, without its deadline.
 #[derive(Debug)]
 struct Waiting<T> {
     item: T,
     ready_at: Time,
-    /// Its place among the arrivals of its level.
+    /// The position in the order of arrival of its level.
     seq: u64,
 }
 
-/// The message is in.
+/// The queue accepted the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepted {
-    /// The level is at least 80 % full: send less, or elsewhere.
+    /// Whether the level is at least 80 % full. The producer should send less, or elsewhere.
     pub back_pressure: bool,
 }
 
-/// The message is not in; here it is back.
+/// The queue rejected the message and returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rejected<T> {
-    /// Its level is full.
+    /// The level is full.
     Full(T),
-    /// It is background work and there is an emergency.
+    /// It is a background message and there is an emergency.
     Emergency(T),
 }
 
 impl<T> Rejected<T> {
-    /// The message.
+    /// The rejected message.
     pub fn into_item(self) -> T {
         match self {
             Self::Full(item) | Self::Emergency(item) => item,
@@ -61,44 +62,44 @@ impl<T> Rejected<T> {
     }
 }
 
-/// A message handed out to be worked on.
+/// A message to be processed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Picked<T> {
     /// The message.
     pub item: T,
-    /// Why it and not another.
+    /// Why this message was picked.
     pub decision: Decision,
-    /// How long it was inside, as the ticked clock saw it.
+    /// How long it was in the queue, by the ticked clock.
     pub waited: Span,
     /// Its deadline, if it has one.
     pub deadline: Option<Time>,
 }
 
-/// A message handed back because its deadline has passed.
+/// A message that is returned because its deadline has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overdue<T> {
     /// The message.
     pub item: T,
     /// Its level.
     pub level: Priority,
-    /// When it should have been done.
+    /// The deadline.
     pub deadline: Time,
-    /// How long it was inside.
+    /// How long it was in the queue, by the ticked clock.
     pub waited: Span,
 }
 
-/// What a dequeue found.
+/// The result of a dequeue.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Dequeued<T> {
-    /// A message to work on.
+    /// A message to process.
     Item(Picked<T>),
-    /// A message that nobody should work on any more.
+    /// A message whose deadline has passed. It should not be processed.
     Expired(Overdue<T>),
-    /// No message is inside.
+    /// The queue is empty.
     Empty,
-    /// Messages are inside, but in this emergency none of them is served.
+    /// The queue has messages, but serves none of them in this emergency.
     Held,
-    /// Another consumer was picking: let another thread run, then try again.
+    /// Another consumer is picking. Yield to another thread, then try again.
     LostRace,
 }
 
@@ -119,8 +120,8 @@ pub enum Dequeued<T> {
 #[derive(Debug)]
 pub struct PriorityQueue<T> {
     levels: [Level<T>; 5],
-    desk: CachePadded<Mutex<Desk<T>>>,
-    /// Read by everybody, written by ticks and observations.
+    dispenser: CachePadded<Mutex<Dispenser<T>>>,
+    /// Read by all threads, written by ticks and load reports.
     now_ms: CachePadded<AtomicU64>,
     emergency: AtomicBool,
     capacity: u64,
@@ -135,21 +136,20 @@ impl<T> Default for PriorityQueue<T> {
 }
 
 impl<T> PriorityQueue<T> {
-    /// A queue with room for 4,096 messages in each level.
+    /// A queue with a capacity of 4,096 messages per level.
     #[must_use]
     pub fn new() -> Self {
         Self::with_capacity(limits::RING_DEFAULT)
     }
 
-    /// A queue with room for that many messages in each level; at least one, at most
-    /// [`limits::RING_MAX`].
+    /// A queue with this capacity per level: at least one, at most [`limits::RING_MAX`].
     #[must_use]
     pub fn with_capacity(per_level: usize) -> Self {
         let per_level = per_level.clamp(1, limits::RING_MAX);
         let capacity = per_level as u64;
         Self {
             levels: std::array::from_fn(|_| Level::new(per_level)),
-            desk: CachePadded::new(Mutex::new(Desk::new())),
+            dispenser: CachePadded::new(Mutex::new(Dispenser::new())),
             now_ms: CachePadded::new(AtomicU64::new(0)),
             emergency: AtomicBool::new(false),
             capacity,
@@ -158,8 +158,8 @@ impl<T> PriorityQueue<T> {
         }
     }
 
-    /// Tells the time. The queue's clock stands still between ticks and never goes back; how finely it is
-    /// ticked is how finely ages and deadlines are seen.
+    /// Sets the time. The clock of the queue stands still between ticks and never goes back. The interval of
+    /// the ticks is the resolution of ages and deadlines.
     pub fn tick(&self, now: Time) {
         self.now_ms.fetch_max(u64::try_from(now.as_millis()).unwrap_or(0), Ordering::Relaxed);
     }
@@ -169,43 +169,43 @@ impl<T> PriorityQueue<T> {
         Time::from_millis(i64::try_from(self.now_ms.load(Ordering::Relaxed)).unwrap_or(i64::MAX))
     }
 
-    /// Tells the load. Enters emergency at once, leaves it after ten seconds of relief by the ticked clock.
-    /// Gives whether there is an emergency now.
+    /// Reports the load and returns whether there is an emergency now. Enters the emergency at once and leaves
+    /// it after ten seconds of relief by the ticked clock.
     pub fn observe(&self, load: Load) -> bool {
         let now = self.now();
         let mut watch = self.watch.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         watch.observe(load, now);
         let emergency = watch.in_emergency();
-        // Inside the lock, so that two observations end in the order they were made.
+        // Stored inside the lock, so that two reports take effect in their order.
         self.emergency.store(emergency, Ordering::Relaxed);
         emergency
     }
 
-    /// Whether only critical and high are served and background is refused.
+    /// Whether only critical and high are served and background is rejected.
     pub fn in_emergency(&self) -> bool {
         self.emergency.load(Ordering::Relaxed)
     }
 
-    /// Takes a message in.
+    /// Enqueues a message.
     ///
     /// # Errors
     ///
-    /// Gives the message back when its level is full, or when it is background work in an emergency.
+    /// Returns the message if its level is full, or if it is a background message in an emergency.
     pub fn enqueue(&self, item: T, priority: Priority) -> Result<Accepted, Rejected<T>> {
         let level = self.level(priority);
         let (message, accepted) = self.admit(level, item, priority)?;
         match level.push(message) {
             Ok(()) => Ok(accepted),
-            // Cannot happen, since the ring has a slot for every place; if it does, nothing is lost.
+            // Cannot happen, since the ring has a slot for every reservation. If it does, nothing is lost.
             Err(back) => {
-                level.give_up();
+                level.cancel_reservation();
                 Err(Rejected::Full(back.item))
             }
         }
     }
 
-    /// Takes in a message that must be done by then. From five seconds before its deadline it is urgent; from
-    /// its deadline on it is handed back as expired, also when that is already so.
+    /// Enqueues a message with a deadline. From five seconds before its deadline the message is urgent; from
+    /// its deadline on it is returned as expired, even if the deadline has passed already.
     ///
     /// # Errors
     ///
@@ -227,20 +227,20 @@ impl<T> PriorityQueue<T> {
             level.count_refused();
             return Err(Rejected::Emergency(item));
         }
-        let Some(Place { seq, depth }) = level.reserve(self.capacity, self.pressure_at) else {
+        let Some(Reservation { seq, depth }) = level.reserve(self.capacity, self.pressure_at) else {
             return Err(Rejected::Full(item));
         };
         let accepted = Accepted { back_pressure: depth >= self.pressure_at };
         Ok((Waiting { item, ready_at: self.now(), seq }, accepted))
     }
 
-    /// Takes the next message out, with the record of why it was next.
+    /// Dequeues the next message, together with the reason why it was picked.
     pub fn dequeue(&self) -> Dequeued<T> {
-        let Some(mut desk) = self.sit_down() else { return Dequeued::LostRace };
-        desk.refill(&self.levels);
+        let Some(mut dispenser) = self.try_lock_dispenser() else { return Dequeued::LostRace };
+        dispenser.refill(&self.levels);
         let now = self.now();
-        match desk.give(now, self.in_emergency()) {
-            Given::Picked(message, deadline, decision) => {
+        match dispenser.dispense(now, self.in_emergency()) {
+            Dispensed::Picked(message, deadline, decision) => {
                 let exit = match decision.reason {
                     PickReason::DeadlineApproaching => Exit::Urgent,
                     PickReason::StarvationPrevention => Exit::Aged,
@@ -248,29 +248,29 @@ impl<T> PriorityQueue<T> {
                         Exit::Ordinary
                     }
                 };
-                desk.release(self.level(decision.level), decision.level, exit);
-                drop(desk);
+                dispenser.release(self.level(decision.level), decision.level, exit);
+                drop(dispenser);
                 let Waiting { item, ready_at, .. } = message;
                 Dequeued::Item(Picked { item, decision, waited: now.since(ready_at), deadline })
             }
-            Given::Expired(message, deadline, level) => {
-                desk.release(self.level(level), level, Exit::Expired);
-                drop(desk);
+            Dispensed::Expired(message, deadline, level) => {
+                dispenser.release(self.level(level), level, Exit::Expired);
+                drop(dispenser);
                 let Waiting { item, ready_at, .. } = message;
                 Dequeued::Expired(Overdue { item, level, deadline, waited: now.since(ready_at) })
             }
-            Given::Held => Dequeued::Held,
-            Given::Empty => Dequeued::Empty,
+            Dispensed::Held => Dequeued::Held,
+            Dispensed::Empty => Dequeued::Empty,
         }
     }
 
-    /// Takes the desk if nobody has it.
-    fn sit_down(&self) -> Option<MutexGuard<'_, Desk<T>>> {
-        match self.desk.try_lock() {
-            Ok(desk) => Some(desk),
-            // Nothing at the desk panics half way, and nothing there is the caller's code.
-            Err(TryLockError::Poisoned(desk)) => Some(desk.into_inner()),
-            // Once and no more: a consumer that keeps trying takes the desk's cache lines from the one that is
+    /// Locks the dispenser unless another consumer holds it.
+    fn try_lock_dispenser(&self) -> Option<MutexGuard<'_, Dispenser<T>>> {
+        match self.dispenser.try_lock() {
+            Ok(dispenser) => Some(dispenser),
+            // No code under this lock panics half way, and none of it is the caller's.
+            Err(TryLockError::Poisoned(dispenser)) => Some(dispenser.into_inner()),
+            // Only one try: a consumer that keeps trying takes the dispenser's cache lines from the one that is
             // picking, and both get slower than one alone.
             Err(TryLockError::WouldBlock) => None,
         }
@@ -281,17 +281,17 @@ impl<T> PriorityQueue<T> {
         self.levels.get(priority.level()).unwrap_or(last)
     }
 
-    /// Messages inside, in all levels.
+    /// The number of messages in all levels.
     pub fn len(&self) -> u64 {
         self.levels.iter().map(|level| level.depth(self.capacity)).sum()
     }
 
-    /// Whether no message is inside.
+    /// Whether the queue has no messages.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Messages a level has room for.
+    /// The capacity of each level.
     #[must_use]
     pub const fn capacity(&self) -> u64 {
         self.capacity
@@ -305,9 +305,9 @@ impl<T> PriorityQueue<T> {
         share
     }
 
-    /// The counters of a level. Exact: when nobody is in the middle of a call, `enqueued` is `dequeued`,
-    /// `expired` and `depth` together. In the middle of calls a message counts as inside from the moment its
-    /// place was reserved.
+    /// The counters of a level. They are exact: while no call is in progress, `enqueued` is the sum of
+    /// `dequeued`, `expired` and `depth`. During calls, a message counts as enqueued from the moment it
+    /// reserved its place.
     pub fn stats(&self, priority: Priority) -> LevelStats {
         self.level(priority).stats(self.capacity)
     }

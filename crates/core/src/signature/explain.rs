@@ -1,39 +1,39 @@
-//! Why two failures are together or apart, in sentences, and what stood in the places of a group that vary.
-//! It only reads: nothing here decides.
+//! Explains in words why two failures are together or apart, and lists the values of the varying parts of a group. It
+//! only reads; nothing is decided here.
 
 use super::mask::words_and_sources;
-use super::words::{Word, fold, words};
+use super::words::{Word, fold_list, words};
 use super::{Signature, Tree};
 use crate::limits;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
-/// Whether two failures are together, and why.
+/// Whether two failures are in the same group, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
-    /// Whether they are in one group.
+    /// Whether they are in the same group.
     pub together: bool,
-    /// Sentences for people.
+    /// The reasons in words.
     pub reasons: Vec<String>,
 }
 
-/// What stood in one place of a template.
+/// The values at one varying position of a template.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Variable {
-    /// Which word of the template, from 1.
+    /// The position of the word in the template, from 1.
     pub place: usize,
-    /// The word as the template shows it.
+    /// The word in the template.
     pub shown: String,
-    /// Different values seen, as far as they were counted.
+    /// The number of different values, up to a limit.
     pub distinct: usize,
-    /// The most frequent values, with how often they were seen.
+    /// The most frequent values and how often each was seen.
     pub top: Vec<(String, u64)>,
 }
 
-/// Says why two failures are in one group or in two.
+/// Explains why two failures are in the same group or in different ones.
 #[must_use]
 pub fn explain(a: &Signature, b: &Signature, tree: &Tree) -> Explanation {
-    let group = |s: &Signature| tree.learned(s.leaf).and_then(|leaf| tree.group_of(leaf)).unwrap_or(s.leaf);
+    let group = |s: &Signature| tree.leaf_of(s.leaf).and_then(|leaf| tree.group_of(leaf)).unwrap_or(s.leaf);
     let together = group(a) == group(b);
     let mut reasons = Vec::new();
     if let (Some(rule), true) = (&a.rule, a.leaf == b.leaf) {
@@ -72,7 +72,7 @@ pub fn explain(a: &Signature, b: &Signature, tree: &Tree) -> Explanation {
     Explanation { together, reasons }
 }
 
-/// Compares the wording. Says whether it can be the reason to be together.
+/// Compares the templates. Returns whether they can be the reason for being in the same group.
 fn compare(a: &Signature, b: &Signature, together: bool, reasons: &mut Vec<String>) -> bool {
     if a.template == b.template {
         reasons.push(format!("the text is the same once masked: {}", a.template));
@@ -102,7 +102,7 @@ fn compare(a: &Signature, b: &Signature, together: bool, reasons: &mut Vec<Strin
     true
 }
 
-/// The most frequent values in each varying place of a group's template, from a sample of its messages.
+/// The most frequent values at each varying position of a group's template, from a sample of its messages.
 #[must_use]
 pub fn variables<'a>(
     template: &str,
@@ -116,7 +116,7 @@ pub fn variables<'a>(
         let mut found = Vec::new();
         for (shown, source) in words_and_sources(message) {
             found.push(Word { source, ..Word::of(&shown) });
-            fold(&mut found);
+            fold_list(&mut found);
         }
         if found.len() != shown.len() {
             continue;
@@ -129,14 +129,14 @@ pub fn variables<'a>(
             }
         }
     }
-    let of_place = |(at, (word, counts)): (usize, (Word, HashMap<String, u64>))| {
+    let variable = |(at, (word, counts)): (usize, (Word, HashMap<String, u64>))| {
         let distinct = counts.len();
         let mut values: Vec<(String, u64)> = counts.into_iter().collect();
         values.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
         values.truncate(top);
         Variable { place: at + 1, shown: word.shown, distinct, top: values }
     };
-    shown.into_iter().zip(counts).enumerate().filter(|(_, (word, _))| varies(word)).map(of_place).collect()
+    shown.into_iter().zip(counts).enumerate().filter(|(_, (word, _))| varies(word)).map(variable).collect()
 }
 
 #[cfg(test)]
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn it_says_why() {
+    fn explanations_name_what_differs() {
         let mut tree = Tree::new();
         let lines = ["alice", "bob", "carol"]
             .map(|name| signature("E", &format!("no mailbox for user {name} found")));
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_top_values_of_each_place() {
+    fn the_most_frequent_values_of_each_position_are_listed() {
         let messages = [
             "user bob took 5 ms at 10.0.0.1",
             "user al took 5 ms at 10.0.0.2",

@@ -1,11 +1,11 @@
-//! The function of the top own frame of a stack, as seven families of languages print one. It must not look at
-//! more than a bounded part of a stack, and it knows shapes of lines only: it never looks for the files.
+//! Finds the function of the topmost frame in the application's own code, in stacks as seven families of languages
+//! print them. It looks at a bounded part of a stack, and knows only the shapes of lines: it never opens the files.
 
 use super::kinds::{digits, shape, skip};
 use super::{head, label, tail};
 use crate::limits;
 
-/// Beginnings of functions that are not the user's own: the runtime and the great frameworks.
+/// Prefixes of functions that are not the application's own: runtimes and large frameworks.
 #[rustfmt::skip]
 const FOREIGN_NAMES: [&str; 23] = [
     "java.", "javax.", "jakarta.", "jdk.", "sun.", "com.sun.", "kotlin.", "kotlinx.", "scala.", "org.apache.",
@@ -13,25 +13,25 @@ const FOREIGN_NAMES: [&str; 23] = [
     "net/http.", "std::", "core::", "alloc::", "tokio::", "__rustc::",
 ];
 
-/// Parts of places that the user's own code does not come from.
+/// Parts of paths that the application's own code does not come from.
 #[rustfmt::skip]
-const FOREIGN_PLACES: [&str; 16] = [
+const FOREIGN_PATHS: [&str; 16] = [
     "node_modules", "node:", "(internal/", "site-packages", "dist-packages", "/lib/python", "<frozen ",
     "/gems/", "/lib/ruby/", "<internal:", "/rustc/", "/.cargo/registry/", "/usr/local/go/src/", "/usr/lib/go",
     "/pkg/mod/", "/vendor/",
 ];
 
-/// A line of a stack: the function, and the text that tells where it is.
+/// A line of a stack: the function, and the text that says where it is.
 type Frame<'a> = (&'a str, &'a str);
 
-/// The function of the innermost frame that is the user's own.
+/// The function of the innermost frame in the application's own code.
 pub(super) fn own_function(stack: &str) -> Option<String> {
-    let is_own = |(name, place): &Frame<'_>| {
+    let is_own = |(name, location): &Frame<'_>| {
         let bare = name.trim_start_matches(['<', '&', '*', '(']);
         let foreign = FOREIGN_NAMES.iter().any(|start| bare.starts_with(start));
-        !foreign && !FOREIGN_PLACES.iter().any(|part| place.contains(part))
+        !foreign && !FOREIGN_PATHS.iter().any(|part| location.contains(part))
     };
-    // Python alone prints the innermost frame last.
+    // Only Python prints the innermost frame last.
     let python = tail(stack, limits::STACK_BYTES_MAX).lines().rev().filter_map(python_frame).find(is_own);
     let stack = head(stack, limits::STACK_BYTES_MAX);
     let mut others = stack.lines().zip(stack.lines().skip(1).chain([""])).filter_map(|(line, next)| {
@@ -41,54 +41,54 @@ pub(super) fn own_function(stack: &str) -> Option<String> {
     python.or_else(|| others.find(is_own)).map(|(name, _)| label(name)).filter(|name| !name.is_empty())
 }
 
-/// `File "x.py", line 3, in func`; groups of exceptions are drawn with bars in front.
+/// `File "x.py", line 3, in func`; exception groups are drawn with bars in front.
 fn python_frame(line: &str) -> Option<Frame<'_>> {
-    let place = line.trim_start_matches([' ', '\t', '|', '+']).strip_prefix("File \"")?;
-    let (place, name) = place.rsplit_once(", in ")?;
-    place.contains("\", line ").then_some((name.trim(), place))
+    let location = line.trim_start_matches([' ', '\t', '|', '+']).strip_prefix("File \"")?;
+    let (location, name) = location.rsplit_once(", in ")?;
+    location.contains("\", line ").then_some((name.trim(), location))
 }
 
-/// `at …` of JavaScript, of Java and its kin, and of .NET.
+/// `at …` in JavaScript, in Java and other JVM languages, and in .NET.
 fn at_frame(line: &str) -> Option<Frame<'_>> {
     let body = line.trim().strip_prefix("at ")?;
-    if let Some((name, place)) = body.split_once(" (").filter(|(name, _)| !name.contains('(')) {
+    if let Some((name, location)) = body.split_once(" (").filter(|(name, _)| !name.contains('(')) {
         let name = name.strip_prefix("async ").unwrap_or(name);
         let name = name.split_once(" [as ").map_or(name, |(name, _)| name);
-        // What is built in has no place: "<anonymous>", "native", "index 0".
-        return place.contains(':').then_some((name, body));
+        // Built-in functions have no location: "<anonymous>", "native", "index 0".
+        return location.contains(':').then_some((name, body));
     }
-    // What the JVM makes up at run time has a number for a name.
-    let is_made_up = |name: &str| name.contains("$$") || name.contains("$Proxy");
-    let (name, place) = body.split_once('(').filter(|(name, _)| !is_made_up(name))?;
+    // Classes that the JVM generates at run time have a number for a name.
+    let is_generated = |name: &str| name.contains("$$") || name.contains("$Proxy");
+    let (name, location) = body.split_once('(').filter(|(name, _)| !is_generated(name))?;
     let name = name.rsplit_once('/').map_or(name, |(_module, name)| name);
-    // The compiler numbers lambdas, and a new one above would rename those below.
+    // The compiler numbers lambdas, so a new one above would rename those below.
     let unnumbered = name.trim_end_matches(|c: char| c.is_ascii_digit());
     let name = unnumbered.strip_suffix('$').unwrap_or(name);
-    // An async method of .NET is a made-up class: Type.<Method>d__5.MoveNext.
+    // An async method of .NET is a generated class: Type.<Method>d__5.MoveNext.
     let method = name.strip_suffix(".MoveNext").and_then(|name| name.find(">d__"));
-    Some((method.map_or(name, |end| head(name, end + 1)), place))
+    Some((method.map_or(name, |end| head(name, end + 1)), location))
 }
 
-/// ``x.rb:3:in `func'``, with or without `from`; since 3.4 with two equal quotes.
+/// ``x.rb:3:in `func'``, with or without `from`; since Ruby 3.4 with two equal quotes.
 fn ruby_frame(line: &str) -> Option<Frame<'_>> {
-    let (place, name) = line.split_once(":in ")?;
+    let (location, name) = line.split_once(":in ")?;
     let name = name.trim().strip_prefix(['`', '\''])?;
-    // The first line says the error, too.
+    // The first line also contains the error.
     let name = name.split_once("': ").map_or(name, |(name, _)| name).trim_end_matches('\'');
-    Some((name.rsplit_once(" in ").map_or(name, |(_block, name)| name), place))
+    Some((name.rsplit_once(" in ").map_or(name, |(_block, name)| name), location))
 }
 
 /// `#0 x.php(3): Class->func('a')`.
 fn php_frame(line: &str) -> Option<Frame<'_>> {
     let (index, body) = line.strip_prefix('#')?.split_once(' ')?;
-    let (place, call) = body.split_once("): ")?;
-    let (_, number) = place.rsplit_once('(')?;
+    let (location, call) = body.split_once("): ")?;
+    let (_, number) = location.rsplit_once('(')?;
     let is_number = |text: &str| !text.is_empty() && digits(text) == text.len();
     let (name, _) = call.split_once('(').filter(|_| is_number(index) && is_number(number))?;
-    Some((name, place))
+    Some((name, location))
 }
 
-/// `3: crate::module::func`, with or without an address before and a hash after; the next line may say where.
+/// `3: crate::module::func`, with or without an address before and a hash after; the next line may give the location.
 fn rust_frame<'a>(line: &'a str, next: &'a str) -> Option<Frame<'a>> {
     let (index, name) = line.trim().split_once(": ").filter(|(_, name)| name.contains("::"))?;
     index.parse::<u16>().ok()?;
@@ -101,10 +101,10 @@ fn rust_frame<'a>(line: &'a str, next: &'a str) -> Option<Frame<'a>> {
 
 /// `main.func(0x…)`, followed by a line that starts with a tab and names a Go file.
 fn go_frame<'a>(line: &'a str, next: &'a str) -> Option<Frame<'a>> {
-    // "created by" is no call and so does not end with its arguments.
+    // "created by" is not a call and so does not end with arguments.
     let is_call = line.ends_with(')') && next.starts_with('\t') && next.contains(".go:");
     let (name, _) = line.rsplit_once('(').filter(|(name, _)| is_call && name.contains('.'))?;
-    // Closures are numbered; the function around them is what has a name.
+    // Closures are numbered; the function around them has a stable name.
     let closure = name.find(".func").filter(|at| digits(skip(name, at + 5)) > 0);
     Some((closure.map_or(name, |at| head(name, at)), next))
 }
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn each_language_gives_its_own_top_function() {
+    fn the_topmost_own_function_is_found_in_each_language() {
         let python = [
             "Traceback (most recent call last):",
             "  File \"/app/main.py\", line 9, in main",

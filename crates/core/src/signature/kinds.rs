@@ -1,31 +1,31 @@
-//! The shapes of varying parts: for each kind a function that says how long such a part is that begins at a
-//! place, or that none does. They look at a bounded part of the text, never panic, and know nothing of each
-//! other; which one is asked first is the business of `mask`.
+//! Recognisers of varying parts: for each kind a function that returns the length of such a part at the beginning of a
+//! text, or `None`. They look at a bounded part of the text, never panic, and do not know each other; `mask` decides
+//! which is tried first.
 
 use super::head;
 use core::net::{Ipv4Addr, Ipv6Addr};
 
-/// The bytes at the start of a text that are such characters.
+/// The number of bytes at the start of a text that are such characters.
 pub(super) fn run(text: &str, is_wanted: impl Fn(char) -> bool) -> usize {
     text.find(|c| !is_wanted(c)).unwrap_or(text.len())
 }
 
-/// The ASCII digits at the start of a text.
+/// The number of ASCII digits at the start of a text.
 pub(super) fn digits(text: &str) -> usize {
     run(text, |c| c.is_ascii_digit())
 }
 
-/// The length of `.5` or `,5` at the start of a text, or nothing.
+/// The length of `.5` or `,5` at the start of a text, or 0.
 pub(super) fn decimals(text: &str) -> usize {
     text.strip_prefix(['.', ',']).map(digits).filter(|n| *n > 0).map_or(0, |n| n + 1)
 }
 
-/// The text from a byte on; nothing when that is not between two characters.
+/// The text from a byte on; empty if that is not between two characters.
 pub(super) fn skip(text: &str, bytes: usize) -> &str {
     text.get(bytes..).unwrap_or_default()
 }
 
-/// The length again, if the text does not go on as a word there.
+/// The length, if no word continues there.
 pub(super) fn ends(text: &str, len: usize) -> Option<usize> {
     (!skip(text, len).starts_with(char::is_alphanumeric)).then_some(len)
 }
@@ -35,7 +35,7 @@ pub(super) fn trimmed(text: &str, len: usize) -> usize {
     head(text, len).trim_end_matches(['.', ',', ';', ':', '!', '?', '=', ']']).len()
 }
 
-/// Whether a text begins with a shape: `d` is a digit, `x` a hexadecimal digit, the rest stands for itself.
+/// The length of a pattern, if the text begins with it: `d` is a digit, `x` a hexadecimal digit, others are literal.
 pub(super) fn shape(text: &str, pattern: &str) -> Option<usize> {
     let fits = |(wanted, found): (u8, u8)| match wanted {
         b'd' => found.is_ascii_digit(),
@@ -45,10 +45,10 @@ pub(super) fn shape(text: &str, pattern: &str) -> Option<usize> {
     (text.len() >= pattern.len() && pattern.bytes().zip(text.bytes()).all(fits)).then_some(pattern.len())
 }
 
-/// The longest group in brackets that is taken as one value; a longer one is text.
+/// The maximum length of a group in brackets that is taken as one value; a longer one is text.
 const BRACKETS_BYTES_MAX: usize = 512;
 
-/// The length of a bracket and what it encloses, nested ones included, if it is closed soon.
+/// The length of a bracket and what it encloses, nested ones included, if it is closed within the limit.
 pub(super) fn brackets(text: &str) -> Option<usize> {
     let open = *text.as_bytes().first()?;
     let close = match open {
@@ -72,12 +72,12 @@ pub(super) fn brackets(text: &str) -> Option<usize> {
     None
 }
 
-/// The value of `key=value`: up to white space or to what usually follows one, with brackets that belong to it.
+/// The length of the value in `key=value`: up to white space or a usual delimiter, with brackets that belong to it.
 pub(super) fn value(text: &str) -> usize {
     let is_value = |c: char| is_url(c) && !";[]&".contains(c);
     let mut len = 0;
     if text.starts_with(['<', '{', '[', '(']) {
-        // A mark is what an earlier masking left: it stays.
+        // A mark left by an earlier masking stays.
         let mark = super::MARKS.iter().any(|mark| text.starts_with(mark));
         return if mark { 0 } else { brackets(text).unwrap_or(0) };
     }
@@ -95,8 +95,8 @@ pub(super) fn value(text: &str) -> usize {
     if len > 0 && skip(text, len - 1).starts_with(']') { len } else { kept }
 }
 
-/// `'…'`, `"…"`, `` `…` ``, `` `…' `` and their typographic sisters, on one line. The closing one is not
-/// followed by a letter, so that an apostrophe does not close; one that is never closed opens nothing.
+/// `'…'`, `"…"`, `` `…` ``, `` `…' `` and their typographic variants, on one line. A closing quote is not followed by a
+/// letter, so that an apostrophe does not close; a quote that is never closed is not one.
 pub(super) fn quoted(text: &str, _before: char) -> Option<usize> {
     let mut chars = text.char_indices();
     let closing = match chars.next()?.1 {
@@ -119,7 +119,7 @@ pub(super) fn quoted(text: &str, _before: char) -> Option<usize> {
     None
 }
 
-/// `scheme://…`, up to what does not stand in an address.
+/// `scheme://…`, up to a character that is not part of a URL.
 pub(super) fn url(text: &str, _before: char) -> Option<usize> {
     let scheme = run(head(text, 32), |c| c.is_ascii_alphanumeric() || "+-.".contains(c));
     let address = skip(text, scheme).strip_prefix("://").filter(|_| scheme > 0)?;
@@ -127,7 +127,7 @@ pub(super) fn url(text: &str, _before: char) -> Option<usize> {
     (len > 0).then_some(scheme + 3 + len)
 }
 
-/// Whether a character may stand in an address within a sentence.
+/// Whether a character may be part of a URL inside a sentence.
 pub(super) fn is_url(c: char) -> bool {
     !c.is_whitespace() && !c.is_control() && !"\"'`<>(){}|,".contains(c)
 }
@@ -146,7 +146,8 @@ pub(super) fn uuid(text: &str, _before: char) -> Option<usize> {
     ends(text, shape(text, "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx")?)
 }
 
-/// Names that end a host name. Endings that are words as well ("in", "is", "id") are left out.
+/// Top-level domains and common last labels of host names. Those that are words as well ("in", "is", "id") are left
+/// out.
 #[rustfmt::skip]
 const DOMAINS: [&str; 44] = [
     "com", "net", "org", "edu", "gov", "mil", "info", "biz", "arpa", "local", "lan", "internal", "localdomain",
@@ -154,7 +155,7 @@ const DOMAINS: [&str; 44] = [
     "ca", "hk", "tw", "mx", "pl", "se", "ch", "es", "eu", "om", "vn", "tr", "ua", "cz",
 ];
 
-/// A host name with its domain, with or without a port. Names of packages and files are none.
+/// A host name with its domain, with or without a port. Names of packages and files do not count.
 pub(super) fn host(text: &str) -> Option<usize> {
     let run = run(head(text, 254), |c| c.is_ascii_lowercase() || c.is_ascii_digit() || ".-".contains(c));
     let len = head(text, run).trim_end_matches(['.', '-']).len();
@@ -176,13 +177,13 @@ pub(super) fn host(text: &str) -> Option<usize> {
     Some(len + port(skip(text, len)))
 }
 
-/// An Ethernet address.
+/// A MAC address.
 pub(super) fn mac(text: &str) -> Option<usize> {
     ends(text, shape(text, "xx:xx:xx:xx:xx:xx").or_else(|| shape(text, "xx-xx-xx-xx-xx-xx"))?)
 }
 
-/// A name made of several numbers and words, such as `R62-M0-L0-U22` or `201706_0024_m_000003`: the length of
-/// a word before it that is kept, and that of the whole.
+/// An identifier of several numbers and words, such as `R62-M0-L0-U22` or `201706_0024_m_000003`: the length of a
+/// leading word that is kept, and the length of the whole.
 pub(super) fn compound(text: &str) -> Option<(usize, usize)> {
     let all = run(head(text, 256), |c| c.is_ascii_alphanumeric() || "_-".contains(c));
     let len = head(text, all).trim_end_matches(['_', '-']).len();
@@ -201,7 +202,7 @@ pub(super) fn compound(text: &str) -> Option<(usize, usize)> {
     Some((if kept { letters + 1 } else { 0 }, len))
 }
 
-/// Base64, also in its form for addresses: long, of capitals, small letters and digits.
+/// Base64, also in its URL-safe form: long, with upper and lower case letters and digits.
 pub(super) fn base64(text: &str) -> Option<usize> {
     let is_base64 = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/' | b'_' | b'-');
     let len = text.bytes().take_while(|b| is_base64(*b)).count();
@@ -215,15 +216,15 @@ pub(super) fn base64(text: &str) -> Option<usize> {
     (len >= 20 && mixed).then_some(len + padding).and_then(|len| ends(text, len))
 }
 
-/// Months and weekdays as calendars shorten them.
+/// Abbreviations of months and weekdays.
 #[rustfmt::skip]
 const CALENDAR: [&str; 19] = [
     "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
     "Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun",
 ];
 
-/// `Sat Jun 18 02:08:10 2005`, `Jun 18 02:08:10`, `Sat, 18 Jun 2005 02:08:10 GMT`: words of the calendar and
-/// numbers, of which one is a time of day.
+/// `Sat Jun 18 02:08:10 2005`, `Jun 18 02:08:10`, `Sat, 18 Jun 2005 02:08:10 GMT`: months, weekdays and numbers, one of
+/// which is a time of day.
 pub(super) fn calendar(text: &str) -> Option<usize> {
     let (mut len, mut end, mut clock, mut parts) = (0, 0, false, 0);
     while parts < 7 {
@@ -302,14 +303,14 @@ pub(super) fn ip(text: &str, _before: char) -> Option<usize> {
     if is_v6(head(text, len)) { ends(text, len) } else { None }
 }
 
-/// The length of `:port`, or nothing.
+/// The length of `:port`, or 0.
 pub(super) fn port(text: &str) -> usize {
     let digits = text.strip_prefix(':').map_or(0, digits);
     if (1..=5).contains(&digits) && ends(text, digits + 1).is_some() { digits + 1 } else { 0 }
 }
 
-/// A file path or the path of an address. A relative one needs an extension or two slashes, for there is
-/// "and/or" as well; one with backslashes needs a drive or a server, for there is "\n" as well.
+/// A file path or the path of a URL. A relative one needs an extension or two slashes, because of "and/or"; one with
+/// backslashes needs a drive or a server, because of "\n".
 pub(super) fn path(text: &str, before: char) -> Option<usize> {
     let is_path = |c: char| c.is_alphanumeric() || "._-~%+@/$#".contains(c);
     let mut chars = text.chars();
@@ -319,7 +320,7 @@ pub(super) fn path(text: &str, before: char) -> Option<usize> {
     if drive || server {
         return Some(trimmed(text, 2 + run(skip(text, 2), |c| is_path(c) || c == '\\')));
     }
-    // Closing tags and Java's "/10.0.0.1:80" are no paths.
+    // Closing tags and Java's "/10.0.0.1:80" are not paths.
     let rooted =
         first == '/' && before != '<' && second != '/' && is_path(second) && ip(skip(text, 1), '/').is_none();
     if rooted || ["./", "../", "~/"].iter().any(|start| text.starts_with(start)) {
@@ -327,7 +328,7 @@ pub(super) fn path(text: &str, before: char) -> Option<usize> {
         let query = skip(text, len).strip_prefix('?').map_or(0, |query| 1 + run(query, is_url));
         return Some(trimmed(text, len + query));
     }
-    // A first part longer than any name is not looked at again and again.
+    // A first part longer than any name is not examined again and again.
     if !first.is_alphabetic() || !head(text, 128).contains('/') {
         return None;
     }
@@ -337,14 +338,14 @@ pub(super) fn path(text: &str, before: char) -> Option<usize> {
     (folder.contains('/') || has_extension).then_some(len)
 }
 
-/// Units that change with the size of the number and so vary with it, even after a space.
+/// Units that depend on the size of the number and so vary with it, even after a space.
 #[rustfmt::skip]
 const UNITS: [&str; 28] = [
     "B", "kB", "KB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB", "Kb", "Mb", "Gb", "K", "M", "G", "ns", "us", "µs",
     "μs", "ms", "s", "sec", "secs", "min", "m", "h", "%",
 ];
 
-/// A number: sign, groups and decimals, exponent, unit; `1h30m` is one number, `1,2,3` and `1.2.3` too.
+/// A number: sign, digit groups and decimals, exponent, unit. `1h30m`, `1,2,3` and `1.2.3` are one number each.
 pub(super) fn number(text: &str, before: char) -> Option<usize> {
     let sign = usize::from(text.starts_with(['-', '+']));
     let whole = sign + Some(digits(skip(text, sign))).filter(|n| *n > 0)?;
@@ -365,7 +366,7 @@ pub(super) fn number(text: &str, before: char) -> Option<usize> {
             len = end + more;
             continue;
         }
-        // "12abcdef" is not twelve of something.
+        // "12abcdef" is not a number with a unit.
         if ends(text, end).is_none() || !(unit.is_empty() || known || hex(text, before).is_none()) {
             return ends(text, whole);
         }
@@ -375,8 +376,8 @@ pub(super) fn number(text: &str, before: char) -> Option<usize> {
     }
 }
 
-/// `0x…`, or at least eight hexadecimal digits of which some are letters and some are not; five after an
-/// `@`, where Java prints the identity of an object.
+/// `0x…`, or at least eight hexadecimal digits, some of them letters and some not; five after an `@`, where Java prints
+/// the identity of an object.
 pub(super) fn hex(text: &str, before: char) -> Option<usize> {
     if let Some(after) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         let len = run(after, |c| c.is_ascii_hexdigit());
@@ -388,8 +389,8 @@ pub(super) fn hex(text: &str, before: char) -> Option<usize> {
     ends(text, len).filter(|_| mixed || (before == '@' && len >= 5))
 }
 
-/// A made-up name such as `9a8f7` or `3MqLiJLkdIwHu7ix0`: letters and digits that take turns. A word with
-/// digits in one place, such as `k8s` or `base64url`, is a word.
+/// A generated name such as `9a8f7` or `3MqLiJLkdIwHu7ix0`, in which letters and digits alternate. A word with digits
+/// in one position, such as `k8s` or `base64url`, is a word.
 pub(super) fn id(text: &str, _before: char) -> Option<usize> {
     let len = ends(text, run(text, |c| c.is_ascii_alphanumeric()))?;
     let word = head(text, len).as_bytes();

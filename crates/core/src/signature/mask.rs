@@ -1,9 +1,9 @@
-//! The scanner: one pass over a message that keeps its constant parts and replaces its varying parts by
-//! `<kind>`. Most words are plain and are copied whole; only a word with something unusual in it is looked at
-//! part by part, with the recognisers of `kinds`.
+//! The scanner: one pass over a message that keeps its constant parts and replaces its varying parts by `<kind>`. Most
+//! words are plain and are copied whole; only a word with something unusual in it is examined piece by piece, with the
+//! recognisers of `kinds`.
 //!
-//! It must not panic on any input, look at more than [`limits::SCAN_BYTES_MAX`] of it, or depend on anything
-//! but the text.
+//! It must not panic on any input, look at more than [`limits::SCAN_BYTES_MAX`] of it, or depend on anything but the
+//! text.
 
 use super::head;
 use super::kinds::{
@@ -12,23 +12,22 @@ use super::kinds::{
 };
 use crate::limits;
 
-/// What a byte says about the word it stands in.
+/// Classes of bytes, as bits. A digit.
 const DIGIT: u8 = 1;
-/// A dot: a host name perhaps.
+/// A dot, as in a host name.
 const DOT: u8 = 2;
-/// Anything else that a varying part may begin with or hold.
+/// Any other character that a varying part may begin with or contain.
 const ODD: u8 = 4;
-/// White space or a control character: the word ends.
+/// White space or a control character, which ends the word.
 const SPACE: u8 = 8;
 
-/// What each byte says.
+/// The class of each byte.
 const CLASS: [u8; 256] = classes();
 
-/// What each byte says, worked out by the compiler.
 #[expect(
     clippy::indexing_slicing,
     clippy::cast_possible_truncation,
-    reason = "worked out by the compiler, which checks it; there are 256 bytes"
+    reason = "evaluated at compile time, which checks it; there are 256 bytes"
 )]
 const fn classes() -> [u8; 256] {
     let mut table = [0_u8; 256];
@@ -59,8 +58,8 @@ const fn classes() -> [u8; 256] {
     table
 }
 
-/// The template of a message: its constant parts as they are, its varying parts replaced by `<kind>`, runs
-/// of white space and control characters by one space.
+/// The template of a message: constant parts are kept, varying parts are replaced by `<kind>`, and runs of white space
+/// and control characters by one space.
 #[must_use]
 pub fn mask(text: &str) -> String {
     let mut scan = Scan::new(text, None);
@@ -68,13 +67,13 @@ pub fn mask(text: &str) -> String {
     scan.template
 }
 
-/// The part of a message that is looked at: whole words, unless there is only one.
-fn seen(text: &str) -> &str {
-    let seen = head(text, limits::SCAN_BYTES_MAX);
-    if seen.len() == text.len() {
-        seen
+/// The part of a message that is scanned: whole words, unless there is only one.
+fn scanned_part(text: &str) -> &str {
+    let part = head(text, limits::SCAN_BYTES_MAX);
+    if part.len() == text.len() {
+        part
     } else {
-        seen.rsplit_once(char::is_whitespace).map_or(seen, |(seen, _)| seen)
+        part.rsplit_once(char::is_whitespace).map_or(part, |(words, _)| words)
     }
 }
 
@@ -84,36 +83,36 @@ pub(super) fn words_and_sources(text: &str) -> Vec<(String, String)> {
     let mut scan = Scan::new(text, Some(&mut starts));
     scan.run();
     let template = core::mem::take(&mut scan.template);
-    let seen = seen(text);
-    let ends = starts.iter().skip(1).copied().chain([seen.len()]);
-    let source = |(start, end): (usize, usize)| seen.get(start..end).unwrap_or_default().trim().to_owned();
+    let scanned = scanned_part(text);
+    let ends = starts.iter().skip(1).copied().chain([scanned.len()]);
+    let source = |(start, end): (usize, usize)| scanned.get(start..end).unwrap_or_default().trim().to_owned();
     template.split(' ').map(str::to_owned).zip(starts.iter().copied().zip(ends).map(source)).collect()
 }
 
 /// A message being masked.
 struct Scan<'a, 'b> {
-    /// The part of it that is looked at.
+    /// The part that is scanned.
     text: &'a str,
-    /// How far it has been.
+    /// The position of the scanner.
     at: usize,
-    /// The last character of what has been.
+    /// The last character before the position.
     before: char,
-    /// How many JSON objects are open here.
+    /// The number of JSON objects that are open at the position.
     json: usize,
-    /// What has been made of it.
+    /// The template so far.
     template: String,
-    /// Where in the text each word of the template begins, if somebody wants to know.
+    /// Where in the text each word of the template begins, if the caller wants to know.
     starts: Option<&'b mut Vec<usize>>,
 }
 
 impl<'a, 'b> Scan<'a, 'b> {
     fn new(text: &'a str, starts: Option<&'b mut Vec<usize>>) -> Self {
-        let text = seen(text);
+        let text = scanned_part(text);
         let template = String::with_capacity(text.len().min(limits::TEMPLATE_BYTES_MAX) + 16);
         Self { text, at: 0, before: ' ', json: 0, template, starts }
     }
 
-    /// Goes through the text word by word.
+    /// Scans the text word by word.
     fn run(&mut self) {
         while self.template.len() < limits::TEMPLATE_BYTES_MAX {
             self.gap();
@@ -126,7 +125,7 @@ impl<'a, 'b> Scan<'a, 'b> {
         }
         let full = self.template.len() > limits::TEMPLATE_BYTES_MAX || !self.rest().trim_end().is_empty();
         let kept = head(&self.template, limits::TEMPLATE_BYTES_MAX);
-        // Where there was no room for all of it, the last word may be a part of one.
+        // If there was not enough space, the last word may be incomplete.
         let kept = if full { kept.rsplit_once(' ').map_or(kept, |(kept, _)| kept) } else { kept };
         self.template.truncate(kept.trim_end().len());
     }
@@ -135,7 +134,7 @@ impl<'a, 'b> Scan<'a, 'b> {
         skip(self.text, self.at)
     }
 
-    /// Passes over white space and control characters; they become one space.
+    /// Skips white space and control characters, which become one space.
     fn gap(&mut self) {
         let rest = self.rest();
         let gap = run(rest, |c| c.is_whitespace() || c.is_control());
@@ -151,36 +150,36 @@ impl<'a, 'b> Scan<'a, 'b> {
         }
     }
 
-    /// Copies the word that begins here if nothing in it can vary.
+    /// Copies the word at the position if nothing in it can vary.
     fn plain_word(&mut self) -> bool {
         let rest = self.rest();
-        let mut seen = 0;
+        let mut classes = 0;
         let mut len = 0;
         for byte in rest.bytes() {
             let class = CLASS.get(usize::from(byte)).copied().unwrap_or(ODD);
             if class >= ODD {
-                seen |= class;
+                classes |= class;
                 break;
             }
-            seen |= class;
+            classes |= class;
             len += 1;
         }
-        if seen & (ODD | DIGIT) != 0 || self.json > 0 || !self.before.is_whitespace() {
+        if classes & (ODD | DIGIT) != 0 || self.json > 0 || !self.before.is_whitespace() {
             return false;
         }
         let word = head(rest, len);
-        let dated = len <= 4 && word.as_bytes().first().is_some_and(u8::is_ascii_uppercase);
-        if dated && calendar(rest).is_some() {
+        let may_be_date = len <= 4 && word.as_bytes().first().is_some_and(u8::is_ascii_uppercase);
+        if may_be_date && calendar(rest).is_some() {
             return false;
         }
-        if seen & DOT != 0 && host(word).is_some() {
+        if classes & DOT != 0 && host(word).is_some() {
             return false;
         }
         self.literal(len);
         true
     }
 
-    /// Goes through a word part by part, to its end. Says whether there is room for more.
+    /// Scans a word piece by piece, to its end. Returns `false` if the template is full.
     fn odd_word(&mut self) -> bool {
         while let Some(first) = self.rest().chars().next().filter(|c| !c.is_whitespace() && !c.is_control()) {
             let (len, mark) = self.step(first);
@@ -193,7 +192,7 @@ impl<'a, 'b> Scan<'a, 'b> {
                 Some(mark) => {
                     self.template.push_str(mark);
                     if let Some(starts) = self.starts.as_deref_mut() {
-                        // A mark of two words was made from one piece: the first word has it.
+                        // A mark of two words comes from one piece, which becomes the source of the first word.
                         starts.extend(mark.matches(' ').map(|_| self.at + len));
                     }
                     self.pass(len);
@@ -211,7 +210,7 @@ impl<'a, 'b> Scan<'a, 'b> {
         self.pass(len);
     }
 
-    /// Goes on after a piece.
+    /// Moves on after a piece.
     fn pass(&mut self, len: usize) {
         self.before = head(self.rest(), len).chars().next_back().unwrap_or(self.before);
         self.at += len;
@@ -256,7 +255,7 @@ impl<'a, 'b> Scan<'a, 'b> {
         }
         let figures = digits(rest);
         if self.before.is_alphabetic() && figures > 0 {
-            // Only a word with a number at its end is left in the middle, see below: the word has been kept.
+            // This is the number at the end of a word; the word itself has been kept already, see below.
             return (number(rest, self.before).unwrap_or(figures), Some("<num>"));
         }
         if !self.before.is_alphanumeric()
@@ -270,7 +269,7 @@ impl<'a, 'b> Scan<'a, 'b> {
         (if numbered { letters } else { word }, None)
     }
 
-    /// The varying part that begins here, if one does.
+    /// The varying part at the position, if there is one: its length, and its mark unless it is kept.
     fn varying(&self, rest: &str, first: char) -> Option<(usize, Option<&'static str>)> {
         // A value is masked as a whole, whatever it begins with; its key has been kept already.
         let value = if self.before == '=' { value(rest) } else { 0 };
@@ -311,7 +310,7 @@ impl<'a, 'b> Scan<'a, 'b> {
         found.or((value > 0).then_some((value, Some("<str>"))))
     }
 
-    /// What begins with a digit.
+    /// A varying part that begins with a digit.
     fn figure(
         &self,
         rest: &str,
@@ -319,15 +318,15 @@ impl<'a, 'b> Scan<'a, 'b> {
     ) -> Option<(usize, Option<&'static str>)> {
         let before = self.before;
         let alone = digits(rest);
-        // The most common of all is a number and nothing else.
+        // The most common case is just a number.
         if matches!(rest.as_bytes().get(alone), None | Some(b',' | b')' | b']' | b';'))
             && rest.as_bytes().get(alone + 1).is_none_or(|b| !b.is_ascii_digit())
         {
             return whole(Some(alone), "<num>");
         }
         let compound = || compound(rest).filter(|(kept, _)| *kept == 0).map(|(_, len)| len);
-        let holds = signs(rest);
-        let when = |sign: u8, find: &dyn Fn() -> Option<usize>| if holds & sign == 0 { None } else { find() };
+        let signs = signs(rest);
+        let when = |sign: u8, find: &dyn Fn() -> Option<usize>| if signs & sign == 0 { None } else { find() };
         whole(when(JOINT, &|| uuid(rest, before)), "<uuid>")
             .or_else(|| whole(when(COLON | JOINT | SLASH | POINT, &|| time(rest, before)), "<time>"))
             .or_else(|| whole(when(COLON | JOINT, &|| mac(rest)), "<mac>"))
@@ -342,7 +341,7 @@ impl<'a, 'b> Scan<'a, 'b> {
             .or_else(|| whole(id(rest, before), "<id>"))
     }
 
-    /// A text in double quotes: a key of JSON and the method of a request are kept, the rest is not.
+    /// A text in double quotes. JSON keys and the methods of requests are kept, everything else is masked.
     fn double_quoted(&self, rest: &str) -> Option<(usize, Option<&'static str>)> {
         if self.before.is_alphanumeric() {
             return None;
@@ -361,17 +360,17 @@ impl<'a, 'b> Scan<'a, 'b> {
     }
 }
 
-/// Signs that some kinds cannot do without, as bits.
+/// Signs that some kinds always contain, as bits. `/` or `\`.
 const SLASH: u8 = 1;
 const AT: u8 = 2;
 const FIGURE: u8 = 4;
 const POINT: u8 = 8;
 const COLON: u8 = 16;
 const JOINT: u8 = 32;
-/// How far the signs of a word are looked for; a longer word may hold any.
+/// How many bytes of a word are searched for signs; a longer word is assumed to contain all of them.
 const SIGNS_BYTES_MAX: usize = 128;
 
-/// Which signs stand in the word that begins here.
+/// Which signs the word at the position contains.
 fn signs(rest: &str) -> u8 {
     let mut found = 0;
     for (at, byte) in rest.bytes().enumerate() {
@@ -392,7 +391,7 @@ fn signs(rest: &str) -> u8 {
     found
 }
 
-/// How the first line of a request begins, and what stands for one.
+/// How the first line of a request begins, and its mark.
 const REQUESTS: [(&str, &str); 7] = [
     ("\"GET ", "\"GET <path>\""),
     ("\"POST ", "\"POST <path>\""),
@@ -403,7 +402,7 @@ const REQUESTS: [(&str, &str); 7] = [
     ("\"OPTIONS ", "\"OPTIONS <path>\""),
 ];
 
-/// `1190 bytes (1.16 KB)`: a size and the same again for people.
+/// `1190 bytes (1.16 KB)`: a size, followed by the same in a readable unit.
 fn sized(rest: &str, before: char) -> Option<usize> {
     let len = digits(rest);
     let inside = skip(rest, len).strip_prefix(" bytes (")?;
@@ -411,14 +410,14 @@ fn sized(rest: &str, before: char) -> Option<usize> {
     skip(inside, again).starts_with(')').then_some(len + " bytes (".len() + again + 1)
 }
 
-/// What begins with a letter.
+/// A varying part that begins with a letter.
 fn named(
     rest: &str,
     before: char,
     whole: impl Fn(Option<usize>, &'static str) -> Option<(usize, Option<&'static str>)>,
 ) -> Option<(usize, Option<&'static str>)> {
-    let holds = signs(rest);
-    let when = |sign: u8, find: &dyn Fn() -> Option<usize>| if holds & sign == 0 { None } else { find() };
+    let signs = signs(rest);
+    let when = |sign: u8, find: &dyn Fn() -> Option<usize>| if signs & sign == 0 { None } else { find() };
     whole(calendar(rest), "<time>")
         .or_else(|| whole(when(SLASH, &|| url(rest, before)), "<url>"))
         .or_else(|| whole(when(AT, &|| email(rest, before)), "<email>"))
@@ -463,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn each_word_knows_what_it_was_made_from() {
+    fn each_word_has_its_source() {
         let found = words_and_sources("  sent 5 bytes (1 KB) to\t10.0.0.1  'a b' ");
         let sources: Vec<(&str, &str)> =
             found.iter().map(|(word, source)| (word.as_str(), source.as_str())).collect();

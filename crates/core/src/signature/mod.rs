@@ -1,17 +1,17 @@
-//! The stable form of an error: what stays the same when the same cause strikes another message.
+//! The stable form of an error: what stays the same when the same cause makes another message fail.
 //!
-//! 1. [`mask`] replaces the varying parts of the message by `<kind>`: the template.
-//! 2. The function of the top own frame is found in the stack.
-//! 3. Both, with type and code, are hashed into a leaf: [`Signature::of`]. The same error has the same leaf on
-//!    every host and in every run.
-//! 4. The [`Tree`] knows all leaves and says which of them differ only in a word that varies: they are one
-//!    group. Which leaves are together depends on which leaves are known, not on the order they came in.
-//! 5. [`SignatureRules`] are the operator's word on it, [`explain`](explain()) says why two failures are
-//!    together or apart, and [`variables`] what stood in the places that vary.
+//! 1. [`mask`] replaces the varying parts of the error message by `<kind>`. The result is the template.
+//! 2. The function of the topmost frame in the application's own code is found in the stack.
+//! 3. [`Signature::of`] hashes both, with error type and code, into a leaf. The same error has the same leaf on every
+//!    host and in every run.
+//! 4. The [`Tree`] knows all leaves and decides which of them differ only in a word that varies: they are one group.
+//!    Which leaves are together depends on which leaves are known, not on the order in which they came.
+//! 5. With [`SignatureRules`] an operator decides instead. [`explain`](explain()) says why two failures are together or
+//!    apart, and [`variables`] lists the values of the varying parts.
 //!
-//! It must not panic on any input, look at more than a bounded part of it, or depend on anything but the error
-//! itself and the leaves known. It does not judge the error (that is `classify`) and it does not redact: the
-//! constant parts of a message are kept as they are.
+//! This module must not panic on any input, look at more than a bounded part of it, or depend on anything but the error
+//! itself and the known leaves. It does not judge the error (`classify` does) and it does not redact: the constant
+//! parts of a message are kept as they are.
 
 mod explain;
 mod frame;
@@ -25,7 +25,7 @@ mod words;
 pub use explain::{Explanation, Variable, explain, variables};
 pub use mask::mask;
 pub use rules::{RuleError, SignatureRule, SignatureRules};
-pub use tree::{Placed, Tree, common_template};
+pub use tree::{LeafPlacement, Tree, common_template};
 
 use crate::failure::ErrorInfo;
 use crate::ids::LeafId;
@@ -33,10 +33,10 @@ use crate::limits;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// Goes into every leaf: raising it when the masking changes keeps old and new leaves apart.
+/// Part of every leaf: incrementing it when the masking changes keeps old and new leaves apart.
 pub const VERSION: u8 = 2;
 
-/// The marks a template has in the places of varying parts.
+/// The marks that replace varying parts in a template.
 pub const MARKS: [&str; 13] = [
     "<str>", "<url>", "<email>", "<uuid>", "<time>", "<ip>", "<path>", "<num>", "<hex>", "<id>", "<host>",
     "<mac>", "<base64>",
@@ -45,29 +45,29 @@ pub const MARKS: [&str; 13] = [
 /// What failures of the same cause have in common.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Signature {
-    /// The hash of all the rest.
+    /// The hash of the other fields.
     pub leaf: LeafId,
     /// The message with its varying parts replaced by `<kind>`.
     pub template: String,
     /// The type or class name of the error.
     pub error_type: String,
-    /// The code of the error, if it has one that is not empty.
+    /// The error code, if there is one and it is not empty.
     pub code: Option<String>,
-    /// The function of the top own frame, without file, line and address.
+    /// The function of the topmost frame in the application's own code, without file, line and address.
     pub frame: Option<String>,
-    /// The operator's rule that made the template, if one did.
+    /// The pattern of the operator's rule that made the template, if one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
 }
 
 impl Signature {
-    /// The signature of an error.
+    /// The signature of an error, without an operator's rules.
     #[must_use]
     pub fn of(error: &ErrorInfo) -> Self {
         Self::with_template(error, mask(&error.message))
     }
 
-    /// The signature of an error whose template is known.
+    /// The signature of an error with a given template.
     fn with_template(error: &ErrorInfo, template: String) -> Self {
         let error_type = label(&error.error_type);
         let code = error.code.as_deref().map(label).filter(|code| !code.is_empty());
@@ -78,7 +78,7 @@ impl Signature {
     }
 }
 
-/// The leaf of a list of parts. No part can hold a zero byte, so no two different lists are hashed alike.
+/// The leaf of a list of parts. No part contains a zero byte, so different lists are never hashed alike.
 fn hashed(version: u8, parts: &[&str]) -> LeafId {
     let mut hash = Sha256::new_with_prefix([version, 0]);
     for part in parts {
@@ -88,17 +88,17 @@ fn hashed(version: u8, parts: &[&str]) -> LeafId {
     LeafId::new(hash.finalize().iter().take(8).fold(0, |n: u64, byte| (n << 8) | u64::from(*byte)))
 }
 
-/// The longest beginning of a text that fits, ending between two characters.
+/// The longest prefix that fits into `bytes_max` and ends between two characters.
 pub(crate) fn head(text: &str, bytes_max: usize) -> &str {
     (0..=bytes_max.min(text.len())).rev().find_map(|end| text.get(..end)).unwrap_or_default()
 }
 
-/// The longest ending of a text that fits, starting between two characters.
+/// The longest suffix that fits into `bytes_max` and starts between two characters.
 pub(crate) fn tail(text: &str, bytes_max: usize) -> &str {
     (text.len().saturating_sub(bytes_max)..=text.len()).find_map(|at| text.get(at..)).unwrap_or_default()
 }
 
-/// A name, bounded and on one line.
+/// A name, cut to the maximum length and on one line.
 fn label(text: &str) -> String {
     head(text, limits::LABEL_BYTES_MAX).replace(char::is_control, " ").trim().to_owned()
 }
@@ -195,14 +195,14 @@ mod tests {
         assert_eq!(Signature::of(&empty), Signature::of(&base), "an empty code is none");
     }
 
-    /// Leaves stand in stores: when this fails, the masking has changed and `VERSION` must too.
+    /// Leaves are stored. If this test fails, the masking has changed and `VERSION` must change too.
     #[test]
-    fn a_leaf_is_for_ever() {
+    fn a_leaf_never_changes() {
         assert_eq!(Signature::of(&error("order-4411")).leaf.to_string(), "84a744040e7a7c03");
     }
 
     #[test]
-    fn long_messages_are_looked_at_in_part_and_still_group() {
+    fn long_messages_are_masked_in_part_and_still_group() {
         let long = |n: usize, tail: &str| {
             mask(&format!("id {} failed: {} {tail}", "7".repeat(n), "lorem ".repeat(300)))
         };
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn no_input_is_too_strange() {
+    fn no_input_panics_or_exceeds_the_limits() {
         #[rustfmt::skip]
         let seeds = [
             "", "'", "\"", "`", "\\", "'\\", "\u{0}", "\u{7f}", "é", "日本", "\u{202e}", "\u{fffd}", "½", "٣",
@@ -243,7 +243,7 @@ mod tests {
                 check(format!("{a} {b}{a}"));
             }
         }
-        // Bytes in no order, the same ones in every run.
+        // Pseudo-random bytes, the same ones in every run.
         let mut state = 1_u32;
         for len in 0..2_000_usize {
             let bytes: Vec<u8> = (0..len % 300)

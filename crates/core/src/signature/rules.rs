@@ -1,8 +1,8 @@
-//! The operator's word on what is the same: rules from a pattern to a fingerprint. All failures that a rule
-//! matches are one group, whatever else they say.
+//! Rules of the operator that decide which failures are the same: each maps a pattern to a fingerprint. All failures
+//! that match a rule are one group, whatever else they contain.
 //!
-//! The patterns come from people: they are compiled with bounds, and matching takes linear time whatever the
-//! pattern and the text are.
+//! The patterns are untrusted: they are compiled within limits, and matching takes linear time whatever the pattern and
+//! the text are.
 
 use super::{Signature, VERSION, hashed, head, label};
 use crate::failure::ErrorInfo;
@@ -10,34 +10,34 @@ use crate::limits;
 use regex::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
 
-/// A rule as it is written down.
+/// A rule as it is written in a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SignatureRule {
-    /// A regular expression on `type: message`.
+    /// A regular expression that is matched against `type: message`.
     #[serde(rename = "match")]
     pub pattern: String,
-    /// The template all of its matches get; `$1` stands for the first group of the match.
+    /// The template that all matches get; `$1` stands for the first capture group.
     pub fingerprint: String,
 }
 
-/// Why rules were not accepted.
+/// Why rules were refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
-    /// Too many of them.
+    /// There are too many rules.
     #[error("there are {0} signature rules, at most {max} are allowed", max = limits::SIGNATURE_RULES_MAX)]
     TooMany(usize),
-    /// One is too long, or its fingerprint is empty.
+    /// A rule is invalid.
     #[error("signature rule {number}: {what}")]
-    Shape {
-        /// Which one, from 1.
+    Invalid {
+        /// The number of the rule, from 1.
         number: usize,
         /// What is wrong.
         what: String,
     },
 }
 
-/// Rules ready for use; the first that matches counts.
+/// Compiled rules; the first that matches applies.
 #[derive(Clone, Debug, Default)]
 pub struct SignatureRules {
     rules: Vec<(Regex, SignatureRule)>,
@@ -47,38 +47,39 @@ impl SignatureRules {
     /// Compiles rules.
     ///
     /// # Errors
-    /// Too many, too long, not a regular expression, too large when compiled, an empty fingerprint.
+    /// [`RuleError`] if there are too many rules, or one is too long, not a regular expression, too large when
+    /// compiled, or has an empty fingerprint.
     pub fn compile(rules: &[SignatureRule]) -> Result<Self, RuleError> {
         if rules.len() > limits::SIGNATURE_RULES_MAX {
             return Err(RuleError::TooMany(rules.len()));
         }
         let compiled = rules.iter().enumerate().map(|(at, rule)| {
-            let wrong = |what: String| RuleError::Shape { number: at + 1, what };
+            let invalid = |what: String| RuleError::Invalid { number: at + 1, what };
             let max = limits::SIGNATURE_RULE_BYTES_MAX;
             if rule.pattern.len() > max || rule.fingerprint.len() > max {
-                return Err(wrong(format!("it is longer than {max} bytes")));
+                return Err(invalid(format!("it is longer than {max} bytes")));
             }
             if label(&rule.fingerprint).is_empty() {
-                return Err(wrong("its fingerprint is empty".into()));
+                return Err(invalid("its fingerprint is empty".into()));
             }
             let regex = RegexBuilder::new(&rule.pattern)
                 .size_limit(limits::SIGNATURE_RULE_COMPILED_MAX)
                 .dfa_size_limit(limits::SIGNATURE_RULE_COMPILED_MAX)
                 .nest_limit(limits::SIGNATURE_RULE_DEPTH_MAX)
                 .build()
-                .map_err(|error| wrong(error.to_string()))?;
+                .map_err(|error| invalid(error.to_string()))?;
             Ok((regex, rule.clone()))
         });
         Ok(Self { rules: compiled.collect::<Result<_, _>>()? })
     }
 
-    /// Whether there are none.
+    /// Whether there are no rules.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
 
-    /// The fingerprint of an error that a rule matches, and the pattern of the rule.
+    /// The fingerprint of an error that matches a rule, and the pattern of that rule.
     fn fingerprint(&self, error: &ErrorInfo) -> Option<(String, String)> {
         if self.rules.is_empty() {
             return None;
@@ -89,7 +90,7 @@ impl SignatureRules {
             let mut fingerprint = String::new();
             found.expand(&rule.fingerprint, &mut fingerprint);
             let fingerprint = label(&fingerprint);
-            // Groups that matched nothing leave the text of the rule.
+            // If the capture groups matched nothing, the fingerprint of the rule is used as it is.
             let fingerprint = if fingerprint.is_empty() { label(&rule.fingerprint) } else { fingerprint };
             Some((fingerprint, rule.pattern.clone()))
         })
@@ -97,9 +98,9 @@ impl SignatureRules {
 }
 
 impl Signature {
-    /// The signature of an error where an operator's rules have the first word.
+    /// The signature of an error, by the first rule that matches or else by its wording.
     #[must_use]
-    pub fn of_with(error: &ErrorInfo, rules: &SignatureRules) -> Self {
+    pub fn with_rules(error: &ErrorInfo, rules: &SignatureRules) -> Self {
         let Some((fingerprint, pattern)) = rules.fingerprint(error) else { return Self::of(error) };
         let leaf = hashed(VERSION, &["rule", &fingerprint]);
         Self { leaf, rule: Some(pattern), ..Self::with_template(error, fingerprint) }
@@ -126,16 +127,16 @@ mod tests {
             rule(".*lock.*", "never for deadlocks"),
         ])
         .unwrap();
-        let a = Signature::of_with(&error("PgError", "Deadlock detected on orders"), &rules);
-        let b = Signature::of_with(&error("MySql", "deadlock found"), &rules);
+        let a = Signature::with_rules(&error("PgError", "Deadlock detected on orders"), &rules);
+        let b = Signature::with_rules(&error("MySql", "deadlock found"), &rules);
         assert_eq!((a.leaf, a.template.as_str()), (b.leaf, "deadlock"));
         assert_eq!(b.rule.as_deref(), Some("(?i)deadlock"));
-        let http = |n: &str| Signature::of_with(&error("HttpError", n), &rules);
+        let http = |n: &str| Signature::with_rules(&error("HttpError", n), &rules);
         assert_eq!(http("503 from a").leaf, http("500 from b").leaf);
         assert_eq!(http("404 x").template, "http 4xx");
         let none = error("HttpError", "no code");
-        assert_eq!(Signature::of_with(&none, &rules), Signature::of(&none));
-        assert_eq!(Signature::of_with(&none, &SignatureRules::default()), Signature::of(&none));
+        assert_eq!(Signature::with_rules(&none, &rules), Signature::of(&none));
+        assert_eq!(Signature::with_rules(&none, &SignatureRules::default()), Signature::of(&none));
     }
 
     #[test]
@@ -152,12 +153,12 @@ mod tests {
         assert!(refused(&[rule(r"(a)\1", "x")]).contains("rule 1"), "no back references");
     }
 
-    /// What takes other engines for ever takes this one no time.
+    /// Patterns on which backtracking engines take exponential time.
     #[test]
     fn hostile_patterns_take_linear_time() {
         let rules =
             SignatureRules::compile(&[rule(r"(a+)+!", "x"), rule(r"(a|a)*b", "x"), rule("(.*)*c", "x")]);
         let text = "a".repeat(1_000_000) + "!";
-        assert_eq!(Signature::of_with(&error("E", &text), &rules.unwrap()).rule, None);
+        assert_eq!(Signature::with_rules(&error("E", &text), &rules.unwrap()).rule, None);
     }
 }

@@ -1,74 +1,74 @@
-//! Places that may vary. A slot is a line with one or two of its words left out; it collects the different
-//! words seen there. With enough evidence the left-out word is known to vary, and the line without it is a
-//! pattern that all of its lines belong to. A pattern is a line again, so what varies in patterns is found too.
+//! Positions that may vary. A slot is a line with one or two of its words left out; it collects the different words
+//! seen there. With enough evidence the position is known to vary, and the line without the word becomes a pattern that
+//! all its lines belong to. A pattern is a line again, so variation within patterns is found too.
 //!
-//! Evidence only grows with words and a pattern only adds lines: what is found in the end does not depend on
-//! the order lines come in. It must not know about leaves and groups.
+//! More words only add evidence, and a pattern only adds lines: the final result does not depend on the order of the
+//! lines. This module knows nothing about leaves and groups.
 
-use super::words::{ENOUGH, Shape, WILD, Word, context, key};
+use super::words::{EVIDENCE_MIN, Shape, WILD, Word, context, key};
 use crate::limits;
 use std::collections::HashMap;
 
-/// The number of a word in the table of words; 0 is what stands for any.
+/// The number of a word in the table of words; 0 stands for any word.
 type WordId = u32;
 
-/// A word that has been seen.
+/// What is known about a word.
 #[derive(Debug)]
-struct Seen {
+struct WordInfo {
     weight: u32,
     context: u32,
     key: u64,
     solid: bool,
 }
 
-/// A line as its words' numbers.
+/// A line as the numbers of its words.
 #[derive(Clone, Debug)]
-pub(super) struct NodeWords {
+pub(super) struct Line {
     bucket: u64,
     ids: Vec<WordId>,
     key: u64,
 }
 
-/// The lines seen in a slot, and the words.
+/// The lines and words seen in a slot.
 #[derive(Debug)]
 enum Slot {
-    One(NodeRef),
-    Many(Box<Many>),
+    One(LineIndex),
+    Many(Box<SlotLines>),
 }
 
-/// Where a line stands in the list of lines.
-type NodeRef = u32;
+/// The index of a line in the list of lines.
+type LineIndex = u32;
 
-/// A slot with more than one line.
+/// The contents of a slot with more than one line.
 #[derive(Debug, Default)]
-struct Many {
-    /// Lines, until all of them have gone into a pattern.
-    lines: Vec<NodeRef>,
-    /// Different words at each of the one or two places.
+struct SlotLines {
+    /// The lines, until all of them have become patterns.
+    lines: Vec<LineIndex>,
+    /// The different words at each of the one or two positions.
     words: [Vec<WordId>; 2],
-    /// Which of the places are known to vary.
-    free: [bool; 2],
+    /// Which of the positions are known to vary.
+    varies: [bool; 2],
 }
 
 /// All slots of all lines.
 #[derive(Debug)]
 pub(super) struct Slots {
     numbers: HashMap<Box<str>, WordId>,
-    seen: Vec<Seen>,
-    /// Lines and patterns, with the node of each.
-    lines: Vec<(NodeWords, u32)>,
-    by_key: HashMap<u64, NodeRef>,
+    infos: Vec<WordInfo>,
+    /// Lines and patterns, each with its node in the tree.
+    lines: Vec<(Line, u32)>,
+    by_key: HashMap<u64, LineIndex>,
     slots: HashMap<u64, Slot>,
 }
 
-/// A pattern that was found, and nodes that belong to it.
-pub(super) type Found = (NodeWords, Vec<u32>);
+/// A pattern that was found, and the nodes that belong to it.
+pub(super) type FoundPattern = (Line, Vec<u32>);
 
 impl Default for Slots {
     fn default() -> Self {
         let mut slots = Self {
             numbers: HashMap::new(),
-            seen: Vec::new(),
+            infos: Vec::new(),
             lines: Vec::new(),
             by_key: HashMap::new(),
             slots: HashMap::new(),
@@ -79,15 +79,15 @@ impl Default for Slots {
 }
 
 impl Slots {
-    /// The number of a word, a new one if it has not been seen.
+    /// The number of a word, which is assigned if the word is new.
     fn number(&mut self, word: &str) -> WordId {
         if let Some(number) = self.numbers.get(word) {
             return *number;
         }
-        let number = WordId::try_from(self.seen.len()).unwrap_or(WordId::MAX);
+        let number = WordId::try_from(self.infos.len()).unwrap_or(WordId::MAX);
         let shape = Shape::of(word);
-        self.seen.push(Seen {
-            // The last word within brackets is more often a detail than not.
+        self.infos.push(WordInfo {
+            // The last word inside brackets is usually a detail.
             weight: if word.ends_with([')', ']']) && !word.contains(['(', '[']) {
                 shape.weight() * 130 / 100
             } else {
@@ -101,33 +101,33 @@ impl Slots {
         number
     }
 
-    /// A line as numbers.
-    pub(super) fn line(&mut self, bucket: u64, words: &[Word]) -> NodeWords {
+    /// Converts words to a line.
+    pub(super) fn line(&mut self, bucket: u64, words: &[Word]) -> Line {
         let ids: Vec<WordId> = words.iter().map(|word| self.number(&word.plain)).collect();
-        NodeWords::new(bucket, ids)
+        Line::new(bucket, ids)
     }
 
-    /// The node of a line that is known.
-    pub(super) fn node_of(&self, line: &NodeWords) -> Option<u32> {
+    /// The node of a known line.
+    pub(super) fn node_of(&self, line: &Line) -> Option<u32> {
         self.lines.get(usize::try_from(*self.by_key.get(&line.key)?).ok()?).map(|(_, node)| *node)
     }
 
-    /// The node of a pattern that a line would belong to, without taking it in.
+    /// The node of a pattern that a line would belong to, without adding the line.
     pub(super) fn matching(&self, bucket: u64, words: &[Word]) -> Option<u32> {
-        // A word that has never been seen is no other word.
+        // A word that was never seen differs from all others.
         let number = |word: &Word| self.numbers.get(word.plain.as_str()).copied().unwrap_or(WordId::MAX);
-        let line = NodeWords::new(bucket, words.iter().map(number).collect());
+        let line = Line::new(bucket, words.iter().map(number).collect());
         if line.ids.iter().filter(|id| **id == WordId::MAX).count() > 2 {
             return None;
         }
         let known = |key: &u64| self.by_key.contains_key(key);
-        let mut places = line.places();
-        places.find_map(|(a, b)| {
+        let mut positions = line.positions();
+        positions.find_map(|(a, b)| {
             let slot = match self.slots.get(&line.without(a, b))? {
                 Slot::Many(many) => many,
                 Slot::One(..) => return None,
             };
-            let [first, second] = slot.free;
+            let [first, second] = slot.varies;
             let pattern = match (first, second, b) {
                 (true, _, _) => line.with_wild(a),
                 (false, true, Some(b)) => line.with_wild(b),
@@ -137,23 +137,23 @@ impl Slots {
         })
     }
 
-    /// Takes a line in. Says which patterns it shows, with the nodes that belong to them.
-    pub(super) fn add(&mut self, line: NodeWords, node: u32) -> Vec<Found> {
-        let at = NodeRef::try_from(self.lines.len()).unwrap_or(NodeRef::MAX);
+    /// Adds a line. Returns the patterns that it reveals, with the nodes that belong to them.
+    pub(super) fn add(&mut self, line: Line, node: u32) -> Vec<FoundPattern> {
+        let at = LineIndex::try_from(self.lines.len()).unwrap_or(LineIndex::MAX);
         self.by_key.insert(line.key, at);
         let solid: Vec<bool> = line.ids.iter().map(|id| self.is_solid(*id)).collect();
         let all = solid.iter().filter(|s| **s).count();
         let mut found = Vec::new();
-        let places: Vec<_> = line.places().collect();
+        let positions: Vec<_> = line.positions().collect();
         let key = line.clone();
         self.lines.push((line, node));
         if self.slots.len() >= limits::SLOTS_MAX {
             return found;
         }
         let is_solid = |at: usize| usize::from(solid.get(at).copied().unwrap_or(false));
-        for (a, b) in places {
+        for (a, b) in positions {
             let rest = all - is_solid(a) - b.map_or(0, is_solid);
-            // The more of the line is the same, the more a difference is one of a variable.
+            // The more of the line is the same, the more likely a difference is a variable.
             let share = match (b, rest) {
                 (_, 0) | (Some(_), 1) => continue,
                 (Some(_), 2) => 50,
@@ -170,21 +170,21 @@ impl Slots {
     }
 
     fn is_solid(&self, id: WordId) -> bool {
-        self.seen_at(id).is_some_and(|seen| seen.solid)
+        self.info(id).is_some_and(|info| info.solid)
     }
 
-    fn seen_at(&self, id: WordId) -> Option<&Seen> {
-        self.seen.get(usize::try_from(id).ok()?)
+    fn info(&self, id: WordId) -> Option<&WordInfo> {
+        self.infos.get(usize::try_from(id).ok()?)
     }
 
-    /// Notes a line in one of its slots.
+    /// Adds a line to one of its slots.
     fn add_to_slot(
         &mut self,
-        line: &NodeWords,
-        at: NodeRef,
+        line: &Line,
+        at: LineIndex,
         (a, b): (usize, Option<usize>),
         share: u32,
-        found: &mut Vec<Found>,
+        found: &mut Vec<FoundPattern>,
     ) {
         let slot_key = line.without(a, b);
         let mut many = match self.slots.remove(&slot_key) {
@@ -193,96 +193,96 @@ impl Slots {
                 return;
             }
             Some(Slot::One(first)) => {
-                let mut many = Box::<Many>::default();
-                self.note(&mut many, first, (a, b));
+                let mut many = Box::<SlotLines>::default();
+                self.record(&mut many, first, (a, b));
                 many
             }
             Some(Slot::Many(many)) => many,
         };
-        self.note(&mut many, at, (a, b));
-        for (side, place) in [Some(a), b].into_iter().enumerate() {
-            let Some(place) = place else { continue };
+        self.record(&mut many, at, (a, b));
+        for (side, position) in [Some(a), b].into_iter().enumerate() {
+            let Some(position) = position else { continue };
             let other = if side == 0 { b } else { Some(a) };
             let words = many.words.get(side).map(Vec::as_slice).unwrap_or_default();
-            let free = many.free.get(side).copied().unwrap_or(false);
-            if free {
-                found.extend(self.pattern(at, place));
-            } else if self.evidence(line, place, other, words) * share / 100 >= ENOUGH {
-                if let Some(free) = many.free.get_mut(side) {
-                    *free = true;
+            let varies = many.varies.get(side).copied().unwrap_or(false);
+            if varies {
+                found.extend(self.pattern(at, position));
+            } else if self.evidence(line, position, other, words) * share / 100 >= EVIDENCE_MIN {
+                if let Some(varies) = many.varies.get_mut(side) {
+                    *varies = true;
                 }
-                let lines: Vec<NodeRef> = many.lines.clone();
-                found.extend(lines.into_iter().filter_map(|line| self.pattern(line, place)));
+                let lines: Vec<LineIndex> = many.lines.clone();
+                found.extend(lines.into_iter().filter_map(|line| self.pattern(line, position)));
             }
         }
-        if many.free == [true, b.is_some()] {
+        if many.varies == [true, b.is_some()] {
             many.lines = Vec::new();
         }
         self.slots.insert(slot_key, Slot::Many(many));
     }
 
-    /// Adds a line and its words to a slot.
-    fn note(&self, many: &mut Many, at: NodeRef, (a, b): (usize, Option<usize>)) {
+    /// Records a line and its words in a slot.
+    fn record(&self, many: &mut SlotLines, at: LineIndex, (a, b): (usize, Option<usize>)) {
         let Some((line, _)) = usize::try_from(at).ok().and_then(|at| self.lines.get(at)) else { return };
         let [first, second] = &mut many.words;
-        for (place, words) in [(Some(a), first), (b, second)] {
-            let word = place.and_then(|place| line.ids.get(place));
+        for (position, words) in [(Some(a), first), (b, second)] {
+            let word = position.and_then(|position| line.ids.get(position));
             if let Some(word) =
                 word.filter(|word| words.len() < limits::SLOT_WORDS_MAX && !words.contains(word))
             {
                 words.push(*word);
             }
         }
-        if many.free != [true, b.is_some()] {
+        if many.varies != [true, b.is_some()] {
             many.lines.push(at);
         }
     }
 
-    /// The pattern a line becomes when one of its words varies.
-    fn pattern(&self, at: NodeRef, place: usize) -> Option<Found> {
+    /// The pattern that a line becomes if one of its words varies.
+    fn pattern(&self, at: LineIndex, position: usize) -> Option<FoundPattern> {
         let (line, node) = self.lines.get(usize::try_from(at).ok()?)?;
-        if line.ids.get(place) == Some(&0) {
+        if line.ids.get(position) == Some(&0) {
             return None;
         }
-        Some((line.with_wild(place), vec![*node]))
+        Some((line.with_wild(position), vec![*node]))
     }
 
-    /// How much speaks for a place being one that varies.
-    fn evidence(&self, line: &NodeWords, place: usize, other: Option<usize>, words: &[WordId]) -> u32 {
+    /// How much evidence there is that a position varies.
+    fn evidence(&self, line: &Line, position: usize, other: Option<usize>, words: &[WordId]) -> u32 {
         if words.len() < 2 {
             return 0;
         }
-        let before = place.checked_sub(1).filter(|before| Some(*before) != other);
+        let before = position.checked_sub(1).filter(|before| Some(*before) != other);
         let context = match before.and_then(|before| line.ids.get(before)) {
-            Some(id) => self.seen_at(*id).map_or(100, |seen| seen.context),
+            Some(id) => self.info(*id).map_or(100, |info| info.context),
             None => 100,
         };
-        let keys: Vec<u64> = words.iter().filter_map(|id| self.seen_at(*id)).map(|seen| seen.key).collect();
+        let keys: Vec<u64> = words.iter().filter_map(|id| self.info(*id)).map(|info| info.key).collect();
         let weight = |id: &WordId| {
-            let Some(seen) = self.seen_at(*id) else { return 0 };
-            let keyed = seen.key != 0 && keys.iter().filter(|key| **key == seen.key).count() > 1;
-            let weight = if keyed { (seen.weight * 2).min(500) } else { seen.weight };
-            // What a line begins with says what it is about, unless it is a number or in brackets.
-            if place == 0 && weight < 500 { weight * 80 / 100 } else { weight }
+            let Some(info) = self.info(*id) else { return 0 };
+            let keyed = info.key != 0 && keys.iter().filter(|key| **key == info.key).count() > 1;
+            let weight = if keyed { (info.weight * 2).min(500) } else { info.weight };
+            // The beginning of a line says what it is about, unless it is a number or in brackets.
+            if position == 0 && weight < 500 { weight * 80 / 100 } else { weight }
         };
         words.iter().map(weight).sum::<u32>() * context / 100
     }
 }
 
-impl NodeWords {
+impl Line {
     fn new(bucket: u64, ids: Vec<WordId>) -> Self {
         let mut line = Self { bucket, ids, key: 0 };
-        line.key = line.sum();
+        line.key = line.hash();
         line
     }
 
-    /// A number for the line; equal lines have equal ones.
-    fn sum(&self) -> u64 {
+    /// The hash of the line; equal lines have equal hashes.
+    fn hash(&self) -> u64 {
         let words = self.ids.iter().enumerate().map(|(at, id)| term(at, u64::from(*id)));
         words.fold(mix(self.bucket ^ mix(wide(self.ids.len()))), u64::wrapping_add)
     }
 
-    /// The number of the line with one or two words left out.
+    /// The hash of the line with one or two words left out.
     fn without(&self, a: usize, b: Option<usize>) -> u64 {
         let word = |at: usize| term(at, self.ids.get(at).map_or(0, |id| u64::from(*id)));
         let gap = |at: usize| term(at, u64::MAX);
@@ -290,17 +290,17 @@ impl NodeWords {
         b.map_or(one, |b| one.wrapping_sub(word(b)).wrapping_add(gap(b)))
     }
 
-    /// The line with a word that varies.
-    fn with_wild(&self, place: usize) -> Self {
+    /// The line with a wildcard at this position.
+    fn with_wild(&self, position: usize) -> Self {
         let mut ids = self.ids.clone();
-        if let Some(id) = ids.get_mut(place) {
+        if let Some(id) = ids.get_mut(position) {
             *id = 0;
         }
         Self::new(self.bucket, ids)
     }
 
-    /// The places that are left out: each one alone, and pairs that stand not too far from each other.
-    fn places(&self) -> impl Iterator<Item = (usize, Option<usize>)> + use<> {
+    /// The positions to leave out: each one alone, and pairs that are not too far apart.
+    fn positions(&self) -> impl Iterator<Item = (usize, Option<usize>)> + use<> {
         let len = self.ids.len();
         let window = (limits::LINE_PAIRS_MAX / len.max(1)).max(1);
         let pairs = move |a: usize| (a + 1..len.min(a + 1 + window)).map(move |b| (a, Some(b)));
@@ -312,7 +312,7 @@ fn wide(n: usize) -> u64 {
     u64::try_from(n).unwrap_or(u64::MAX)
 }
 
-/// What a word at a place adds to the number of its line.
+/// What a word at a position adds to the hash of its line.
 fn term(at: usize, id: u64) -> u64 {
     mix(id.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ mix(wide(at)))
 }
@@ -325,7 +325,7 @@ fn mix(n: u64) -> u64 {
     n ^ (n >> 31)
 }
 
-/// A number for a text, after another.
+/// The hash of a text, with a seed.
 pub(super) fn hash_text(seed: u64, text: &str) -> u64 {
     let eight = |bytes: &[u8]| bytes.iter().fold(0_u64, |n, byte| (n << 8) | u64::from(*byte));
     text.as_bytes().chunks(8).fold(mix(seed ^ wide(text.len())), |hash, bytes| mix(hash ^ eight(bytes)))

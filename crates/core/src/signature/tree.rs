@@ -1,10 +1,10 @@
-//! The template tree: which leaves are one group. Two leaves are together when they differ only in words whose
-//! place is known to vary, and a place is known to vary when enough different words have been seen there with
-//! the rest of the line the same (`slots`). What is known of a place only ever grows, and what follows from it
-//! is followed to the end, so the groups depend on the set of leaves and not on their order.
+//! The template tree: which leaves form a group. Two leaves are together if they differ only in words whose position is
+//! known to vary, and a position is known to vary once enough different words have been seen there with the rest of the
+//! line being the same (`slots`). What is known about a position only ever grows, and all its consequences are drawn at
+//! once, so the groups depend on the set of leaves and not on their order.
 //!
-//! It must not forget a leaf it has accepted, split a group, or grow beyond its bounds: beyond them failures
-//! are filed under a leaf that is there, or under one that says that it holds the rest.
+//! The tree must not forget a leaf that it accepted, split a group, or grow beyond its limits. Beyond them, failures
+//! are assigned to an existing leaf or to a catch-all leaf.
 
 use super::slots::Slots;
 use super::words::{WILD, Word, words};
@@ -14,41 +14,41 @@ use crate::ids::{GroupId, LeafId};
 use crate::limits;
 use std::collections::HashMap;
 
-/// Where a failure was filed.
+/// The leaf to which a failure was assigned.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Placed {
-    /// The leaf to file it under: its own, or that of a pattern it matches, or that of the rest.
+pub struct LeafPlacement {
+    /// The leaf of the failure: its own, that of a full group it matches, or the catch-all leaf.
     pub leaf: LeafId,
-    /// The leaf as it has to be stored, if the tree did not know it.
+    /// The leaf as it has to be stored, if it is new to the tree.
     pub new: Option<Leaf>,
-    /// Leaves whose group changed, with the group they are in now. The new leaf is not among them.
+    /// Leaves whose group changed, with their present group. The new leaf is not among them.
     pub moved: Vec<(LeafId, GroupId)>,
 }
 
-/// A line or a pattern; its group is found by following `up`.
+/// A line or a pattern. Its group is found by following `parent`.
 #[derive(Debug)]
 struct Node {
     /// The node that stands for this one, or itself.
-    up: u32,
-    /// The oldest leaf beneath, with its place in the order of first sight. Only a root's counts.
+    parent: u32,
+    /// The oldest leaf below, with its position in the order of first sight. Only valid in a root.
     oldest: Option<(u64, LeafId)>,
-    /// All leaves beneath. Only a root's counts.
+    /// All leaves below. Only valid in a root.
     leaves: Vec<LeafId>,
 }
 
-/// A leaf as the tree keeps it.
+/// A leaf in the tree.
 #[derive(Debug)]
-struct Known {
+struct KnownLeaf {
     node: u32,
     template: Box<str>,
 }
 
-/// What the leaves of a full group have in common: a word, or any.
+/// The words that all leaves of a full group have in common; `None` where they differ.
 #[derive(Debug)]
-struct Face {
+struct FullGroup {
     words: Vec<Option<String>>,
     leaf: LeafId,
-    group: u32,
+    node: u32,
 }
 
 /// All leaves and their groups, in memory.
@@ -56,81 +56,81 @@ struct Face {
 pub struct Tree {
     nodes: Vec<Node>,
     slots: Slots,
-    leaves: HashMap<LeafId, Known>,
-    /// Full groups by bucket and number of words; there are at most [`limits::LEAVES_MAX`] by
+    leaves: HashMap<LeafId, KnownLeaf>,
+    /// Full groups by bucket and number of words; at most [`limits::LEAVES_MAX`] divided by
     /// [`limits::GROUP_LEAVES_MAX`] of them.
-    faces: HashMap<(u64, usize), Vec<Face>>,
-    /// Pins to leaves that have not been restored yet.
-    waiting: HashMap<LeafId, Vec<LeafId>>,
-    /// Signatures that were filed under another leaf, so that the next one need not be matched again.
-    filed: HashMap<LeafId, LeafId>,
-    /// The place of the next leaf in the order of first sight.
-    next: u64,
+    full_groups: HashMap<(u64, usize), Vec<FullGroup>>,
+    /// Leaves to join to a leaf that has not been restored yet, by that leaf.
+    pending_joins: HashMap<LeafId, Vec<LeafId>>,
+    /// Signatures that were assigned to another leaf, so that the next one need not be matched again.
+    assigned: HashMap<LeafId, LeafId>,
+    /// The position of the next leaf in the order of first sight.
+    next_position: u64,
 }
 
 impl Tree {
-    /// A tree that knows nothing.
+    /// An empty tree.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes a known leaf back in, in the order of first sight, with the group it was stored with.
+    /// Inserts a stored leaf together with its group.
     pub fn restore(&mut self, leaf: &Leaf) {
         if self.leaves.contains_key(&leaf.id) {
             return;
         }
-        self.next = self.next.max(leaf.n.saturating_add(1));
+        self.next_position = self.next_position.max(leaf.n.saturating_add(1));
         let compared = leaf.version == VERSION && !leaf.fixed;
         let bucket = bucket(&leaf.error_type, leaf.code.as_deref(), leaf.frame.as_deref());
         let mut moved = Vec::new();
-        self.take(leaf.id, leaf.n, &leaf.template, compared.then_some(bucket), &mut moved);
+        self.insert(leaf.id, leaf.n, &leaf.template, compared.then_some(bucket), &mut moved);
         for to in [Some(leaf.group), leaf.pinned].into_iter().flatten().filter(|to| *to != leaf.id) {
             match self.leaves.get(&to).map(|known| known.node) {
                 Some(node) => self.join_leaf(leaf.id, node, &mut moved),
-                None => self.waiting.entry(to).or_default().push(leaf.id),
+                None => self.pending_joins.entry(to).or_default().push(leaf.id),
             }
         }
         let node = self.leaves.get(&leaf.id).map_or(0, |known| known.node);
-        for other in self.waiting.remove(&leaf.id).unwrap_or_default() {
+        for other in self.pending_joins.remove(&leaf.id).unwrap_or_default() {
             self.join_leaf(other, node, &mut moved);
         }
     }
 
-    /// The place of the next leaf in the order of first sight.
+    /// The position of the next leaf in the order of first sight.
     #[must_use]
-    pub const fn next_place(&self) -> u64 {
-        self.next
+    pub const fn next_position(&self) -> u64 {
+        self.next_position
     }
 
-    /// Learns a signature: says under which leaf to file the failure, and which leaves changed group.
-    pub fn learn(&mut self, signature: &Signature) -> Placed {
-        if let Some(leaf) = self.learned(signature.leaf) {
-            return Placed { leaf, new: None, moved: Vec::new() };
+    /// Learns a signature. Returns the leaf to which the failure is assigned, and the leaves whose group changed.
+    pub fn learn(&mut self, signature: &Signature) -> LeafPlacement {
+        if let Some(leaf) = self.leaf_of(signature.leaf) {
+            return LeafPlacement { leaf, new: None, moved: Vec::new() };
         }
         self.learn_new(signature)
     }
 
-    /// The leaf a signature has been filed under, if it has been.
+    /// The leaf to which a signature was assigned, if it was learned.
     #[must_use]
-    pub fn learned(&self, signature: LeafId) -> Option<LeafId> {
+    pub fn leaf_of(&self, signature: LeafId) -> Option<LeafId> {
         if self.leaves.contains_key(&signature) {
             Some(signature)
         } else {
-            self.filed.get(&signature).copied()
+            self.assigned.get(&signature).copied()
         }
     }
 
-    /// Learns a signature that has no leaf yet.
-    fn learn_new(&mut self, signature: &Signature) -> Placed {
+    /// Learns a signature without a leaf.
+    fn learn_new(&mut self, signature: &Signature) -> LeafPlacement {
         let compared = signature.rule.is_none();
         let bucket = bucket(&signature.error_type, signature.code.as_deref(), signature.frame.as_deref());
         if compared && let Some(leaf) = self.full_group(bucket, &signature.template) {
             self.remember(signature.leaf, leaf);
-            return Placed { leaf, new: None, moved: Vec::new() };
+            return LeafPlacement { leaf, new: None, moved: Vec::new() };
         }
         let mut moved = Vec::new();
-        let n = self.next;
+        let n = self.next_position;
         let mut leaf = Leaf {
             id: signature.leaf,
             group: signature.leaf,
@@ -144,28 +144,28 @@ impl Tree {
             fixed: !compared,
         };
         if self.leaves.len() >= limits::LEAVES_MAX {
-            leaf = self.rest(leaf);
+            leaf = self.catch_all(leaf);
             self.remember(signature.leaf, leaf.id);
             if self.leaves.contains_key(&leaf.id) {
-                return Placed { leaf: leaf.id, new: None, moved };
+                return LeafPlacement { leaf: leaf.id, new: None, moved };
             }
         }
-        self.next = self.next.saturating_add(1);
-        self.take(leaf.id, n, &leaf.template, (!leaf.fixed).then_some(bucket), &mut moved);
+        self.next_position = self.next_position.saturating_add(1);
+        self.insert(leaf.id, n, &leaf.template, (!leaf.fixed).then_some(bucket), &mut moved);
         leaf.group = self.group_of(leaf.id).unwrap_or(leaf.id);
         if compared {
-            self.note_face(bucket, leaf.id);
+            self.note_if_full(bucket, leaf.id);
         }
         moved.retain(|(moved, _)| *moved != leaf.id);
-        Placed { leaf: leaf.id, new: Some(leaf), moved }
+        LeafPlacement { leaf: leaf.id, new: Some(leaf), moved }
     }
 
-    /// The leaf of the rest, for a leaf there is no room for: one for each error type while there is room for
-    /// these, then one for all.
-    fn rest(&self, leaf: Leaf) -> Leaf {
+    /// The catch-all leaf for a leaf that does not fit any more: one for each error type while there is space for
+    /// these, then one for all types.
+    fn catch_all(&self, leaf: Leaf) -> Leaf {
         let of_type = hashed(0, &["rest", &leaf.error_type]);
-        let room = self.leaves.len() < limits::LEAVES_MAX + limits::REST_LEAVES_MAX;
-        let (id, error_type) = if room || self.leaves.contains_key(&of_type) {
+        let has_space = self.leaves.len() < limits::LEAVES_MAX + limits::REST_LEAVES_MAX;
+        let (id, error_type) = if has_space || self.leaves.contains_key(&of_type) {
             (of_type, leaf.error_type)
         } else {
             (hashed(0, &["rest"]), String::new())
@@ -174,16 +174,16 @@ impl Tree {
         Leaf { id, group: id, template, error_type, code: None, frame: None, fixed: true, ..leaf }
     }
 
-    /// Keeps in mind where a signature was filed, as far as there is room.
+    /// Remembers to which leaf a signature was assigned, within a limit.
     fn remember(&mut self, signature: LeafId, leaf: LeafId) {
-        if self.filed.len() >= limits::FILED_MAX {
-            self.filed.clear();
+        if self.assigned.len() >= limits::FILED_MAX {
+            self.assigned.clear();
         }
-        self.filed.insert(signature, leaf);
+        self.assigned.insert(signature, leaf);
     }
 
-    /// The leaf of a group that has enough leaves already and that a line belongs to: by a pattern the line
-    /// belongs to, or by what all leaves of such a group have in common.
+    /// The leaf of a full group that a line belongs to: by a pattern that the line matches, or by the words that all
+    /// leaves of the group have in common.
     fn full_group(&self, bucket: u64, template: &str) -> Option<LeafId> {
         let words = words(template);
         if let Some(root) = self.slots.matching(bucket, &words).map(|node| self.root(node))
@@ -192,19 +192,20 @@ impl Tree {
         {
             return root.oldest.map(|(_, leaf)| leaf);
         }
-        let fits = |face: &&Face| {
-            face.words
+        let fits = |group: &&FullGroup| {
+            group
+                .words
                 .iter()
                 .zip(&words)
-                .all(|(face, word)| face.as_ref().is_none_or(|face| *face == word.plain))
+                .all(|(common, word)| common.as_ref().is_none_or(|common| *common == word.plain))
         };
-        let face = self.faces.get(&(bucket, words.len()))?.iter().find(fits)?;
-        self.group_of(face.leaf)
+        let group = self.full_groups.get(&(bucket, words.len()))?.iter().find(fits)?;
+        self.group_of(group.leaf)
     }
 
-    /// Keeps what all leaves of a group have in common, once it has as many as it may. Of groups with hardly
-    /// anything in common nothing is kept: they would take in what is not theirs.
-    fn note_face(&mut self, bucket: u64, leaf: LeafId) {
+    /// Notes the words that all leaves of a group have in common once the group is full. A group with hardly any common
+    /// words is not noted, because it would absorb failures that do not belong to it.
+    fn note_if_full(&mut self, bucket: u64, leaf: LeafId) {
         let Some(node) = self.leaves.get(&leaf).map(|known| self.root(known.node)) else { return };
         let Some(root) = self.nodes.get(index(node)).filter(|n| n.leaves.len() >= limits::GROUP_LEAVES_MAX)
         else {
@@ -212,8 +213,8 @@ impl Tree {
         };
         let of = |leaf: &LeafId| self.leaves.get(leaf).map(|known| words(&known.template));
         let Some(first) = of(&leaf) else { return };
-        let known = self.faces.get(&(bucket, first.len()));
-        if known.is_some_and(|faces| faces.iter().any(|face| face.group == node)) {
+        let known = self.full_groups.get(&(bucket, first.len()));
+        if known.is_some_and(|groups| groups.iter().any(|group| group.node == node)) {
             return;
         }
         let mut common: Vec<Option<String>> = first.into_iter().map(|word| Some(word.plain)).collect();
@@ -227,13 +228,13 @@ impl Tree {
             }
         }
         if common.iter().flatten().count() >= 2 {
-            let face = Face { words: common, leaf, group: node };
-            self.faces.entry((bucket, face.words.len())).or_default().push(face);
+            let group = FullGroup { words: common, leaf, node };
+            self.full_groups.entry((bucket, group.words.len())).or_default().push(group);
         }
     }
 
-    /// Takes a leaf in and follows what it shows to the end.
-    fn take(
+    /// Inserts a leaf and draws all consequences.
+    fn insert(
         &mut self,
         id: LeafId,
         n: u64,
@@ -243,12 +244,12 @@ impl Tree {
     ) {
         let Some(bucket) = bucket else {
             let node = self.add_node(Some((n, id)));
-            self.leaves.insert(id, Known { node, template: template.into() });
+            self.leaves.insert(id, KnownLeaf { node, template: template.into() });
             return;
         };
         let line = self.slots.line(bucket, &words(template));
         let own = self.add_node(Some((n, id)));
-        self.leaves.insert(id, Known { node: own, template: template.into() });
+        self.leaves.insert(id, KnownLeaf { node: own, template: template.into() });
         let mut queue = vec![(line, Some(own))];
         let mut steps = 0;
         while let Some((line, own)) = queue.pop() {
@@ -282,14 +283,16 @@ impl Tree {
     fn add_node(&mut self, oldest: Option<(u64, LeafId)>) -> u32 {
         let node = u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
         let leaves = oldest.iter().map(|(_, leaf)| *leaf).collect();
-        self.nodes.push(Node { up: node, oldest, leaves });
+        self.nodes.push(Node { parent: node, oldest, leaves });
         node
     }
 
-    /// The node that stands for a group.
+    /// The node that stands for the group of a node.
     fn root(&self, mut node: u32) -> u32 {
-        while let Some(up) = self.nodes.get(index(node)).map(|n| n.up).filter(|up| *up != node) {
-            node = up;
+        while let Some(parent) =
+            self.nodes.get(index(node)).map(|n| n.parent).filter(|parent| *parent != node)
+        {
+            node = parent;
         }
         node
     }
@@ -300,7 +303,7 @@ impl Tree {
         }
     }
 
-    /// Makes two groups one. The older name stays; the leaves of the other are noted.
+    /// Joins two groups. The id of the older one stays, and `moved` gets the leaves whose group has another id now.
     fn join(&mut self, a: u32, b: u32, moved: &mut Vec<(LeafId, GroupId)>) {
         let (a, b) = (self.root(a), self.root(b));
         if a == b {
@@ -309,42 +312,41 @@ impl Tree {
         let size = |node: u32| self.nodes.get(index(node)).map_or(0, |n| n.leaves.len());
         let (large, small) = if size(a) >= size(b) { (a, b) } else { (b, a) };
         let Some(node) = self.nodes.get_mut(index(small)) else { return };
-        node.up = large;
+        node.parent = large;
         let (mut leaves, oldest) = (core::mem::take(&mut node.leaves), node.oldest.take());
         let Some(root) = self.nodes.get_mut(index(large)) else { return };
         let older = match (root.oldest, oldest) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         };
-        // Those that are called something else now.
-        let name = older.map(|(_, leaf)| leaf);
-        if let Some(name) = name {
+        let id = older.map(|(_, leaf)| leaf);
+        if let Some(id) = id {
             if root.oldest.is_some() && root.oldest != older {
-                moved.extend(root.leaves.iter().map(|leaf| (*leaf, name)));
+                moved.extend(root.leaves.iter().map(|leaf| (*leaf, id)));
             }
             if oldest.is_some() && oldest != older {
-                moved.extend(leaves.iter().map(|leaf| (*leaf, name)));
+                moved.extend(leaves.iter().map(|leaf| (*leaf, id)));
             }
         }
         root.oldest = older;
         root.leaves.append(&mut leaves);
     }
 
-    /// The group a leaf is in now. The name of any leaf of a group leads to the group.
+    /// The group of a leaf. The id of any leaf of a group leads to the group.
     #[must_use]
     pub fn group_of(&self, leaf: LeafId) -> Option<GroupId> {
         let known = self.leaves.get(&leaf)?;
         self.nodes.get(index(self.root(known.node)))?.oldest.map(|(_, leaf)| leaf)
     }
 
-    /// The leaves of a group, oldest name first and then in no order that means anything.
+    /// The leaves of a group, in no particular order.
     #[must_use]
     pub fn leaves_of(&self, group: GroupId) -> Vec<LeafId> {
         let root = self.leaves.get(&group).and_then(|known| self.nodes.get(index(self.root(known.node))));
         root.map(|root| root.leaves.clone()).unwrap_or_default()
     }
 
-    /// The leaves known.
+    /// The number of known leaves.
     #[must_use]
     pub fn len(&self) -> usize {
         self.leaves.len()
@@ -356,17 +358,17 @@ impl Tree {
         self.leaves.is_empty()
     }
 
-    /// The group's template, with differing words shown as `<*>`.
+    /// The template of a group; words that differ are `<*>`.
     #[must_use]
     pub fn template_of(&self, group: GroupId) -> Option<String> {
-        let face = self.leaves.get(&self.group_of(group)?)?;
+        let first = self.leaves.get(&self.group_of(group)?)?;
         let leaves = self.leaves_of(group);
         let others = leaves.iter().filter_map(|leaf| self.leaves.get(leaf)).map(|known| &*known.template);
-        Some(common_template(&face.template, others))
+        Some(common_template(&first.template, others))
     }
 
-    /// An operator's merge: these groups are one from now on, under the oldest name. Says which leaves moved;
-    /// it lasts when the leaves are stored with `pinned` set to that name.
+    /// Merges groups for an operator, under the oldest id. Returns the leaves whose group changed. The merge survives a
+    /// restart if these leaves are stored with `pinned` set to that id.
     pub fn merge(&mut self, groups: &[GroupId]) -> Vec<(LeafId, GroupId)> {
         let mut moved = Vec::new();
         let mut nodes = groups.iter().filter_map(|group| self.leaves.get(group)).map(|known| known.node);
@@ -374,46 +376,46 @@ impl Tree {
         for node in nodes.collect::<Vec<u32>>() {
             self.join(first, node, &mut moved);
         }
-        let name = groups.first().and_then(|group| self.group_of(*group));
-        // A leaf that moved twice is told once, with where it ended.
-        moved.retain(|(_, to)| Some(*to) == name);
+        let id = groups.first().and_then(|group| self.group_of(*group));
+        // A leaf that moved twice is listed once, with its final group.
+        moved.retain(|(_, to)| Some(*to) == id);
         moved
     }
 }
 
-/// The template that a group's face and its other leaves have in common, with differing words as `<*>`.
+/// What the template of a group's first leaf and those of its other leaves have in common; words that differ are `<*>`.
 #[must_use]
-pub fn common_template<'a>(face: &str, others: impl Iterator<Item = &'a str>) -> String {
-    let mut others = others.filter(|other| *other != face).peekable();
+pub fn common_template<'a>(first: &str, others: impl Iterator<Item = &'a str>) -> String {
+    let mut others = others.filter(|other| *other != first).peekable();
     if others.peek().is_none() {
-        return face.to_owned();
+        return first.to_owned();
     }
-    let mut shown = words(face);
+    let mut shown = words(first);
     let (mut varied, length) = (false, shown.len());
     for other in others.map(words).filter(|other| other.len() == length) {
         varied = true;
         shown.iter_mut().zip(&other).for_each(|(shown, other)| widen(shown, other));
     }
-    // Groups that an operator put together may have nothing in common: the oldest wording says more then.
+    // Groups that an operator merged may have nothing in common; the oldest template is more telling then.
     if !varied || shown.iter().all(|word| word.shown == WILD) {
-        return face.to_owned();
+        return first.to_owned();
     }
     let shown: Vec<String> = shown.into_iter().map(|word| word.shown).collect();
     shown.join(" ")
 }
 
-/// A place in a list of nodes.
+/// The index of a node.
 fn index(node: u32) -> usize {
     usize::try_from(node).unwrap_or(usize::MAX)
 }
 
-/// What leaves must have in common to be compared at all.
+/// The hash of what leaves must have in common to be compared at all.
 fn bucket(error_type: &str, code: Option<&str>, frame: Option<&str>) -> u64 {
     let parts = [error_type, code.unwrap_or(""), frame.unwrap_or("")];
     parts.iter().fold(0, |seed, part| super::slots::hash_text(seed, part))
 }
 
-/// Makes a shown word fit another one too: what they have in common at a joint stays.
+/// Generalises a shown word to cover another one; what they have in common up to a separator stays.
 fn widen(shown: &mut Word, other: &Word) {
     if shown.shown == other.shown {
         return;
@@ -451,21 +453,22 @@ mod tests {
     }
 
     /// Which messages are together, as sets of their numbers.
-    fn partition(tree: &Tree, filed: &[LeafId]) -> BTreeSet<BTreeSet<usize>> {
+    fn partition(tree: &Tree, assigned: &[LeafId]) -> BTreeSet<BTreeSet<usize>> {
         let mut groups: BTreeMap<LeafId, BTreeSet<usize>> = BTreeMap::new();
-        for (at, leaf) in filed.iter().enumerate() {
+        for (at, leaf) in assigned.iter().enumerate() {
             groups.entry(tree.group_of(*leaf).unwrap()).or_default().insert(at);
         }
         groups.into_values().collect()
     }
 
-    fn learned(messages: &[String]) -> (Tree, Vec<LeafId>) {
+    fn learn_all(messages: &[String]) -> (Tree, Vec<LeafId>) {
         let mut tree = Tree::new();
-        let filed = messages.iter().map(|message| tree.learn(&signature(message)).leaf).collect();
-        (tree, filed)
+        let assigned = messages.iter().map(|message| tree.learn(&signature(message)).leaf).collect();
+        (tree, assigned)
     }
 
-    /// Lines of the kinds services write, by group. Lines of one list belong together, lists apart.
+    /// Lines of the kinds that services write, by group. The lines of one list belong together, those of two lists do
+    /// not.
     fn corpus() -> Vec<Vec<&'static str>> {
         vec![
             vec!["door opened for user ann by (uid=0)", "door opened for user bob by (uid=4)"],
@@ -499,21 +502,21 @@ mod tests {
     fn lines_of_one_cause_are_together_and_others_apart() {
         let corpus = corpus();
         let lines: Vec<String> = corpus.iter().flatten().map(|line| (*line).to_owned()).collect();
-        let (tree, filed) = learned(&lines);
+        let (tree, assigned) = learn_all(&lines);
         let mut wanted = BTreeSet::new();
         let mut at = 0;
         for group in &corpus {
             wanted.insert((at..at + group.len()).collect::<BTreeSet<usize>>());
             at += group.len();
         }
-        let found = partition(&tree, &filed);
+        let found = partition(&tree, &assigned);
         let wrong: Vec<Vec<&String>> =
             found.difference(&wanted).map(|group| group.iter().map(|at| &lines[*at]).collect()).collect();
         assert!(wrong.is_empty(), "{wrong:#?}");
     }
 
     #[test]
-    fn a_group_is_named_by_its_oldest_leaf_and_says_who_moved() {
+    fn a_group_has_the_id_of_its_oldest_leaf_and_moves_are_reported() {
         let mut tree = Tree::new();
         let names = ["ann", "bob", "cyd", "dan"];
         let lines = names.map(|name| signature(&format!("mail to {name} bounced again today")));
@@ -525,9 +528,9 @@ mod tests {
             groups.insert(new.id, new.group);
             groups.extend(placed.moved);
             for (leaf, group) in &groups {
-                assert_eq!(tree.group_of(*leaf), Some(*group), "what was told is what holds");
+                assert_eq!(tree.group_of(*leaf), Some(*group), "what was reported is what holds");
             }
-            assert_eq!(tree.learn(line), Placed { leaf: line.leaf, new: None, moved: Vec::new() });
+            assert_eq!(tree.learn(line), LeafPlacement { leaf: line.leaf, new: None, moved: Vec::new() });
         }
         assert!(groups.values().all(|group| *group == lines[0].leaf), "{groups:?}");
         for line in &lines {
@@ -551,7 +554,7 @@ mod tests {
             let by_code = ErrorInfo { error_type: "T".into(), code: Some(at.to_string()), ..error.clone() };
             let by_rule = ErrorInfo { message: format!("rule {name}"), ..ErrorInfo::default() };
             for error in [error, by_code, by_rule] {
-                let placed = tree.learn(&Signature::of_with(&error, &rules));
+                let placed = tree.learn(&Signature::with_rules(&error, &rules));
                 assert_eq!(placed.moved, []);
                 assert_eq!(tree.group_of(placed.leaf), Some(placed.leaf));
             }
@@ -559,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operators_merge_lasts_and_other_versions_are_left_alone() {
+    fn an_operators_merge_survives_a_restart_and_other_versions_are_left_alone() {
         let mut tree = Tree::new();
         let (a, b, c) = (signature("disk full"), signature("no space left on device"), signature("quota"));
         let mut stored: Vec<Leaf> = [&a, &b, &c].map(|s| tree.learn(s).new.unwrap()).into();
@@ -582,9 +585,9 @@ mod tests {
         }
     }
 
-    /// Twenty thousand different lines: those of one pattern fill a group, those of none fill the tree.
+    /// Twenty thousand different lines: those of one pattern fill a group, the others fill the tree.
     #[test]
-    fn the_tree_is_bounded_and_says_what_it_took_together() {
+    fn the_tree_is_bounded_and_has_a_catch_all() {
         let mut tree = Tree::new();
         let name = |mut n: u32| {
             let mut name = String::new();
@@ -599,23 +602,23 @@ mod tests {
         }
         assert!(tree.len() <= limits::GROUP_LEAVES_MAX + 1, "{}", tree.len());
         let kinds = 15_000;
-        let mut rest = 0;
+        let mut caught = 0;
         for n in 0..kinds {
             let line =
                 format!("{} {} {}", name(n), name(n.wrapping_mul(7_919)), name(n.wrapping_mul(104_729)));
             let error = ErrorInfo { error_type: name(n % 300), message: line, ..ErrorInfo::default() };
             let placed = tree.learn(&Signature::of(&error));
-            rest += u32::from(placed.leaf != Signature::of(&error).leaf);
+            caught += u32::from(placed.leaf != Signature::of(&error).leaf);
             assert!(tree.group_of(placed.leaf).is_some());
         }
         assert!(tree.len() <= limits::LEAVES_MAX + limits::REST_LEAVES_MAX + 1, "{}", tree.len());
-        assert!(rest > 4_000, "{rest}");
+        assert!(caught > 4_000, "{caught}");
         let more = tree.learn(&signature("something else entirely happened here"));
         assert!(tree.template_of(more.leaf).unwrap().contains("too many different"), "{more:?}");
     }
 
     #[test]
-    fn nothing_is_too_strange_for_the_tree() {
+    fn no_input_is_too_strange_for_the_tree() {
         let strange = ["", " ", "\u{0}", "<*>", "<num>", "<*> <*>", "=", "()", "a=", "((((", "<", "日本 語"];
         let mut lines: Vec<String> = strange.iter().map(|s| (*s).to_owned()).collect();
         for a in strange {
@@ -625,13 +628,13 @@ mod tests {
         }
         lines.push("x".repeat(1 << 20));
         lines.push("x 1 ".repeat(1 << 18));
-        let (tree, filed) = learned(&lines);
-        for leaf in filed {
+        let (tree, assigned) = learn_all(&lines);
+        for leaf in assigned {
             assert!(tree.template_of(leaf).unwrap().len() <= 4 * limits::TEMPLATE_BYTES_MAX);
         }
     }
 
-    /// Lines from few words, so that many of them differ in one or two.
+    /// Lines made of few words, so that many of them differ in one or two.
     fn line() -> impl Strategy<Value = String> {
         let word = prop::sample::select(vec![
             "open", "closed", "user", "for", "ann", "bob", "cyd", "dan", "eve", "fay", "A1", "x=3",
@@ -643,15 +646,15 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Any order, and a restart in between, give the same groups.
+        /// Any order, with a restart in between, gives the same groups.
         #[test]
         fn groups_do_not_depend_on_the_order(
             lines in prop::collection::vec(line(), 1..80),
             seed in any::<u64>(),
             restart in 0_usize..80,
         ) {
-            let (tree, filed) = learned(&lines);
-            let expected = partition(&tree, &filed);
+            let (tree, assigned) = learn_all(&lines);
+            let expected = partition(&tree, &assigned);
             let mut order: Vec<usize> = (0..lines.len()).collect();
             order.sort_by_key(|at| (u64::try_from(*at).unwrap() + 1).wrapping_mul(seed | 1).rotate_left(17));
             let mut other = Tree::new();
@@ -669,13 +672,13 @@ mod tests {
                     rows.get_mut(&leaf).unwrap().group = group;
                 }
             }
-            prop_assert_eq!(partition(&other, &filed), expected);
+            prop_assert_eq!(partition(&other, &assigned), expected);
             for leaf in rows.values() {
                 prop_assert_eq!(other.group_of(leaf.id), Some(leaf.group));
             }
         }
 
-        /// What is masked stays masked: a template is its own template.
+        /// Masking is idempotent: a template is its own template.
         #[test]
         fn masking_a_template_changes_nothing(line in line()) {
             let once = crate::signature::mask(&line);
@@ -684,7 +687,7 @@ mod tests {
     }
 
     #[test]
-    fn a_noisy_cause_does_not_use_up_the_room_of_others() {
+    fn a_noisy_cause_does_not_use_up_the_space_of_others() {
         let word = |n: usize| {
             let letter = |n: usize| char::from(b'a' + u8::try_from(n % 26).unwrap());
             format!("{}{}{}x{}", letter(n), letter(n / 26), letter(n / 676), letter(n / 17_576))

@@ -1,44 +1,43 @@
-//! The words of a template as the tree compares them, and how much each says about the place it stands in: a
-//! name or a number there means that the place varies, a verb or a state means that it does not.
+//! The words of a template as the tree compares them, and how much evidence each gives about its position in a line: a
+//! name or a number means that the position varies, a verb or a state means that it does not.
 //!
-//! It must not depend on anything but the words; there is no dictionary here, only shapes and the few small
-//! words that every log has.
+//! Only the words count. There is no dictionary here, just the shapes of words and the few common words of every log.
 
 use super::MARKS;
 use std::collections::HashSet;
 use std::sync::LazyLock;
 
-/// What stands for any varying part.
+/// Stands for any varying part.
 pub(super) const WILD: &str = "<*>";
-/// Words of a template that are compared; what comes after them does not tell failures apart.
+/// How many words of a template are compared; what follows does not distinguish failures.
 const WORDS_MAX: usize = 64;
-/// The longest run of words that is looked for as an item of a list.
+/// The maximum length, in words, of a repeated list item.
 const ITEM_WORDS_MAX: usize = 6;
 
 /// A word of a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Word {
-    /// As it stands in the template.
+    /// The word in the template.
     pub shown: String,
-    /// As it is compared: without the kinds of its marks.
+    /// The word as it is compared: without the kinds of its marks.
     pub plain: String,
-    /// What it was made from, if that is known.
+    /// The text it was made from, if that is known.
     pub source: String,
 }
 
 impl Word {
-    /// A word of a template.
+    /// A word of a template whose source is not known.
     pub(super) fn of(shown: &str) -> Self {
         Self { shown: shown.to_owned(), plain: plain(shown), source: String::new() }
     }
 }
 
-/// The words of a template. Lists of varying parts count as one item, however long they are.
+/// The words of a template. A list of varying parts counts as one item, however long it is.
 pub(super) fn words(template: &str) -> Vec<Word> {
     let mut words: Vec<Word> = Vec::new();
     for shown in template.split(' ').filter(|word| !word.is_empty()) {
         words.push(Word::of(shown));
-        fold(&mut words);
+        fold_list(&mut words);
         if words.len() >= WORDS_MAX {
             break;
         }
@@ -46,8 +45,8 @@ pub(super) fn words(template: &str) -> Vec<Word> {
     words
 }
 
-/// Takes the end of a list away that repeats what stands before it, if it varies.
-pub(super) fn fold(words: &mut Vec<Word>) {
+/// Drops the previous item of a list if the end repeats it and varies.
+pub(super) fn fold_list(words: &mut Vec<Word>) {
     for len in 1..=ITEM_WORDS_MAX {
         let Some(start) = words.len().checked_sub(2 * len) else { return };
         let (Some(first), Some(second)) = (words.get(start..start + len), words.get(start + len..)) else {
@@ -62,16 +61,16 @@ pub(super) fn fold(words: &mut Vec<Word>) {
     }
 }
 
-/// An item without the comma that follows it.
+/// A list item without the punctuation after it.
 fn item(word: &str) -> &str {
     word.trim_end_matches([',', ';', ']', ')', '.'])
 }
 
-/// A word without the kinds of its marks; marks with nothing but points and lines between them are one.
+/// A word without the kinds of its marks. Marks with only punctuation between them become one.
 fn plain(shown: &str) -> String {
     let mut plain = String::with_capacity(shown.len());
     let mut rest = shown;
-    // How much of the end has been punctuation since the last mark.
+    // The number of bytes of punctuation since the last mark, if there is nothing else.
     let mut since_mark: Option<usize> = None;
     while let Some(first) = rest.chars().next() {
         let mark = if first == '<' { MARKS.iter().find(|mark| rest.starts_with(**mark)) } else { None };
@@ -99,7 +98,7 @@ fn plain(shown: &str) -> String {
         plain.insert_str(1, WILD);
         return plain;
     }
-    // A value that is missing is a value.
+    // A missing value is a value.
     let body = plain.trim_end_matches([',', ';', ')', ']']);
     if body.len() > 1 && body.ends_with('=') && body.chars().next().is_some_and(char::is_alphanumeric) {
         let end = plain.get(body.len()..).unwrap_or_default().to_owned();
@@ -110,41 +109,41 @@ fn plain(shown: &str) -> String {
     plain
 }
 
-/// What a word looks like.
+/// The shape of a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
-    /// Nothing but a mark.
+    /// Only marks and punctuation.
     Wild,
-    /// A word with a mark in it.
+    /// A word with a mark or a digit in it.
     Marked,
-    /// `true`, `null` and their like.
+    /// `true`, `null` and the like.
     Literal,
     /// Joined by dots, slashes or colons.
     Joined,
-    /// Small letters joined by underlines.
+    /// Lower case letters joined by underscores.
     Snake,
-    /// A word in brackets of its own.
+    /// A word in its own brackets.
     Bracketed,
-    /// Capitals within.
+    /// Mixed case, with capitals inside.
     Camel,
-    /// Small letters.
+    /// Lower case.
     Lower,
-    /// One capital.
+    /// One capital at the beginning.
     Capital,
-    /// A verb by its ending.
+    /// A verb, by its ending.
     Verb,
-    /// A small word or a state.
+    /// A function word or a state.
     Small,
-    /// Capitals only.
+    /// Upper case.
     Upper,
-    /// An error by its ending.
+    /// An error, by its ending.
     Failure,
     /// No letter and no mark.
     Sign,
 }
 
-/// How much evidence makes a place a variable.
-pub(super) const ENOUGH: u32 = 1_000;
+/// The evidence at which a position is considered to vary.
+pub(super) const EVIDENCE_MIN: u32 = 1_000;
 
 impl Shape {
     /// The shape of a word.
@@ -192,7 +191,7 @@ impl Shape {
         if starts { Self::Capital } else { Self::Lower }
     }
 
-    /// What one word of this shape adds to the evidence that its place varies.
+    /// The evidence that one word of this shape adds for its position being one that varies.
     pub(super) fn weight(self) -> u32 {
         match self {
             Self::Wild | Self::Marked | Self::Bracketed => 500,
@@ -206,7 +205,7 @@ impl Shape {
         }
     }
 
-    /// Whether the word holds a line together when it is there again.
+    /// Whether a repetition of the word in another line is evidence that the lines belong together.
     pub(super) fn is_solid(self, word: &str) -> bool {
         match self {
             Self::Wild | Self::Sign => false,
@@ -226,7 +225,7 @@ impl Shape {
     }
 }
 
-/// What the word before a place makes of the evidence, in percent.
+/// By how many percent the previous word scales the evidence.
 pub(super) fn context(before: &str) -> u32 {
     let bare = before.trim_matches(|c: char| !c.is_alphanumeric()).to_lowercase();
     if NAMING.contains(bare.as_str()) {
@@ -241,7 +240,7 @@ pub(super) fn context(before: &str) -> u32 {
     if before.ends_with(':') { 120 } else { 100 }
 }
 
-/// The key of `key:value` and its kin: what stands before the last such sign within a word.
+/// The key of `key:value` and the like: what comes before the last such sign in a word.
 pub(super) fn key(word: &str) -> Option<&str> {
     let body = word.trim_end_matches(|c: char| !c.is_alphanumeric() && c != '>');
     let at = body.rfind([':', '=', '(', '[', '{'])?;
@@ -249,7 +248,7 @@ pub(super) fn key(word: &str) -> Option<&str> {
     key.starts_with(char::is_alphanumeric).then_some(key)
 }
 
-/// Words after which a name comes.
+/// Words that are followed by a name.
 #[rustfmt::skip]
 static NAMING: LazyLock<HashSet<&str>> = LazyLock::new(|| HashSet::from([
     "user", "username", "users", "login", "host", "hostname", "name", "named", "id", "file", "class", "table", "queue",
@@ -260,14 +259,14 @@ static NAMING: LazyLock<HashSet<&str>> = LazyLock::new(|| HashSet::from([
     "index", "collection", "endpoint", "symbol", "library", "directory", "folder", "path", "url", "client", "consumer",
 ]));
 
-/// Words after which often a name comes.
+/// Words that are often followed by a name.
 #[rustfmt::skip]
 static PREPOSITIONS: LazyLock<HashSet<&str>> = LazyLock::new(|| HashSet::from([
     "for", "from", "to", "by", "on", "at", "of", "with", "as", "into", "via", "against", "in", "using", "under", "is",
     "are", "was",
 ]));
 
-/// Words that are no names: what holds sentences together, and states.
+/// Words that are not names: function words and states.
 #[rustfmt::skip]
 static SMALL: LazyLock<HashSet<&str>> = LazyLock::new(|| HashSet::from([
     "a", "an", "and", "are", "as", "at", "be", "been", "but", "by", "can", "cannot", "could", "did", "do", "does", "due",
@@ -306,11 +305,11 @@ mod tests {
         ] {
             assert_eq!(plains(a), plains(b));
         }
-        assert_eq!(plains("very very good"), ["very", "very", "good"], "plain words are no list");
+        assert_eq!(plains("very very good"), ["very", "very", "good"], "constant words are not a list");
     }
 
     #[test]
-    fn shapes_tell_names_from_states() {
+    fn shapes_distinguish_names_from_states() {
         for (word, shape) in [
             ("<*>,", Shape::Wild),
             ("blk_<*>", Shape::Marked),

@@ -1,18 +1,18 @@
-//! Languages whose frames begin with `at`: Java and its kin, JavaScript and .NET. The error stands above its frames,
-//! what caused it below them (Java, JavaScript) or between the two (.NET).
+//! Languages whose frames begin with `at`: Java and other JVM languages, JavaScript and .NET. The error is above its
+//! frames, and its cause is below them (Java, JavaScript) or between the two (.NET).
 
-use super::{Found, Head};
+use super::{ErrorHead, FoundTraceback};
 
-/// Lines of a message that may stand between the line with the type and the frames.
+/// The maximum number of message lines between the line with the type and the frames.
 const MESSAGE_LINES_MAX: usize = 20;
 
-/// What may stand before the type.
+/// What may come before the type.
 const PREFIXES: [&str; 4] = ["Unhandled exception. ", "Unhandled Exception: ", "Uncaught ", "Caused by: "];
 
-/// The last error with frames.
-pub(super) fn find(lines: &[&str]) -> Option<Found> {
-    let mut found: Option<Found> = None;
-    // Whether frames still belong to what was found, and where lines that may hold a new error begin.
+/// Finds the last error with frames.
+pub(super) fn find(lines: &[&str]) -> Option<FoundTraceback> {
+    let mut found: Option<FoundTraceback> = None;
+    // Whether frames still belong to the traceback found last, and where the lines begin that may name a new error.
     let (mut open, mut free) = (false, 0);
     for (n, line) in lines.iter().enumerate() {
         if is_frame(line) {
@@ -28,7 +28,7 @@ pub(super) fn find(lines: &[&str]) -> Option<Found> {
             if let Some(cause) = cause(line) {
                 found.causes.push(cause);
                 found.last = n;
-            } else if !goes_on(line) {
+            } else if !is_between_frames(line) {
                 open = false;
                 free = n;
             }
@@ -37,19 +37,19 @@ pub(super) fn find(lines: &[&str]) -> Option<Found> {
     found
 }
 
-/// The error whose frames begin at a line: the line right above where it says more than a word, else the nearest one
-/// that is called an error. A message may have several lines.
-fn begin(lines: &[&str], free: usize, frame: usize) -> Option<Found> {
+/// The error whose frames begin at a line. It is named on the line directly above, if that has more than a word, or
+/// else on the nearest line with the name of an error. A message may have several lines.
+fn begin(lines: &[&str], free: usize, frame: usize) -> Option<FoundTraceback> {
     let from = free.max(frame.saturating_sub(MESSAGE_LINES_MAX));
     let above = lines.get(from..frame)?;
     let inner = |line: &str| line.trim_start().strip_prefix("---> ").map(str::to_owned);
     let named = |n: usize| {
         let line = above.get(n).filter(|line| !line.starts_with([' ', '\t']))?;
-        Head::parse(without_prefix(line)).map(|head| (n, head))
+        ErrorHead::parse(without_prefix(line)).map(|head| (n, head))
     };
     let nearest = (0..above.len()).rev().find(|n| above.get(*n).is_some_and(|line| inner(line).is_none()))?;
     let near = named(nearest);
-    let says_more = |head: &Head| !head.message.is_empty() || head.error_type.contains('.');
+    let says_more = |head: &ErrorHead| !head.message.is_empty() || head.error_type.contains('.');
     let called = || (0..nearest).rev().filter_map(named).find(|(_, head)| is_error_name(&head.error_type));
     let (n, mut head) = near.clone().filter(|(_, head)| says_more(head)).or_else(called).or(near)?;
     let below = above.get(n + 1..).unwrap_or_default();
@@ -58,8 +58,8 @@ fn begin(lines: &[&str], free: usize, frame: usize) -> Option<Found> {
         head.message.push_str(more);
     }
     head.message.truncate(head.message.trim_end().len());
-    let causes = below.iter().filter_map(|line| Head::parse(&inner(line)?)).collect();
-    Some(Found { first: from + n, last: frame, ends_innermost: false, head, causes })
+    let causes = below.iter().filter_map(|line| ErrorHead::parse(&inner(line)?)).collect();
+    Some(FoundTraceback { first: from + n, last: frame, ends_innermost: false, head, causes })
 }
 
 fn is_error_name(name: &str) -> bool {
@@ -72,25 +72,25 @@ fn without_prefix(line: &str) -> &str {
     PREFIXES.iter().fold(line, |line, prefix| line.strip_prefix(prefix).unwrap_or(line))
 }
 
-/// `    at name (place)`, `\tat name(place)`, `    at place:1:2`.
+/// Whether a line is a frame: `    at name (file)`, `\tat name(file)`, `    at file:1:2`.
 fn is_frame(line: &str) -> bool {
     let Some(body) = line.strip_prefix([' ', '\t']).and_then(|line| line.trim_start().strip_prefix("at "))
     else {
         return false;
     };
     let body = body.trim_end().trim_end_matches(" {").trim_end();
-    let placed = body.rsplit(':').next().is_some_and(|n| n.bytes().all(|b| b.is_ascii_digit()));
-    body.contains('(') && (body.ends_with(')') || body.contains(") in ")) || placed && body.contains(':')
+    let has_line = body.rsplit(':').next().is_some_and(|n| n.bytes().all(|b| b.is_ascii_digit()));
+    body.contains('(') && (body.ends_with(')') || body.contains(") in ")) || has_line && body.contains(':')
 }
 
-/// `Caused by: Type: message` and `[cause]: Type: message`.
-fn cause(line: &str) -> Option<Head> {
+/// Parses `Caused by: Type: message` and `[cause]: Type: message`.
+fn cause(line: &str) -> Option<ErrorHead> {
     let line = line.trim_start();
     let cause = line.strip_prefix("Caused by: ").or_else(|| line.strip_prefix("[cause]: "))?;
-    Head::parse(cause)
+    ErrorHead::parse(cause)
 }
 
-/// What may stand between the frames of one error: `... 3 more`, properties of the error, suppressed ones.
-fn goes_on(line: &str) -> bool {
+/// Whether a line may be between the frames of one error: `... 3 more`, properties of the error, suppressed errors.
+fn is_between_frames(line: &str) -> bool {
     line.starts_with([' ', '\t']) || line.starts_with('}') || line.starts_with("... ")
 }

@@ -1,6 +1,6 @@
-//! Finds the last traceback in what a program printed: Python, JavaScript, Java and its kin, .NET, Go, Ruby, Rust and
-//! PHP. It knows shapes of lines only, looks at a bounded part of the text, and goes over its lines once per language.
-//! Where there is no traceback it says so; it never guesses a type from an ordinary line.
+//! Finds the last traceback in the output of a program: Python, JavaScript, Java and other JVM languages, .NET, Go,
+//! Ruby, Rust and PHP. It knows only the shapes of lines, looks at a bounded part of the text, and reads its lines once
+//! per language. If there is no traceback it returns `None`; it never guesses a type from an ordinary line.
 
 mod at_frames;
 mod scripts;
@@ -9,22 +9,22 @@ use crate::failure::ErrorInfo;
 use crate::limits;
 use crate::signature::{head, tail};
 
-/// An error as its language printed it.
+/// An error as a language prints it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traceback {
-    /// The type or class, as it is called in the program.
+    /// The type or class, with its name in the program.
     pub error_type: String,
     /// The message, without the type.
     pub message: String,
     /// The lines of the traceback.
     pub stack: String,
-    /// The errors beneath, nearest first, each as `Type: message`.
+    /// The underlying errors, nearest first, each as `Type: message`.
     pub causes: Vec<String>,
 }
 
 impl Traceback {
-    /// Says of an error what the traceback says of it; its code stays.
-    pub fn describe(self, error: &mut ErrorInfo) {
+    /// Replaces the description of an error by this traceback; its code stays.
+    pub fn apply_to(self, error: &mut ErrorInfo) {
         error.error_type = self.error_type;
         if !self.message.is_empty() {
             error.message = self.message;
@@ -34,37 +34,37 @@ impl Traceback {
     }
 }
 
-/// A traceback and the lines it goes over.
-struct Found {
+/// A traceback that was found, and its lines.
+struct FoundTraceback {
     first: usize,
     last: usize,
-    /// Whether the innermost call is printed last, so that the end is what is kept of a long one.
+    /// Whether the innermost call is printed last, so that of a long traceback the end is kept.
     ends_innermost: bool,
-    head: Head,
-    causes: Vec<Head>,
+    head: ErrorHead,
+    causes: Vec<ErrorHead>,
 }
 
-/// The line that names an error.
+/// The type and message of an error.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Head {
+struct ErrorHead {
     error_type: String,
     message: String,
 }
 
-impl Head {
-    /// `Type: message` or a type alone, where the type is a name as languages have them.
+impl ErrorHead {
+    /// Parses `Type: message`, or a type alone, if the type looks like the name of one.
     fn parse(line: &str) -> Option<Self> {
         let line = line.trim();
         let (error_type, message) = match line.split_once(": ") {
             Some((name, message)) => (name, message.trim()),
             None => (line.trim_end_matches(':'), ""),
         };
-        // `TypeError [ERR_INVALID_ARG]`: a code of Node.
+        // `TypeError [ERR_INVALID_ARG]`: the code is Node's.
         let error_type = error_type.split_once(" [").map_or(error_type, |(name, _)| name);
         is_type(error_type).then(|| Self { error_type: error_type.to_owned(), message: message.to_owned() })
     }
 
-    fn shown(&self) -> String {
+    fn text(&self) -> String {
         if self.message.is_empty() {
             return self.error_type.clone();
         }
@@ -72,7 +72,7 @@ impl Head {
     }
 }
 
-/// Whether a word can be the name of a type: letters, digits and what joins the parts of a path.
+/// Whether a word can be the name of a type: letters, digits and the characters that join the parts of a path.
 fn is_type(word: &str) -> bool {
     let joined = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.' | '$' | ':' | '\\' | '`' | '/');
     word.len() <= limits::LABEL_BYTES_MAX
@@ -81,7 +81,7 @@ fn is_type(word: &str) -> bool {
         && word.chars().all(joined)
 }
 
-/// The last traceback in a text; nothing where there is none.
+/// The last traceback in a text, or `None` if there is none.
 #[must_use]
 pub fn last_traceback(text: &str) -> Option<Traceback> {
     let text = tail(text, limits::TRACEBACK_BYTES_MAX);
@@ -104,7 +104,7 @@ pub fn last_traceback(text: &str) -> Option<Traceback> {
         error_type: found.head.error_type,
         message: head(&found.head.message, limits::ERROR_MESSAGE_BYTES_MAX).to_owned(),
         stack: stack.to_owned(),
-        causes: found.causes.iter().take(limits::CAUSES_MAX).map(Head::shown).collect(),
+        causes: found.causes.iter().take(limits::CAUSES_MAX).map(ErrorHead::text).collect(),
     })
 }
 

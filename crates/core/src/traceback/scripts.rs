@@ -1,22 +1,22 @@
-//! Languages that begin a traceback with words of their own: Python, Ruby, PHP, Go and Rust.
+//! Languages that begin a traceback with a line of their own: Python, Ruby, PHP, Go and Rust.
 
-use super::{Found, Head, is_type};
+use super::{ErrorHead, FoundTraceback, is_type};
 
-/// Lines of a message that are taken.
+/// The maximum number of lines of a message.
 const MESSAGE_LINES_MAX: usize = 8;
 
-/// `Traceback (most recent call last):`, frames, then the error. Chained errors stand above each other, the one that
-/// was raised last at the end.
-pub(super) fn python(lines: &[&str]) -> Option<Found> {
+/// `Traceback (most recent call last):`, frames, then the error. Chained errors follow each other; the one that was
+/// raised last is at the end.
+pub(super) fn python(lines: &[&str]) -> Option<FoundTraceback> {
     const CHAINS: [&str; 2] = [
         "During handling of the above exception, another exception occurred:",
         "The above exception was the direct cause of the following exception:",
     ];
-    let mut chain: Vec<Head> = Vec::new();
-    let mut found: Option<Found> = None;
+    let mut chain: Vec<ErrorHead> = Vec::new();
+    let mut found: Option<FoundTraceback> = None;
     let (mut first, mut begun, mut chained) = (0, false, false);
     for (n, whole) in lines.iter().enumerate() {
-        // Groups of exceptions are drawn with bars in front.
+        // Exception groups are drawn with bars in front.
         let line = whole.trim_start_matches([' ', '|', '+']).trim_end();
         let bare = !whole.starts_with([' ', '\t']) || whole.trim_start().starts_with(['|', '+']);
         if line.ends_with("Traceback (most recent call last):") {
@@ -28,18 +28,18 @@ pub(super) fn python(lines: &[&str]) -> Option<Found> {
         } else if CHAINS.contains(&line) {
             chained = true;
         } else if !begun && line.starts_with("File \"") && line.contains("\", line ") {
-            // A mistake in the syntax of the program itself comes without the first line.
+            // A syntax error of the program itself comes without the first line.
             let ends = lines.iter().skip(n + 1).take(4).any(|line| is_syntax(line));
             if ends {
                 (begun, first) = (true, n);
                 chain.clear();
             }
         } else if begun && bare && !line.is_empty() && !is_python_body(whole) {
-            let Some(head) = Head::parse(line) else { continue };
+            let Some(head) = ErrorHead::parse(line) else { continue };
             begun = false;
             let causes = chain.iter().rev().cloned().collect();
             chain.push(head.clone());
-            found = Some(Found { first, last: n, ends_innermost: true, head, causes });
+            found = Some(FoundTraceback { first, last: n, ends_innermost: true, head, causes });
         }
     }
     found
@@ -49,15 +49,15 @@ fn is_syntax(line: &str) -> bool {
     ["SyntaxError:", "IndentationError:", "TabError:"].iter().any(|name| line.starts_with(name))
 }
 
-/// Lines of a group of exceptions that are indented behind their bars.
+/// Whether a line of an exception group is indented behind its bar.
 fn is_python_body(line: &str) -> bool {
     let inside = line.trim_start().trim_start_matches(['|', '+']);
     inside.len() < line.trim_start().len() && (inside.starts_with("   ") || inside.starts_with('-'))
 }
 
-/// `app.rb:3:in 'charge': message (Type)`, then `from` lines; what caused it follows in the same way.
-pub(super) fn ruby(lines: &[&str]) -> Option<Found> {
-    let mut found: Option<Found> = None;
+/// `app.rb:3:in 'charge': message (Type)`, then `from` lines; causes follow in the same form.
+pub(super) fn ruby(lines: &[&str]) -> Option<FoundTraceback> {
+    let mut found: Option<FoundTraceback> = None;
     let mut open = false;
     for (n, line) in lines.iter().enumerate() {
         if let Some(head) = ruby_head(line) {
@@ -67,8 +67,13 @@ pub(super) fn ruby(lines: &[&str]) -> Option<Found> {
                     found.last = n;
                 }
                 None => {
-                    found =
-                        Some(Found { first: n, last: n, ends_innermost: false, head, causes: Vec::new() });
+                    found = Some(FoundTraceback {
+                        first: n,
+                        last: n,
+                        ends_innermost: false,
+                        head,
+                        causes: Vec::new(),
+                    });
                     open = true;
                 }
             }
@@ -76,7 +81,7 @@ pub(super) fn ruby(lines: &[&str]) -> Option<Found> {
             if line.trim_start().starts_with("from ") {
                 found.last = n;
             } else {
-                // Between the message and the frames newer versions show the line of code.
+                // Newer versions show the line of code between the message and the frames.
                 open = line.is_empty() || line.starts_with([' ', '\t', '^']);
             }
         }
@@ -84,23 +89,24 @@ pub(super) fn ruby(lines: &[&str]) -> Option<Found> {
     found
 }
 
-fn ruby_head(line: &str) -> Option<Head> {
-    let (place, rest) = line.split_once(":in ").filter(|(place, _)| !place.starts_with([' ', '\t']))?;
-    let (_, number) = place.rsplit_once(':')?;
-    let (_, said) = rest.split_once("': ")?;
-    let (message, error_type) = said.trim_end().strip_suffix(')')?.rsplit_once(" (")?;
-    let is = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()) && is_type(error_type);
-    is.then(|| Head { error_type: error_type.to_owned(), message: message.to_owned() })
+fn ruby_head(line: &str) -> Option<ErrorHead> {
+    let (location, rest) =
+        line.split_once(":in ").filter(|(location, _)| !location.starts_with([' ', '\t']))?;
+    let (_, number) = location.rsplit_once(':')?;
+    let (_, text) = rest.split_once("': ")?;
+    let (message, error_type) = text.trim_end().strip_suffix(')')?.rsplit_once(" (")?;
+    let is_head = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()) && is_type(error_type);
+    is_head.then(|| ErrorHead { error_type: error_type.to_owned(), message: message.to_owned() })
 }
 
 /// `PHP Fatal error:  Uncaught Type: message in file:3`, `Stack trace:`, `#0 …`. Causes come first; the error that was
 /// thrown last follows the last `Next`.
-pub(super) fn php(lines: &[&str]) -> Option<Found> {
-    let mut found: Option<Found> = None;
+pub(super) fn php(lines: &[&str]) -> Option<FoundTraceback> {
+    let mut found: Option<FoundTraceback> = None;
     for (n, line) in lines.iter().enumerate() {
-        let (fresh, said) = match (line.split_once("Uncaught "), line.strip_prefix("Next ")) {
-            (Some((before, said)), _) if before.contains("Fatal error:") => (true, said),
-            (None | Some(_), Some(said)) => (false, said),
+        let (is_first, text) = match (line.split_once("Uncaught "), line.strip_prefix("Next ")) {
+            (Some((before, text)), _) if before.contains("Fatal error:") => (true, text),
+            (None | Some(_), Some(text)) => (false, text),
             (None | Some(_), None) => {
                 let traced = line.starts_with("Stack trace:") || is_php_frame(line);
                 if let Some(found) = found.as_mut().filter(|_| traced || line.starts_with("  thrown in ")) {
@@ -109,15 +115,21 @@ pub(super) fn php(lines: &[&str]) -> Option<Found> {
                 continue;
             }
         };
-        let said = said.rsplit_once(" in ").map_or(said, |(said, _)| said);
-        let Some(head) = Head::parse(said) else { continue };
-        match found.as_mut().filter(|_| !fresh) {
+        let text = text.rsplit_once(" in ").map_or(text, |(text, _)| text);
+        let Some(head) = ErrorHead::parse(text) else { continue };
+        match found.as_mut().filter(|_| !is_first) {
             Some(found) => {
                 found.causes.insert(0, std::mem::replace(&mut found.head, head));
                 found.last = n;
             }
-            None if fresh => {
-                found = Some(Found { first: n, last: n, ends_innermost: false, head, causes: Vec::new() });
+            None if is_first => {
+                found = Some(FoundTraceback {
+                    first: n,
+                    last: n,
+                    ends_innermost: false,
+                    head,
+                    causes: Vec::new(),
+                });
             }
             None => {}
         }
@@ -130,27 +142,28 @@ fn is_php_frame(line: &str) -> bool {
         .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()) && rest.contains(' '))
 }
 
-/// `panic: message` or `fatal error: message`, then `goroutine 1 [running]:` and its frames. Panics that were raised
-/// while another was handled stand below it, indented.
-pub(super) fn go(lines: &[&str]) -> Option<Found> {
+/// `panic: message` or `fatal error: message`, then `goroutine 1 [running]:` and its frames. Panics raised while
+/// another one was handled follow it, indented.
+pub(super) fn go(lines: &[&str]) -> Option<FoundTraceback> {
     let mut found = None;
-    let mut said: Vec<(usize, Head)> = Vec::new();
+    let mut panics: Vec<(usize, ErrorHead)> = Vec::new();
     let mut tracing = false;
     for (n, line) in lines.iter().enumerate() {
         if let Some(head) = go_head(line) {
             if !line.starts_with('\t') {
-                said.clear();
+                panics.clear();
             }
-            said.push((n, head));
+            panics.push((n, head));
             tracing = false;
-        } else if line.starts_with("goroutine ") && line.ends_with("]:") && !said.is_empty() {
-            let first = said.first().map_or(n, |(n, _)| *n);
-            let mut heads = std::mem::take(&mut said).into_iter().map(|(_, head)| head).rev();
+        } else if line.starts_with("goroutine ") && line.ends_with("]:") && !panics.is_empty() {
+            let first = panics.first().map_or(n, |(n, _)| *n);
+            let mut heads = std::mem::take(&mut panics).into_iter().map(|(_, head)| head).rev();
             let Some(head) = heads.next() else { continue };
-            found = Some(Found { first, last: n, ends_innermost: false, head, causes: heads.collect() });
+            found =
+                Some(FoundTraceback { first, last: n, ends_innermost: false, head, causes: heads.collect() });
             tracing = true;
         } else if tracing {
-            // The first goroutine is the one that failed; a blank line ends it.
+            // The first goroutine is the one that failed; an empty line ends it.
             tracing = !line.is_empty();
             if let Some(found) = found.as_mut().filter(|_| tracing) {
                 found.last = n;
@@ -160,7 +173,7 @@ pub(super) fn go(lines: &[&str]) -> Option<Found> {
     found
 }
 
-fn go_head(line: &str) -> Option<Head> {
+fn go_head(line: &str) -> Option<ErrorHead> {
     let line = line.trim();
     let (error_type, message) = match line.strip_prefix("panic: ") {
         Some(message) => {
@@ -169,23 +182,24 @@ fn go_head(line: &str) -> Option<Head> {
         None => ("fatal error", line.strip_prefix("fatal error: ")?),
     };
     let message = message.strip_suffix(" [recovered]").unwrap_or(message);
-    Some(Head { error_type: error_type.to_owned(), message: message.to_owned() })
+    Some(ErrorHead { error_type: error_type.to_owned(), message: message.to_owned() })
 }
 
-/// `thread 'main' panicked at src/main.rs:3:5:` and the message below it, or both in one line as older ones print it;
-/// then a backtrace, if one was asked for.
-pub(super) fn rust(lines: &[&str]) -> Option<Found> {
-    let mut found: Option<Found> = None;
+/// `thread 'main' panicked at src/main.rs:3:5:` with the message on the next line, or both on one line as older
+/// versions print it; then a backtrace, if one was requested.
+pub(super) fn rust(lines: &[&str]) -> Option<FoundTraceback> {
+    let mut found: Option<FoundTraceback> = None;
     let (mut message_lines, mut tracing) = (0, false);
     for (n, line) in lines.iter().enumerate() {
-        let place = line.strip_prefix("thread ").and_then(|rest| rest.split_once(" panicked at "));
-        if let Some((_, place)) = place {
-            let old = place.strip_prefix('\'').and_then(|rest| rest.rsplit_once("', "));
+        let location = line.strip_prefix("thread ").and_then(|rest| rest.split_once(" panicked at "));
+        if let Some((_, location)) = location {
+            let old = location.strip_prefix('\'').and_then(|rest| rest.rsplit_once("', "));
             let message = old.map_or_else(String::new, |(message, _)| message.to_owned());
             message_lines = if old.is_some() { 0 } else { MESSAGE_LINES_MAX };
             tracing = false;
-            let head = Head { error_type: "Panic".to_owned(), message };
-            found = Some(Found { first: n, last: n, ends_innermost: false, head, causes: Vec::new() });
+            let head = ErrorHead { error_type: "Panic".to_owned(), message };
+            found =
+                Some(FoundTraceback { first: n, last: n, ends_innermost: false, head, causes: Vec::new() });
             continue;
         }
         let Some(found) = found.as_mut() else { continue };
@@ -198,10 +212,10 @@ pub(super) fn rust(lines: &[&str]) -> Option<Found> {
         } else if tracing || line.starts_with("note: ") {
             (tracing, message_lines) = (false, 0);
         } else if message_lines > 0 {
-            // A message of one line is the rule; what follows is taken where it is indented, as of an assertion.
+            // A message usually has one line; further lines are taken if they are indented, as those of an assertion.
             if message_lines == MESSAGE_LINES_MAX || line.starts_with(' ') {
-                let joint = if found.head.message.is_empty() { "" } else { "\n" };
-                found.head.message.push_str(joint);
+                let separator = if found.head.message.is_empty() { "" } else { "\n" };
+                found.head.message.push_str(separator);
                 found.head.message.push_str(line.trim_end());
                 found.last = n;
                 message_lines -= 1;

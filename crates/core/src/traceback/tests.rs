@@ -1,4 +1,4 @@
-//! Samples of what each language prints, with noise around them, and texts that are no tracebacks.
+//! Samples of what each language prints, with noise around them, and texts that are not tracebacks.
 
 use super::*;
 use proptest::prelude::*;
@@ -105,7 +105,7 @@ Stack trace:
   thrown in /app/jobs.php on line 9";
 
 #[test]
-fn each_language_gives_type_message_and_causes() {
+fn type_message_and_causes_are_found_in_each_language() {
     check(
         PYTHON,
         "shop.ChargeFailed",
@@ -132,7 +132,7 @@ fn each_language_gives_type_message_and_causes() {
 }
 
 #[test]
-fn other_shapes_are_known_too() {
+fn other_forms_are_known_too() {
     check(
         "thread 'main' panicked at src/main.rs:2:5:\nboom\nnote: run with `RUST_BACKTRACE=1`",
         "Panic",
@@ -181,7 +181,7 @@ fn other_shapes_are_known_too() {
 }
 
 #[test]
-fn frames_feed_the_signature_as_a_library_would() {
+fn frames_of_a_traceback_give_the_same_signature_as_those_of_a_library() {
     use crate::failure::ErrorInfo;
     use crate::signature::Signature;
     for (text, frame) in [
@@ -201,7 +201,7 @@ fn frames_feed_the_signature_as_a_library_would() {
 }
 
 #[test]
-fn ordinary_output_is_no_traceback() {
+fn ordinary_output_is_not_a_traceback() {
     for text in [
         "",
         "ERROR: could not connect to db:5432",
@@ -220,7 +220,7 @@ fn ordinary_output_is_no_traceback() {
 }
 
 #[test]
-fn a_long_text_is_looked_at_within_bounds() {
+fn a_long_text_is_read_within_limits() {
     let noise = "  File \"a.py\", line 1, in f\n    at x (y:1)\nE: x\n".repeat(20_000);
     let text = format!("{noise}\n{PYTHON}");
     assert_eq!(found(&text).0, "shop.ChargeFailed");
@@ -233,7 +233,7 @@ fn a_long_text_is_looked_at_within_bounds() {
 
 proptest! {
     #[test]
-    fn any_text_is_read_without_panic(
+    fn no_text_causes_a_panic(
         input in "(\\PC|\n|\t|  |at |f\\(x:1\\)|E: m|Traceback \\(most recent call last\\):|Caused by: |---> |panic: |goroutine 1 \\[x\\]:|thread 'a' panicked at |stack backtrace:|Fatal error: Uncaught |Next |#0 |x.rb:1:in 'f': m \\(E\\)|from | in ){0,60}",
     ) {
         if let Some(found) = last_traceback(&input) {

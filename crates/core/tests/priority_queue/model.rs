@@ -1,5 +1,5 @@
-//! The queue against its simplest reading: a list of messages and the pure scheduler. Both get the same calls
-//! and must give the same answers, decision record included, pick for pick.
+//! The queue against a simple model: a list of messages and the pure scheduler. Both get the same calls and must give
+//! the same answers, pick for pick, including the record of each decision.
 
 use proptest::prelude::*;
 use redrive_core::priority::Priority;

@@ -1,15 +1,15 @@
-//! Why a run did not begin or could not go on. A failed item is not one of these: it is counted, kept and shown.
+//! Errors that keep a run from starting or continuing. A failed item is no such error: it becomes a dead letter.
 
 use super::yaml::Problem;
-use redrive_core::error::{Error, Refusal, StoreError};
+use redrive_core::error::{CallError, Refusal, StoreError};
 use redrive_core::time::Time;
 use std::path::Path;
 use thiserror::Error as ThisError;
 
-/// Why a run did not begin or could not go on.
+/// Why a run could not start or continue.
 #[derive(Debug, ThisError)]
 pub enum BatchError {
-    /// The job file is wrong; everything that is, by line.
+    /// The job file is invalid. Holds every problem with its line.
     #[error("{}", listed(.0))]
     Job(Vec<Problem>),
     /// The input cannot be read, or does not fit the job.
@@ -20,45 +20,45 @@ pub enum BatchError {
     Busy {
         /// The job.
         job: String,
-        /// Who: user, host and process.
+        /// The user, host and process that run it.
         holder: String,
-        /// Since when.
+        /// When they started.
         since: Time,
     },
-    /// The job or its input is not what it was when the run began.
+    /// The job or its input changed since the run started.
     #[error(
         "{what} changed since the run of job {job} began; --restart begins anew and forgets its results, --accept-changes goes on with what is new and keeps what is done"
     )]
     Changed {
         /// The job.
         job: String,
-        /// The job file, the input, or both.
+        /// What changed: the job file, the input, or both.
         what: &'static str,
     },
-    /// A run was asked to go on, and there is none.
+    /// There is no run to resume.
     #[error("there is no run of job {0} to go on with; leave --resume out to begin one")]
     NothingToResume(String),
     /// A step of setup or reduce failed.
     #[error("{stage} failed in step {step:?}: {why}")]
     Stage {
-        /// setup or reduce.
+        /// `setup` or `reduce`.
         stage: &'static str,
-        /// Which step.
+        /// The name of the step.
         step: String,
         /// What went wrong.
         why: String,
     },
-    /// Git cannot be used as the job asks.
+    /// Git cannot be used as the job requires.
     #[error("{0}")]
     Git(String),
-    /// The run was taken over while this process was not looking.
+    /// Another process took over the run while this one was suspended.
     #[error(
         "job {0} was taken over by another process while this one was stopped; nothing is lost, let that one go on"
     )]
     TakenOver(String),
-    /// The store.
+    /// The store refused a call or failed.
     #[error(transparent)]
-    Store(#[from] Error),
+    Store(#[from] CallError),
 }
 
 fn listed(problems: &[Problem]) -> String {

@@ -4,9 +4,9 @@
 
 use super::error::BatchError;
 use super::steps::kinds;
-use crate::executor::output::Keep;
-use crate::executor::process::{Ended, Finished, Process};
-use redrive_core::failure::{ErrorInfo, Report};
+use crate::executor::output::OutputLimit;
+use crate::executor::process::{Process, ProcessEnd, ProcessOutput};
+use redrive_core::failure::{ErrorInfo, FailureReport};
 use redrive_core::time::Span;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -62,35 +62,42 @@ impl KeptTree {
     }
 }
 
-async fn git(directory: &Path, args: &[&str]) -> Finished {
-    git_keeping(directory, args, Keep::default()).await
+async fn git(directory: &Path, args: &[&str]) -> ProcessOutput {
+    git_keeping(directory, args, OutputLimit::default()).await
 }
 
-async fn git_keeping(directory: &Path, args: &[&str], keep: Keep) -> Finished {
+async fn git_keeping(directory: &Path, args: &[&str], keep: OutputLimit) -> ProcessOutput {
     let argv = std::iter::once("git").chain(args.iter().copied());
     // Asking for a password would wait for ever.
     let process = Process::argv(argv).directory(directory).env("GIT_TERMINAL_PROMPT", "0").limit(GIT_LIMIT);
     process.keep_stdout(keep).run(&CancellationToken::new()).await
 }
 
-fn worked(done: &Finished) -> bool {
-    done.ended == Ended::Exited(0)
+fn worked(done: &ProcessOutput) -> bool {
+    done.ended == ProcessEnd::Exited(0)
 }
 
-fn said(done: &Finished) -> String {
+fn said(done: &ProcessOutput) -> String {
     let text = done.stderr.last_lines(3, 600);
     let text = if text.is_empty() { done.stdout.last_lines(3, 600) } else { text };
     match &done.ended {
-        Ended::NotStarted(not) => not.why.clone(),
-        ended @ (Ended::Exited(_) | Ended::Signalled(_) | Ended::TimedOut | Ended::Cancelled) => {
-            if text.is_empty() { format!("git {ended}") } else { text }
+        ProcessEnd::NotStarted(not) => not.why.clone(),
+        ended @ (ProcessEnd::Exited(_)
+        | ProcessEnd::Signalled(_)
+        | ProcessEnd::TimedOut
+        | ProcessEnd::Cancelled) => {
+            if text.is_empty() {
+                format!("git {ended}")
+            } else {
+                text
+            }
         }
     }
 }
 
-fn trouble(kind: &str, step: &str, what: String) -> Box<Report> {
+fn trouble(kind: &str, step: &str, what: String) -> Box<FailureReport> {
     let error = ErrorInfo { error_type: kind.to_owned(), message: what, ..ErrorInfo::default() };
-    Box::new(Report { error, step: Some(step.to_owned()), ..Report::default() })
+    Box::new(FailureReport { error, step: Some(step.to_owned()), ..FailureReport::default() })
 }
 
 impl Repository {
@@ -127,21 +134,21 @@ impl Repository {
 
     /// The branches that failed attempts of a run left, with their work trees; of every run of the job when none is
     /// named.
-    pub(super) async fn kept(&self, run: &str) -> Result<Vec<KeptTree>, BatchError> {
+    pub(super) async fn kept_trees(&self, run: &str) -> Result<Vec<KeptTree>, BatchError> {
         let within = if run.is_empty() { String::new() } else { format!("{run}/") };
         self.matching(&format!("refs/heads/redrive/{}/{within}", self.job)).await
     }
 
     async fn matching(&self, pattern: &str) -> Result<Vec<KeptTree>, BatchError> {
         let args = ["for-each-ref", "--format=%(refname:short)%09%(worktreepath)", pattern];
-        let listed = git_keeping(&self.root, &args, Keep { head: LIST_BYTES, tail: 0 }).await;
+        let listed = git_keeping(&self.root, &args, OutputLimit { head: LIST_BYTES, tail: 0 }).await;
         if !worked(&listed) {
             return Err(BatchError::Git(format!("git for-each-ref failed: {}", said(&listed))));
         }
         let prefix = format!("redrive/{}/", self.job);
         let text = String::from_utf8_lossy(&listed.stdout.kept()).into_owned();
         let lines = text.lines().filter_map(|line| line.split_once('\t'));
-        let kept = lines.filter_map(|(branch, path)| {
+        let trees = lines.filter_map(|(branch, path)| {
             let (run, name) = branch.strip_prefix(&prefix)?.split_once('/')?;
             // A step may have checked out something else there: then git does not know whose tree it is.
             let usual = || self.all_trees.join(format!("{}-{run}", self.job)).join(name);
@@ -149,7 +156,7 @@ impl Repository {
             let path = Some(path).filter(|path| path.exists());
             Some(KeptTree { path, branch: branch.to_owned(), run: run.to_owned() })
         });
-        Ok(kept.collect())
+        Ok(trees.collect())
     }
 
     /// What a tree holds that is nowhere else: changes that are not committed, or commits that are not merged.
@@ -175,8 +182,8 @@ impl Repository {
         let _turn = self.turn.lock().await;
         match &tree.path {
             Some(path) => {
-                let place = path.display().to_string();
-                let removed = git(&self.root, &["worktree", "remove", "--force", &place]).await;
+                let tree_path = path.display().to_string();
+                let removed = git(&self.root, &["worktree", "remove", "--force", &tree_path]).await;
                 if !worked(&removed) {
                     return Err(said(&removed));
                 }
@@ -191,7 +198,7 @@ impl Repository {
     }
 
     /// A work tree for one attempt of an item, on a branch of its own, from where the parent branch is now.
-    pub(super) async fn tree(&self, item: &str, attempt: &str) -> Result<Tree, Box<Report>> {
+    pub(super) async fn tree(&self, item: &str, attempt: &str) -> Result<Tree, Box<FailureReport>> {
         let name = format!("{item}-{attempt}");
         let path = self.trees.join(&name);
         let branch = format!("{}/{name}", self.prefix);
@@ -199,12 +206,12 @@ impl Repository {
         let _turn = self.turn.lock().await;
         std::fs::create_dir_all(&self.trees).map_err(|e| failed(e.to_string()))?;
         // A process that was killed in the middle of this attempt may have left them.
-        let place = path.display().to_string();
+        let tree_path = path.display().to_string();
         if path.exists() {
-            git(&self.root, &["worktree", "remove", "--force", &place]).await;
+            git(&self.root, &["worktree", "remove", "--force", &tree_path]).await;
             git(&self.root, &["branch", "-D", &branch]).await;
         }
-        let made = git(&self.root, &["worktree", "add", "-B", &branch, &place, "HEAD"]).await;
+        let made = git(&self.root, &["worktree", "add", "-B", &branch, &tree_path, "HEAD"]).await;
         if !worked(&made) {
             return Err(failed(format!("git worktree add failed: {}", said(&made))));
         }
@@ -219,7 +226,7 @@ impl Tree {
     }
 
     /// The commit it is at.
-    pub(super) async fn head(&self) -> Result<String, Box<Report>> {
+    pub(super) async fn head(&self) -> Result<String, Box<FailureReport>> {
         let head = git(&self.path, &["rev-parse", "HEAD"]).await;
         if worked(&head) {
             return Ok(head.stdout.text().trim().to_owned());
@@ -228,7 +235,7 @@ impl Tree {
     }
 
     /// Merges the branch into the parent branch, one item at a time.
-    pub(super) async fn merge(&self) -> Result<(), Box<Report>> {
+    pub(super) async fn merge(&self) -> Result<(), Box<FailureReport>> {
         let root = &self.repository.root;
         let _turn = self.repository.turn.lock().await;
         let note = format!("Merge {}", self.branch);
@@ -251,8 +258,8 @@ impl Tree {
     pub(super) async fn remove_earlier(&self) {
         let Repository { prefix, .. } = &self.repository;
         let pattern = format!("refs/heads/{prefix}/{}-*", self.item);
-        let kept = self.repository.matching(&pattern).await.unwrap_or_default();
-        for tree in kept.iter().filter(|tree| tree.branch != self.branch) {
+        let trees = self.repository.matching(&pattern).await.unwrap_or_default();
+        for tree in trees.iter().filter(|tree| tree.branch != self.branch) {
             if let Err(error) = self.repository.discard(tree).await {
                 tracing::warn!(branch = tree.branch, error, "an earlier work tree could not be removed");
             }

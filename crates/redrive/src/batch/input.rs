@@ -6,8 +6,8 @@ use super::error::BatchError;
 use super::path::{compact, describe};
 use super::spec::{Format, Input, Source};
 use super::template::Values;
-use crate::executor::output::Keep;
-use crate::executor::process::{Ended, Process};
+use crate::executor::output::OutputLimit;
+use crate::executor::process::{Process, ProcessEnd};
 use redrive_core::limits;
 use serde_json::value::RawValue;
 use std::fs::File;
@@ -44,17 +44,17 @@ pub(super) async fn read(input: &Input, directory: &Path, values: &Values<'_>) -
         }
         Source::Command { run, timeout } => {
             let line = run.fill(values).map_err(BatchError::Input)?;
-            let everything = Keep { head: limits::RUN_INPUT_BYTES_MAX, tail: 0 };
+            let everything = OutputLimit { head: limits::RUN_INPUT_BYTES_MAX, tail: 0 };
             let process = Process::shell(line).directory(directory).limit(*timeout).keep_stdout(everything);
             let done = process.run(&CancellationToken::new()).await;
             let complaint = done.stderr.last_lines(3, 400);
             let why = match done.ended {
-                Ended::Exited(0) => None,
-                Ended::TimedOut => Some(format!("took longer than {timeout} (input.timeout)")),
-                ended
-                @ (Ended::Exited(_) | Ended::Signalled(_) | Ended::Cancelled | Ended::NotStarted(_)) => {
-                    Some(ended.to_string())
-                }
+                ProcessEnd::Exited(0) => None,
+                ProcessEnd::TimedOut => Some(format!("took longer than {timeout} (input.timeout)")),
+                ended @ (ProcessEnd::Exited(_)
+                | ProcessEnd::Signalled(_)
+                | ProcessEnd::Cancelled
+                | ProcessEnd::NotStarted(_)) => Some(ended.to_string()),
             };
             if let Some(why) = why {
                 return Err(BatchError::Input(format!("the input command {why}: {complaint}")));
@@ -92,8 +92,8 @@ impl<'a> Reader<'a> {
         Ok(self.read)
     }
 
-    fn wrong(&self, place: &str, what: &str) -> BatchError {
-        BatchError::Input(format!("{}: {place}{what}", self.name))
+    fn wrong(&self, location: &str, what: &str) -> BatchError {
+        BatchError::Input(format!("{}: {location}{what}", self.name))
     }
 
     /// A row that cannot be read: the end, or one more that is left out.
@@ -109,11 +109,11 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn item(&mut self, place: &str, item: String) -> Result<(), BatchError> {
+    fn item(&mut self, location: &str, item: String) -> Result<(), BatchError> {
         if item.len() > limits::PAYLOAD_BYTES_MAX {
             let what =
                 format!("an item of {} bytes; at most {} are allowed", item.len(), limits::PAYLOAD_BYTES_MAX);
-            return Err(self.wrong(place, &what));
+            return Err(self.wrong(location, &what));
         }
         self.bytes = self.bytes.saturating_add(item.len());
         if self.bytes > limits::RUN_INPUT_BYTES_MAX {
@@ -121,7 +121,7 @@ impl<'a> Reader<'a> {
         }
         if self.read.items.len() >= limits::RUN_ITEMS_MAX {
             let what = format!("more than {} items; split it into several jobs", limits::RUN_ITEMS_MAX);
-            return Err(self.wrong(place, &what));
+            return Err(self.wrong(location, &what));
         }
         self.read.items.push(item);
         Ok(())
@@ -230,16 +230,16 @@ impl<'a> Reader<'a> {
     fn columns(&self, header: &csv::ByteRecord) -> Result<Vec<String>, BatchError> {
         let mut names: Vec<String> = Vec::new();
         for (n, name) in header.iter().enumerate() {
-            let place = format!("line 1: column {}: ", n + 1);
-            let Ok(name) = std::str::from_utf8(name) else { return Err(self.wrong(&place, "not UTF-8")) };
+            let location = format!("line 1: column {}: ", n + 1);
+            let Ok(name) = std::str::from_utf8(name) else { return Err(self.wrong(&location, "not UTF-8")) };
             let name = name.trim_start_matches('\u{feff}').trim().to_owned();
             if name.is_empty() {
                 return Err(
-                    self.wrong(&place, "the column has no name; the first line must name the columns")
+                    self.wrong(&location, "the column has no name; the first line must name the columns")
                 );
             }
             if names.contains(&name) {
-                return Err(self.wrong(&place, &format!("a second column is called {name:?}")));
+                return Err(self.wrong(&location, &format!("a second column is called {name:?}")));
             }
             names.push(name);
         }

@@ -2,15 +2,15 @@
 //! why, for how long and where the log is. The store decides about another attempt.
 
 use super::git::{Repository, Tree};
-use super::ledger::{ItemResult, Tag};
-use super::mapping::Limits;
+use super::ledger::{ItemResult, ItemTag};
+use super::mapping::FailureLimits;
 use super::prune::item_name;
 use super::spec::Job;
 use super::steps::{Output, Stage, StepError, kinds, write_log};
 use super::template::Values;
 use crate::handler::{Context, Handler, HandlerError, Outcome};
 use async_trait::async_trait;
-use redrive_core::failure::Report;
+use redrive_core::failure::FailureReport;
 use redrive_core::ids::MessageId;
 use redrive_core::time::Span;
 use std::path::PathBuf;
@@ -28,13 +28,13 @@ pub(super) struct ItemHandler {
     /// Where work trees are made, if the job wants one per item.
     pub(super) repository: Option<Repository>,
     /// Whether the run is over its limits: then nothing more begins, not even what was leased already.
-    pub(super) over: Arc<OnceLock<Limits>>,
+    pub(super) over: Arc<OnceLock<FailureLimits>>,
 }
 
 #[async_trait]
 impl Handler for ItemHandler {
     async fn handle(&self, context: Context) -> Outcome {
-        let tag = Tag::of(context.message().context.as_ref());
+        let tag = ItemTag::of(context.message().context.as_ref());
         let Some(tag) = tag.filter(|tag| tag.run == self.run) else {
             return self.not_ours(context.message().id);
         };
@@ -42,21 +42,21 @@ impl Handler for ItemHandler {
             // Not given back at once: it would come again until the worker has been told.
             return Outcome::Snooze(Span::from_secs(1));
         }
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut output = Output::default();
-        match self.steps(&context, &tag, begun, &mut output).await {
+        match self.steps(&context, &tag, started, &mut output).await {
             Ok(()) => Outcome::reply(&ItemResult {
                 run: tag.run,
                 item: tag.item,
                 index: tag.index,
                 attempt: context.attempt(),
-                duration_ms: millis(begun),
+                duration_ms: millis(started),
                 output: String::from_utf8_lossy(&output.stdout).into_owned(),
             }),
             Err(StepError::Stopped) => Outcome::Release,
             Err(StepError::Failed(report)) => {
-                let report = self.complete(&context, &tag, begun, output, *report).await;
-                Outcome::Fail(HandlerError::of_report(report))
+                let report = self.complete(&context, &tag, started, output, *report).await;
+                Outcome::Fail(HandlerError::from_report(report))
             }
         }
     }
@@ -67,7 +67,7 @@ impl ItemHandler {
     /// this run has its own message for each of its items, and would do the same twice. It is not lost either.
     fn not_ours(&self, id: MessageId) -> Outcome {
         if let Some(limits) = self.over.get() {
-            limits.is_foreign(id);
+            limits.ignore_foreign(id);
         }
         Outcome::dead_letter(format!(
             "not an item of this run of job {}: enqueued by hand, or of an earlier run; it was not executed, abandon it \
@@ -79,8 +79,8 @@ impl ItemHandler {
     async fn steps(
         &self,
         context: &Context,
-        tag: &Tag,
-        begun: Instant,
+        tag: &ItemTag,
+        started: Instant,
         output: &mut Output,
     ) -> Result<(), StepError> {
         let message = &context.delivery().message;
@@ -90,7 +90,7 @@ impl ItemHandler {
             Some(repository) => Some(repository.tree(&item, &attempt).await.map_err(StepError::Failed)?),
             None => None,
         };
-        let done = self.steps_in(context, tag, begun, output, tree.as_ref()).await;
+        let done = self.steps_in(context, tag, started, output, tree.as_ref()).await;
         let Some(tree) = tree else { return done };
         let merged = match done {
             Ok(()) => tree.merge().await.map_err(StepError::Failed),
@@ -119,8 +119,8 @@ impl ItemHandler {
     async fn steps_in(
         &self,
         context: &Context,
-        tag: &Tag,
-        begun: Instant,
+        tag: &ItemTag,
+        started: Instant,
         output: &mut Output,
         tree: Option<&Tree>,
     ) -> Result<(), StepError> {
@@ -136,7 +136,7 @@ impl ItemHandler {
             job: &self.job,
             directory: tree.map_or(self.directory.as_path(), Tree::path),
             values,
-            begun,
+            started,
             limit: Some(self.job.timeout),
             cancel: context.cancellation(),
         };
@@ -160,16 +160,16 @@ impl ItemHandler {
     async fn complete(
         &self,
         context: &Context,
-        tag: &Tag,
-        begun: Instant,
+        tag: &ItemTag,
+        started: Instant,
         output: Output,
-        mut report: Report,
-    ) -> Report {
+        mut report: FailureReport,
+    ) -> FailureReport {
         let message = &context.delivery().message;
         let step = report.step.clone().unwrap_or_default();
         report.error.context =
             vec![format!("job {}", self.job.name()), format!("item {}", tag.index), format!("step {step}")];
-        report.duration = Some(Span::from_millis(millis(begun)));
+        report.duration = Some(Span::from_millis(millis(started)));
         report.cpu = Some(output.cpu);
         report.memory = output.memory;
         if !output.log.is_empty() {
@@ -182,6 +182,6 @@ impl ItemHandler {
     }
 }
 
-fn millis(begun: Instant) -> u64 {
-    u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX)
+fn millis(started: Instant) -> u64 {
+    u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX)
 }

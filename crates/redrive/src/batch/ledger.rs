@@ -1,5 +1,5 @@
-//! What the store says about a run: which items are done, waiting or dead. The store is the only authority; what
-//! is counted here is read from it, page by page.
+//! Reads the state of a run's items from the store, page by page: which are done, waiting or dead. The store is the
+//! only authority.
 
 use super::error::BatchError;
 use super::select::{Key, hex};
@@ -15,26 +15,26 @@ use redrive_core::store::Store;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 
-/// What an item's message carries as its context.
+/// The context of an item's message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Tag {
+pub(super) struct ItemTag {
     pub(super) job: String,
     pub(super) run: String,
     pub(super) index: u64,
     /// The item's key.
     pub(super) item: String,
-    /// The hash of all of it.
+    /// The hash of the whole item.
     pub(super) body: String,
 }
 
-impl Tag {
+impl ItemTag {
     /// The tag of a message, if it has one.
     pub(super) fn of(context: Option<&serde_json::Value>) -> Option<Self> {
         serde_json::from_value(context?.clone()).ok()
     }
 }
 
-/// What a finished item leaves in the results queue.
+/// The result of a finished item, as stored in the results queue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct ItemResult {
     pub(super) run: String,
@@ -45,33 +45,33 @@ pub(super) struct ItemResult {
     pub(super) output: String,
 }
 
-/// A group of failures in a run.
+/// A group of failed items of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FailureGroup {
-    /// The group.
+    /// The id of the group.
     pub group: GroupId,
-    /// What its failures have in common.
+    /// The signature that its failures have in common.
     pub template: String,
     /// The type of the error.
     pub error_type: String,
-    /// Dead items of this run in it.
+    /// The number of dead items of this run in the group.
     pub count: u64,
-    /// One of them.
+    /// One of these items.
     pub sample: MessageId,
 }
 
 /// The dead items of a run.
 #[derive(Debug, Default)]
-pub(super) struct Dead {
-    /// Open ones: waiting for somebody's decision.
+pub(super) struct DeadItems {
+    /// Open letters, which wait for a decision.
     pub(super) open: u64,
-    /// Those closed without a result: skipped by the job, or resolved or abandoned by somebody.
+    /// Letters that were closed without a result: skipped by the job, or resolved or abandoned by somebody.
     pub(super) skipped: u64,
-    /// By group, most first.
+    /// The failures by group, largest first.
     pub(super) groups: Vec<FailureGroup>,
-    /// Every letter that can be sent back.
+    /// Every letter that can be redriven.
     pub(super) ids: Vec<MessageId>,
-    /// Keys of all of them, with the hash of the item and where the letter stands.
+    /// The keys of all of them, with the hash of the item and the id and status of the letter.
     pub(super) keys: HashMap<String, (String, MessageId, Status)>,
 }
 
@@ -80,7 +80,7 @@ pub(super) struct Ledger<'a> {
     pub(super) store: &'a dyn Store,
     pub(super) job: &'a Job,
     pub(super) run: &'a str,
-    /// The items that are meant, by key, with the hash of each; all of the run when not said.
+    /// Restricts the ledger to these items: the hash of each by its key. `None` for all items of the run.
     pub(super) only: Option<&'a HashMap<String, String>>,
 }
 
@@ -125,10 +125,10 @@ impl Ledger<'_> {
     }
 
     /// The messages of this run that are still to be done.
-    pub(super) async fn waiting(&self) -> Result<Vec<(MessageId, Tag)>, BatchError> {
+    pub(super) async fn waiting(&self) -> Result<Vec<(MessageId, ItemTag)>, BatchError> {
         let mut found = Vec::new();
         self.messages(&self.job.queue(), |message| {
-            let tag = Tag::of(message.envelope.context.as_ref()).filter(|tag| tag.run == self.run);
+            let tag = ItemTag::of(message.envelope.context.as_ref()).filter(|tag| tag.run == self.run);
             found.extend(tag.map(|tag| (message.envelope.id, tag)));
         })
         .await?;
@@ -136,10 +136,10 @@ impl Ledger<'_> {
     }
 
     /// The dead items, given the keys of those that are done.
-    pub(super) async fn dead(&self, done: &HashSet<String>) -> Result<Dead, BatchError> {
+    pub(super) async fn dead(&self, done: &HashSet<String>) -> Result<DeadItems, BatchError> {
         let text = format!("queue:{} context.run:\"{}\"", self.job.queue(), self.run);
         let filter = filter(&text)?;
-        let mut dead = Dead::default();
+        let mut dead = DeadItems::default();
         let mut groups: HashMap<GroupId, FailureGroup> = HashMap::new();
         let mut page = PageRequest::first(limits::PAGE_ITEMS_MAX);
         loop {
@@ -159,21 +159,21 @@ impl Ledger<'_> {
 
     fn count(
         &self,
-        dead: &mut Dead,
+        dead: &mut DeadItems,
         groups: &mut HashMap<GroupId, FailureGroup>,
         done: &HashSet<String>,
         letter: &DeadLetter,
     ) {
-        let Some(tag) = Tag::of(letter.message.envelope.context.as_ref()) else { return };
-        // What is no longer in the input, or was with other content, is not this input's failure.
+        let Some(tag) = ItemTag::of(letter.message.envelope.context.as_ref()) else { return };
+        // An item that is no longer in the input, or has changed, does not count as a failure of this input.
         if tag.run != self.run || self.only.is_some_and(|only| only.get(&tag.item) != Some(&tag.body)) {
             return;
         }
-        let status = letter.file.status;
+        let status = letter.record.status;
         match status {
-            // Sent back and on its way.
+            // Redriven and not finished yet.
             Status::Retrying => return,
-            // Done after all.
+            // The item has a result.
             Status::Resolved | Status::Abandoned | Status::Purged if done.contains(&tag.item) => return,
             Status::Resolved | Status::Abandoned | Status::Purged => dead.skipped += 1,
             Status::Pending | Status::Review | Status::Quarantined => {
@@ -193,12 +193,12 @@ impl Ledger<'_> {
     }
 }
 
-/// A filter this module wrote itself.
+/// Parses a filter that the batch code wrote.
 pub(super) fn filter(text: &str) -> Result<Filter, BatchError> {
     Filter::parse(text).map_err(|error| BatchError::Input(error.to_string()))
 }
 
-/// A key as it is written.
+/// The text of a key, as it is stored.
 pub(super) fn written(key: &Key) -> String {
     hex(key)
 }

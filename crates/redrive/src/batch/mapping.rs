@@ -1,14 +1,14 @@
-//! One process's part in a run: enqueue what is missing, work until nothing is left or the run must stop, count
-//! what came of it. Every decision to stop comes after the failure it is about was recorded in the store.
+//! One process's part in a run: enqueues missing items, works until none is left or the run must stop, and counts the
+//! results. A run is only stopped for a failure that the store has recorded.
 
-use super::after::{Tally, aftermath};
+use super::dead_items::{FailureCounts, handle_dead_items};
 use super::error::BatchError;
 use super::item::ItemHandler;
-use super::ledger::{Dead, Ledger, Tag, written};
+use super::ledger::{DeadItems, ItemTag, Ledger, written};
 use super::run::{Batch, BatchProgress, BatchSummary};
 use super::select::Item;
 use super::spec::Job;
-use super::state::{Hold, RunState};
+use super::state::{RunLock, RunState};
 use crate::worker::{Worker, WorkerHandle};
 use redrive_core::dead_letter::Act;
 use redrive_core::ids::MessageId;
@@ -23,11 +23,11 @@ use tokio_util::sync::CancellationToken;
 /// Payload bytes enqueued in one commit.
 const CHUNK_BYTES: usize = 16 * 1024 * 1024;
 /// How often progress is told.
-const TELL_EVERY: std::time::Duration = std::time::Duration::from_millis(250);
+const PROGRESS_EVERY: std::time::Duration = std::time::Duration::from_millis(250);
 
 /// How the work on the items ended.
 #[derive(Debug, Default)]
-pub(super) struct Worked {
+pub(super) struct MapResult {
     pub(super) stopped: Option<String>,
     pub(super) interrupted: bool,
 }
@@ -130,7 +130,7 @@ impl Run<'_> {
 
     fn message(&self, index: u64, item: &Item) -> NewMessage {
         let (job, key, body) = (&self.batch.job, written(&item.key), written(&item.body));
-        let tag = Tag {
+        let tag = ItemTag {
             job: job.name().to_owned(),
             run: self.state.run.clone(),
             index,
@@ -151,7 +151,7 @@ impl Run<'_> {
     }
 
     /// Works until the queue is empty, somebody says stop, or the job's own limits do.
-    pub(super) async fn map(&self, hold: &Hold) -> Result<Worked, BatchError> {
+    pub(super) async fn map(&self, hold: &RunLock) -> Result<MapResult, BatchError> {
         let batch = self.batch;
         let job = &batch.job;
         let repository = if job.worktree { Some(batch.repository(&self.state.run).await?) } else { None };
@@ -174,7 +174,7 @@ impl Run<'_> {
             .build()?;
         let done = self.ledger().done().await?;
         let dead = self.ledger().dead(&done).await?;
-        let limits = Limits {
+        let limits = FailureLimits {
             done: done.len() as u64,
             failed: dead.open + dead.skipped,
             worker: worker.handle(),
@@ -187,12 +187,12 @@ impl Run<'_> {
             let working = worker.run();
             tokio::pin!(working);
             let worked = tokio::select! {
-                done = &mut working => done.map(|_| Worked::default()),
+                done = &mut working => done.map(|_| MapResult::default()),
                 worked = self.watch(limits, hold) => {
                     handle.stop();
                     tokio::select! {
                         done = &mut working => done.map(|_| worked),
-                        () = batch.handle.hurry.cancelled() => {
+                        () = batch.handle.stop_now.cancelled() => {
                             handle.stop_now();
                             working.await.map(|_| worked)
                         }
@@ -202,7 +202,7 @@ impl Run<'_> {
             ended.cancel();
             worked
         };
-        let (worked, letters) = tokio::join!(work, aftermath(batch, &self.state.run, &ended));
+        let (worked, letters) = tokio::join!(work, handle_dead_items(batch, &self.state.run, &ended));
         let mut worked = worked?;
         letters?;
         // The last failure may be the one too many, and the worker was done before anybody looked.
@@ -214,25 +214,25 @@ impl Run<'_> {
     }
 
     /// Tells how far it is, and ends when the run is to stop.
-    async fn watch(&self, limits: &Limits, hold: &Hold) -> Worked {
+    async fn watch(&self, limits: &FailureLimits, hold: &RunLock) -> MapResult {
         let mut told = Instant::now();
         loop {
             tokio::select! {
-                () = self.batch.handle.stop.cancelled() => return Worked { interrupted: true, ..Worked::default() },
-                () = hold.lost.cancelled() => return Worked { interrupted: true, ..Worked::default() },
-                () = tokio::time::sleep(LOOK_EVERY) => {}
+                () = self.batch.handle.stop.cancelled() => return MapResult { interrupted: true, ..MapResult::default() },
+                () = hold.lost.cancelled() => return MapResult { interrupted: true, ..MapResult::default() },
+                () = tokio::time::sleep(LIMITS_EVERY) => {}
             }
             if let Some(why) = limits.stops(&self.batch.job) {
-                return Worked { stopped: Some(why), ..Worked::default() };
+                return MapResult { stopped: Some(why), ..MapResult::default() };
             }
-            if told.elapsed() >= TELL_EVERY {
+            if told.elapsed() >= PROGRESS_EVERY {
                 told = Instant::now();
                 self.tell(limits);
             }
         }
     }
 
-    fn tell(&self, limits: &Limits) {
+    fn tell(&self, limits: &FailureLimits) {
         let counts = limits.worker.counts();
         self.batch.tell(BatchProgress {
             total: self.state.total,
@@ -244,12 +244,13 @@ impl Run<'_> {
         });
     }
 
-    /// Counts again, in the store, and groups what failed. What is neither done nor in the queue nor in the drawer
-    /// was closed or removed by somebody, or by retention: it is skipped, or the run would wait for it for ever.
-    pub(super) async fn sum_up(&self, worked: &Worked) -> Result<BatchSummary, BatchError> {
+    /// Counts the items again from the store, and groups the failures. An item that is neither done nor waiting nor an
+    /// open dead letter was closed or removed, by somebody or by retention. It counts as skipped, otherwise the run would
+    /// wait for it for ever.
+    pub(super) async fn sum_up(&self, worked: &MapResult) -> Result<BatchSummary, BatchError> {
         let ledger = self.ledger();
         let keys = ledger.done().await?;
-        let Dead { open, groups, .. } = ledger.dead(&keys).await?;
+        let DeadItems { open, groups, .. } = ledger.dead(&keys).await?;
         let waiting = ledger.waiting().await?.into_iter().map(|(_, tag)| tag);
         let waiting = waiting.filter(|tag| self.bodies.get(&tag.item) == Some(&tag.body));
         let waiting: HashSet<String> =
@@ -277,11 +278,11 @@ impl Run<'_> {
 }
 
 /// How often the limits are looked at: a failure more or less does not matter, a second does.
-const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(20);
+const LIMITS_EVERY: std::time::Duration = std::time::Duration::from_millis(20);
 
 /// What was done and dead before this process began, and what its worker did since.
 #[derive(Debug)]
-pub(super) struct Limits {
+pub(super) struct FailureLimits {
     done: u64,
     failed: u64,
     worker: WorkerHandle,
@@ -289,9 +290,9 @@ pub(super) struct Limits {
     foreign: Mutex<HashSet<MessageId>>,
 }
 
-impl Limits {
+impl FailureLimits {
     /// This message is about to die, and is no item of the run.
-    pub(super) fn is_foreign(&self, id: MessageId) {
+    pub(super) fn ignore_foreign(&self, id: MessageId) {
         self.foreign.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
     }
 
@@ -304,6 +305,6 @@ impl Limits {
     /// Why the run must stop, if it must. The worker counts what the store has recorded.
     pub(super) fn stops(&self, job: &Job) -> Option<String> {
         let (done, new) = (self.done + self.worker.counts().done, self.died());
-        Tally { done, failed: self.failed + new, new }.stops(job)
+        FailureCounts { done, failed: self.failed + new, new }.stops(job)
     }
 }

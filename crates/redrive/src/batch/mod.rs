@@ -1,12 +1,12 @@
-//! Batch runs: a command per item, N at a time, with durable retries, a drawer for what fails and resume after a
-//! crash. `redrive run job.yaml` is a thin shell around [`Batch`].
+//! Batch runs: a command for each item, N at a time, with durable retries, a dead letter queue for failed items, and
+//! resume after a crash. `redrive run job.yaml` is a thin shell around [`Batch`].
 //!
-//! Items are messages in the queue `run.JOB`; the results of those that are done are replies in `run.JOB.results`,
-//! which nobody leases: what is there is done for ever and is never run again. Retries are the store's, by the
-//! queue's policy, which is made from the job. How far a run is, and who runs it, stands in the store too. See
-//! `docs/batch.md` for the job file and `docs/adr/0019-a-run-is-messages-and-replies.md` for why.
+//! Items are messages in the queue `run.JOB`. The results of finished items are replies in `run.JOB.results`, which
+//! nobody leases: an item that has a result there is never run again. The store retries items by the policy of the
+//! queue, which is made from the job. The state of a run, and which process runs it, are in the store too. See
+//! `docs/batch.md` for the job file and `docs/adr/0019-a-run-is-messages-and-replies.md` for the reasons.
 
-mod after;
+mod dead_items;
 mod error;
 mod git;
 mod input;
@@ -31,12 +31,11 @@ pub use error::BatchError;
 pub use ledger::FailureGroup;
 pub use plan::{DryRun, DryRunItem};
 pub use prune::PrunedTree;
-pub use run::{Batch, BatchHandle, BatchProgress, BatchSummary, Begin};
+pub use run::{Batch, BatchHandle, BatchProgress, BatchSummary, StartMode};
 pub use spec::Job;
 pub use yaml::Problem;
 
 use redrive_core::time::Span;
 
-/// How long an item's lease lasts without a sign of life. After a crash nobody works on the items that were being
-/// worked on for this long.
+/// How long an item's lease lasts unless it is extended. After a crash, items that were running wait this long.
 const LEASE: Span = Span::from_secs(15);

@@ -1,5 +1,5 @@
-//! What a run would do, without doing it: which items, and the commands of the first of them. Reads the input;
-//! touches neither the store nor anything else.
+//! Shows what a run would do without doing it: its items, and the commands of the first of them. It reads the input but
+//! not the store.
 
 use super::error::BatchError;
 use super::input;
@@ -17,18 +17,18 @@ const SHOWN: usize = 3;
 /// One item and its commands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DryRunItem {
-    /// Its place in the run.
+    /// The index of the item in the run.
     pub index: u64,
-    /// The item.
+    /// The item, as JSON.
     pub item: String,
-    /// What would be run, step by step.
+    /// The commands that would be run, one per step.
     pub commands: Vec<String>,
 }
 
 /// What a run would do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DryRun {
-    /// The job.
+    /// The name of the job.
     pub job: String,
     /// Items of the run.
     pub total: u64,
@@ -41,10 +41,10 @@ pub struct DryRun {
 }
 
 impl Job {
-    /// Reads the input, from this directory where it is relative, and says what would be run. It needs no store.
+    /// Reads the input and returns what would be run. Paths are relative to `directory`. Needs no store.
     ///
     /// # Errors
-    /// [`BatchError`] when the input cannot be read or does not fit the job.
+    /// Returns a [`BatchError`] if the input cannot be read or does not fit the job.
     pub async fn dry_run(&self, directory: &Path) -> Result<DryRun, BatchError> {
         self.check_vars()?;
         let read = input::read(&self.input, directory, &self.values()).await?;
@@ -74,7 +74,7 @@ impl Job {
             items,
         })
     }
-    /// The values that every template of the job may name.
+    /// The values that every template of the job may use.
     pub(super) fn values(&self) -> Values<'_> {
         let mut values = Values { vars: Some(&self.vars), ..Values::default() };
         values.named.insert("job", self.name().to_owned());
@@ -83,10 +83,10 @@ impl Job {
 }
 
 impl Batch {
-    /// What this run would do: see [`Job::dry_run`].
+    /// Returns what this run would do; see [`Job::dry_run`].
     ///
     /// # Errors
-    /// [`BatchError`] when the input cannot be read or does not fit the job.
+    /// Returns a [`BatchError`] if the input cannot be read or does not fit the job.
     pub async fn dry_run(&self) -> Result<DryRun, BatchError> {
         self.job.dry_run(&self.directory).await
     }

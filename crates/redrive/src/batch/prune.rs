@@ -4,9 +4,9 @@
 
 use super::error::BatchError;
 use super::git::{KeptTree, Repository};
-use super::ledger::{Tag, filter};
+use super::ledger::{ItemTag, filter};
 use super::run::Batch;
-use super::state::{Hold, Kept, RunState};
+use super::state::{RunLock, RunState, Versioned};
 use redrive_core::dead_letter::{DeadLetter, Status};
 use redrive_core::ids::MessageId;
 use redrive_core::limits;
@@ -69,9 +69,9 @@ fn parsed(name: &str) -> Option<(&str, (u32, u32))> {
 
 impl OpenItems {
     fn add_letter(&mut self, letter: &DeadLetter) {
-        let Some(tag) = Tag::of(letter.message.envelope.context.as_ref()) else { return };
+        let Some(tag) = ItemTag::of(letter.message.envelope.context.as_ref()) else { return };
         self.runs.insert(Repository::short(&tag.run));
-        match letter.file.status {
+        match letter.record.status {
             Status::Pending | Status::Retrying | Status::Review | Status::Quarantined => {}
             Status::Resolved | Status::Abandoned | Status::Purged => return,
         }
@@ -102,11 +102,11 @@ impl Batch {
     /// # Errors
     /// [`BatchError`] when somebody runs the job, or git or the store cannot be asked.
     pub async fn prune(&self, dry_run: bool, force: bool) -> Result<Vec<PrunedTree>, BatchError> {
-        let hold = Hold::take(&self.store, self.job.name(), &self.actor).await?;
-        let kept = Kept::<RunState>::load(self.store.as_ref(), self.job.name().to_owned()).await;
-        let pruned = match kept {
-            Ok(kept) => {
-                let run = kept.value.map(|state| state.run);
+        let hold = RunLock::take(&self.store, self.job.name(), &self.actor).await?;
+        let saved = Versioned::<RunState>::load(self.store.as_ref(), self.job.name().to_owned()).await;
+        let pruned = match saved {
+            Ok(saved) => {
+                let run = saved.value.map(|state| state.run);
                 self.sweep(run.as_deref(), if force { Extent::All } else { Extent::Empty }, dry_run).await
             }
             Err(error) => Err(error),
@@ -128,7 +128,7 @@ impl Batch {
     /// Removes every tree and branch of a run that was given up.
     pub(super) async fn remove_trees_of(&self, run: &str) {
         let Ok(repository) = self.repository(run).await else { return };
-        for tree in repository.kept(&Repository::short(run)).await.unwrap_or_default() {
+        for tree in repository.kept_trees(&Repository::short(run)).await.unwrap_or_default() {
             let _ = repository.discard(&tree).await;
         }
     }
@@ -144,7 +144,7 @@ impl Batch {
         dry_run: bool,
     ) -> Result<Vec<PrunedTree>, BatchError> {
         let repository = self.repository(run.unwrap_or_default()).await?;
-        let trees = repository.kept("").await?;
+        let trees = repository.kept_trees("").await?;
         if trees.is_empty() {
             return Ok(Vec::new());
         }
@@ -187,7 +187,7 @@ impl Batch {
             let got = self.store.messages(Query { filter: filter.clone(), page: page.clone() }).await?;
             for message in &got.items {
                 open.labels.insert(label(message.envelope.id));
-                let tag = Tag::of(message.envelope.context.as_ref());
+                let tag = ItemTag::of(message.envelope.context.as_ref());
                 open.runs.extend(tag.map(|tag| Repository::short(&tag.run)));
             }
             match got.next {

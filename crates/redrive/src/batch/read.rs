@@ -113,9 +113,9 @@ fn job(mut top: Fields<'_>) -> Option<Job> {
     }
     for (stage, steps) in [("setup", &setup), ("map", &map.steps), ("reduce", &reduce)] {
         for step in steps {
-            let mut places = step.templates().flat_map(Template::places);
-            if let Some(place) = places.find(|place| !place.is_known_in(stage)) {
-                top.problems.add(step.line, format!("{stage}: there is no {} there", shown(place)));
+            let mut placeholders = step.templates().flat_map(Template::placeholders);
+            if let Some(placeholder) = placeholders.find(|placeholder| !placeholder.is_known_in(stage)) {
+                top.problems.add(step.line, format!("{stage}: there is no {} there", shown(placeholder)));
             }
         }
     }
@@ -296,36 +296,36 @@ fn map(top: &mut Fields<'_>) -> Map {
 }
 
 /// A stage that is a list of steps, or a map with them.
-fn staged(place: &str, node: Node, problems: &mut Problems) -> Vec<Step> {
+fn staged(location: &str, node: Node, problems: &mut Problems) -> Vec<Step> {
     if let Value::List(items) = node.value {
         return items
             .into_iter()
             .enumerate()
-            .filter_map(|(n, node)| step(place, n, node, problems))
+            .filter_map(|(n, node)| step(location, n, node, problems))
             .collect();
     }
-    let Some(mut fields) = Fields::of(place, node, &["steps"], problems) else { return Vec::new() };
+    let Some(mut fields) = Fields::of(location, node, &["steps"], problems) else { return Vec::new() };
     steps(&mut fields, "steps")
 }
 
 fn steps(fields: &mut Fields<'_>, key: &str) -> Vec<Step> {
-    let place = fields.name(key);
+    let location = fields.name(key);
     let nodes = fields.list(key).unwrap_or_default();
     if nodes.len() > limits::JOB_STEPS_MAX {
         let line = fields.line;
-        fields.problems.add(line, format!("{place}: more than {} steps", limits::JOB_STEPS_MAX));
+        fields.problems.add(line, format!("{location}: more than {} steps", limits::JOB_STEPS_MAX));
         return Vec::new();
     }
     let each = nodes.into_iter().enumerate();
-    each.filter_map(|(n, node)| step(&place, n, node, fields.problems)).collect()
+    each.filter_map(|(n, node)| step(&location, n, node, fields.problems)).collect()
 }
 
-fn step(place: &str, n: usize, node: Node, problems: &mut Problems) -> Option<Step> {
-    let place = format!("{place}[{n}]");
+fn step(location: &str, n: usize, node: Node, problems: &mut Problems) -> Option<Step> {
+    let location = format!("{location}[{n}]");
     let line = node.line;
     // A bare text is a command.
     if let Value::Scalar { text, .. } = &node.value {
-        let run = template(line, &place, Template::shell(text), problems)?;
+        let run = template(line, &location, Template::shell(text), problems)?;
         return Some(Step {
             name: first_line(text),
             command: Command::Shell(run),
@@ -336,7 +336,7 @@ fn step(place: &str, n: usize, node: Node, problems: &mut Problems) -> Option<St
             line,
         });
     }
-    let mut fields = Fields::of(&place, node, &STEP, problems)?;
+    let mut fields = Fields::of(&location, node, &STEP, problems)?;
     let name = fields.text("name").map(|(_, name)| name);
     let (run, validate, argv) = (fields.text("run"), fields.text("validate"), fields.list("argv"));
     let stdin = fields.text("stdin");
@@ -346,39 +346,40 @@ fn step(place: &str, n: usize, node: Node, problems: &mut Problems) -> Option<St
     let (command, called) = match (run, validate, argv) {
         (Some((at, text)), None, None) | (None, Some((at, text)), None) => {
             let read = Template::shell(&text);
-            (Command::Shell(template(at, &place, read, problems)?), first_line(&text))
+            (Command::Shell(template(at, &location, read, problems)?), first_line(&text))
         }
-        (None, None, Some(words)) => argv_command(&place, &words, problems)?,
+        (None, None, Some(words)) => argv_command(&location, &words, problems)?,
         (..) => {
-            problems.add(line, format!("{place}: needs exactly one of run, argv and validate"));
+            problems.add(line, format!("{location}: needs exactly one of run, argv and validate"));
             return None;
         }
     };
     let stdin = match stdin {
-        Some((at, text)) => Some(template(at, &place, Template::plain(&text), problems)?),
+        Some((at, text)) => Some(template(at, &location, Template::plain(&text), problems)?),
         None => None,
     };
     let name = name.unwrap_or(called);
     Some(Step { name, command, validates, stdin, timeout, commit_required, line })
 }
 
-fn argv_command(place: &str, words: &[Node], problems: &mut Problems) -> Option<(Command, String)> {
+fn argv_command(location: &str, words: &[Node], problems: &mut Problems) -> Option<(Command, String)> {
     let mut argv = Vec::new();
     let mut shown = Vec::new();
     for word in words {
         let Value::Scalar { text, .. } = &word.value else {
-            problems.expected(&format!("{place}.argv"), word, "a list of texts");
+            problems.expected(&format!("{location}.argv"), word, "a list of texts");
             return None;
         };
         shown.push(text.clone());
-        argv.push(template(word.line, &format!("{place}.argv"), Template::plain(text), problems)?);
+        argv.push(template(word.line, &format!("{location}.argv"), Template::plain(text), problems)?);
     }
     if argv.is_empty() {
         return None;
     }
     if let Some((at, why)) = refused_argument(&shown) {
         let (line, word) = (words.get(at).map_or(0, |word| word.line), shown.get(at));
-        problems.add(line, format!("{place}.argv: {:?} has a value {why}", word.map_or("", String::as_str)));
+        problems
+            .add(line, format!("{location}.argv: {:?} has a value {why}", word.map_or("", String::as_str)));
         return None;
     }
     Some((Command::Argv(argv), first_line(&shown.join(" "))))
@@ -387,11 +388,11 @@ fn argv_command(place: &str, words: &[Node], problems: &mut Problems) -> Option<
 /// A template, or where it is wrong. Lines of a text on several lines are counted from where it begins.
 fn template(
     line: usize,
-    place: &str,
+    location: &str,
     read: Result<Template, (usize, String)>,
     problems: &mut Problems,
 ) -> Option<Template> {
-    read.map_err(|(below, what)| problems.add(line + below, format!("{place}: {what}"))).ok()
+    read.map_err(|(below, what)| problems.add(line + below, format!("{location}: {what}"))).ok()
 }
 
 /// What a step without a name is called.
@@ -456,7 +457,7 @@ fn on_item_failure(top: &mut Fields<'_>) -> OnItemFailure {
 
 /// A part whose shape the core knows: its keys are checked here, its values there.
 fn shaped<T: serde::de::DeserializeOwned>(
-    place: &str,
+    location: &str,
     node: Node,
     known: &[&str],
     problems: &mut Problems,
@@ -464,16 +465,16 @@ fn shaped<T: serde::de::DeserializeOwned>(
 ) -> Option<(usize, T)> {
     let line = node.line;
     let serde_json::Value::Object(mut json) = node.to_json() else {
-        problems.expected(place, &node, &format!("a map with {}", known.join(", ")));
+        problems.expected(location, &node, &format!("a map with {}", known.join(", ")));
         return None;
     };
-    Fields::of(place, node, known, problems)?;
+    Fields::of(location, node, known, problems)?;
     json.retain(|key, _| known.contains(&key.as_str()));
     adjust(&mut json);
     match serde_json::from_value(serde_json::Value::Object(json)) {
         Ok(value) => Some((line, value)),
         Err(error) => {
-            problems.add(line, format!("{place}: {error}"));
+            problems.add(line, format!("{location}: {error}"));
             None
         }
     }

@@ -31,7 +31,7 @@ impl Batch {
             job: &self.job,
             directory: &self.directory,
             values,
-            begun: Instant::now(),
+            started: Instant::now(),
             limit: None,
             cancel: &self.handle.stop,
         };
@@ -82,13 +82,14 @@ impl Run<'_> {
         let path = self.batch.work.join("results.ndjson");
         let failed = |error: std::io::Error| BatchError::io("write the results to", &path, &error);
         std::fs::create_dir_all(&self.batch.work).map_err(failed)?;
-        let mut heap = Heap::new(self.items.len(), tempfile::tempfile_in(&self.batch.work).map_err(failed)?);
-        let places: HashMap<String, usize> =
+        let mut heap =
+            ResultSpool::new(self.items.len(), tempfile::tempfile_in(&self.batch.work).map_err(failed)?);
+        let indexes: HashMap<String, usize> =
             self.items.iter().enumerate().map(|(index, item)| (written(&item.key), index)).collect();
         let mut wrong = None;
         self.ledger()
             .results(|result| {
-                let Some(index) = places.get(&result.item) else { return };
+                let Some(index) = indexes.get(&result.item) else { return };
                 let Some(item) = self.items.get(*index) else { return };
                 if let Err(error) = heap.add(*index, &line(*index, &item.json, &result)) {
                     wrong = Some(error);
@@ -102,21 +103,21 @@ impl Run<'_> {
 }
 
 /// Lines in the order they came, and where each lies.
-struct Heap {
+struct ResultSpool {
     file: BufWriter<File>,
     end: u64,
-    places: Vec<Option<(u64, usize)>>,
+    offsets: Vec<Option<(u64, usize)>>,
 }
 
-impl Heap {
+impl ResultSpool {
     fn new(lines: usize, file: File) -> Self {
-        Self { file: BufWriter::new(file), end: 0, places: vec![None; lines] }
+        Self { file: BufWriter::new(file), end: 0, offsets: vec![None; lines] }
     }
 
     fn add(&mut self, index: usize, line: &str) -> std::io::Result<()> {
         self.file.write_all(line.as_bytes())?;
-        if let Some(place) = self.places.get_mut(index) {
-            *place = Some((self.end, line.len()));
+        if let Some(offset) = self.offsets.get_mut(index) {
+            *offset = Some((self.end, line.len()));
         }
         self.end += line.len() as u64;
         Ok(())
@@ -126,7 +127,7 @@ impl Heap {
     fn write(self, to: File) -> std::io::Result<()> {
         let mut from = self.file.into_inner().map_err(std::io::IntoInnerError::into_error)?;
         let mut to = BufWriter::new(to);
-        for (begin, length) in self.places.into_iter().flatten() {
+        for (begin, length) in self.offsets.into_iter().flatten() {
             from.seek(SeekFrom::Start(begin))?;
             std::io::copy(&mut (&from).take(length as u64), &mut to)?;
         }

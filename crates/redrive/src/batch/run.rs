@@ -1,16 +1,16 @@
-//! [`Batch`], and the course of a run: take the right to it, read the input, go on where the last process stopped,
-//! enqueue what is missing, work until nothing is left, reduce, sum up.
+//! [`Batch`], and the course of a run: lock the job, read the input, continue where the last process stopped, enqueue
+//! missing items, work until none is left, reduce, and summarise.
 
 use super::error::BatchError;
 use super::input;
 use super::ledger::{FailureGroup, Ledger};
-use super::mapping::{Run, Worked};
+use super::mapping::{MapResult, Run};
 use super::select::{Selected, select};
 use super::spec::Job;
-use super::state::{Hold, Kept, RunState, Stage};
+use super::state::{RunLock, RunState, Stage, Versioned};
 use super::template::Values;
 use redrive_core::dead_letter::{Act, ActRequest, Actor};
-use redrive_core::error::{Error, Refusal};
+use redrive_core::error::{CallError, Refusal};
 use redrive_core::ids::{MessageId, QueueName};
 use redrive_core::store::Store;
 use redrive_core::time::Span;
@@ -22,18 +22,18 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// How a run begins when there may be an earlier one of the same job.
+/// How a run starts if there may be an earlier one of the same job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Begin {
-    /// Go on if there is one and nothing changed, else begin.
+pub enum StartMode {
+    /// Continue an earlier run if there is one and nothing changed, otherwise start a new one.
     #[default]
     Auto,
-    /// Go on; it is an error when there is none.
+    /// Continue an earlier run. It is an error if there is none.
     Resume,
-    /// Forget it and its results, and begin anew.
+    /// Discard the earlier run and its results, and start a new one.
     Restart,
-    /// Go on although the job or its input changed: what is done stays done, what is new is added, what is no
-    /// longer in the input is taken back.
+    /// Continue although the job or its input changed: finished items stay finished, new items are added, and items
+    /// that are no longer in the input are removed.
     AcceptChanges,
 }
 
@@ -42,52 +42,52 @@ pub enum Begin {
 pub struct BatchProgress {
     /// Items of the run.
     pub total: u64,
-    /// Items put in the queue by this process, while it does so.
+    /// Items that this process has enqueued so far.
     pub enqueued: u64,
     /// Items that are done.
     pub done: u64,
     /// Items that are dead or skipped.
     pub failed: u64,
-    /// Attempts that failed and will be made again.
+    /// Failed attempts whose item will be tried again.
     pub retried: u64,
-    /// Items being worked on.
+    /// Items that are running.
     pub running: u64,
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BatchSummary {
-    /// The job.
+    /// The name of the job.
     pub job: String,
-    /// The run.
+    /// The id of the run.
     pub run: String,
     /// Items of the run.
     pub total: u64,
     /// Items that are done.
     pub done: u64,
-    /// Items that lie in the drawer.
+    /// Items that are open dead letters.
     pub dead: u64,
-    /// Items that were given up: by `on_item_failure`, by somebody who closed or removed them, or by retention.
+    /// Items that were given up: by `on_item_failure`, by a person who closed or removed them, or by retention.
     pub skipped: u64,
     /// Items that are still to be done.
     pub left: u64,
     /// Rows of the input that could not be read and were left out.
     pub bad_rows: u64,
-    /// The first of those.
+    /// The first of these rows.
     pub bad_row_samples: Vec<String>,
-    /// Why it stopped before its end, if it did.
+    /// Why the run stopped early, if one of the job's limits was reached.
     pub stopped: Option<String>,
-    /// It was told to stop.
+    /// The run was stopped from outside.
     pub interrupted: bool,
-    /// There was nothing to do: an earlier process had done it all.
+    /// There was nothing to do: an earlier process had finished the run.
     pub already_finished: bool,
-    /// What failed, by cause, most first.
+    /// The failures by cause, largest group first.
     pub groups: Vec<FailureGroup>,
-    /// What the last step of reduce printed.
+    /// The output of the last reduce step.
     pub output: Option<String>,
-    /// Where the results are, one JSON document a line, in the order of the items; only after a reduce.
+    /// The file with the results, one JSON document per line, in the order of the items. `None` without a reduce.
     pub results_file: Option<PathBuf>,
-    /// How long this process worked on it.
+    /// How long this process worked on the run.
     #[serde(rename = "elapsed_ms")]
     pub elapsed: Span,
 }
@@ -100,29 +100,29 @@ impl BatchSummary {
     }
 }
 
-/// Stops a run from elsewhere.
+/// Stops a run from another task.
 #[derive(Clone, Debug, Default)]
 pub struct BatchHandle {
     pub(super) stop: CancellationToken,
-    pub(super) hurry: CancellationToken,
+    pub(super) stop_now: CancellationToken,
 }
 
 impl BatchHandle {
-    /// Begin no more items, let those that run finish within the grace time, give the rest back.
+    /// Starts no more items, lets running items finish within the grace time, and releases the others.
     pub fn stop(&self) {
         self.stop.cancel();
     }
 
-    /// The same without the grace time: commands are ended and their items given back, which costs no attempt.
+    /// Stops without the grace time: commands are stopped and their items released, which uses up no attempt.
     pub fn stop_now(&self) {
-        self.hurry.cancel();
+        self.stop_now.cancel();
         self.stop.cancel();
     }
 }
 
 type OnProgress = Arc<dyn Fn(BatchProgress) + Send + Sync>;
 
-/// Runs a job. The same job may be run again and again: what is done is not done again.
+/// Runs a job. The same job can be run again and again: finished items are not run again.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -149,7 +149,7 @@ pub struct Batch {
     pub(super) directory: PathBuf,
     pub(super) work: PathBuf,
     pub(super) trees: PathBuf,
-    begin: Begin,
+    start_mode: StartMode,
     retry_dead: bool,
     pub(super) actor: String,
     pub(super) grace: Span,
@@ -159,12 +159,12 @@ pub struct Batch {
 
 impl fmt::Debug for Batch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Batch({}, {:?})", self.job.name(), self.begin)
+        write!(f, "Batch({}, {:?})", self.job.name(), self.start_mode)
     }
 }
 
 impl Batch {
-    /// A run of this job on this store.
+    /// Prepares a run of this job on this store.
     #[must_use]
     pub fn new(store: Arc<dyn Store>, job: Job) -> Self {
         let temporary = std::env::temp_dir();
@@ -174,7 +174,7 @@ impl Batch {
             work: temporary.join("redrive-runs").join(job.name()),
             trees: temporary.join("redrive-worktrees"),
             job: Arc::new(job),
-            begin: Begin::Auto,
+            start_mode: StartMode::Auto,
             retry_dead: false,
             actor: "batch".into(),
             grace: Span::from_secs(30),
@@ -183,106 +183,108 @@ impl Batch {
         }
     }
 
-    /// Where relative paths of the job begin and its commands run; the current directory when not said.
+    /// The directory in which the job's commands run and to which its paths are relative. Defaults to the current
+    /// directory.
     #[must_use]
     pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
         self.directory = directory.into();
         self
     }
 
-    /// Where logs of failed attempts and the file of results go; under the temporary directory when not said.
+    /// The directory for logs of failed attempts and the results file. Defaults to a directory under the temporary one.
     #[must_use]
     pub fn work_directory(mut self, directory: impl Into<PathBuf>) -> Self {
         self.work = directory.into();
         self
     }
 
-    /// Where git work trees are made, for jobs that want one per item. Must not hold the store's directory.
+    /// The directory for git work trees, for jobs that use one per item. It must not contain the store's directory.
     #[must_use]
     pub fn worktrees(mut self, directory: impl Into<PathBuf>) -> Self {
         self.trees = directory.into();
         self
     }
 
-    /// What to do when there is an earlier run of the job.
+    /// What to do if there is an earlier run of the job.
     #[must_use]
-    pub fn begin(mut self, begin: Begin) -> Self {
-        self.begin = begin;
+    pub fn start_mode(mut self, mode: StartMode) -> Self {
+        self.start_mode = mode;
         self
     }
 
-    /// Sends the dead items of the run back to work first.
+    /// Whether to redrive the dead items of the run first.
     #[must_use]
     pub fn retry_dead(mut self, retry: bool) -> Self {
         self.retry_dead = retry;
         self
     }
 
-    /// Who runs it, for the audit trail and for others who want to run it too.
+    /// The name of the person or program that runs the job, for the audit trail and for others who try to run it too.
     #[must_use]
     pub fn actor(mut self, name: impl Into<String>) -> Self {
         self.actor = name.into();
         self
     }
 
-    /// How long running items may take to finish after [`BatchHandle::stop`]; 30 s when not said.
+    /// How long running items may take to finish after [`BatchHandle::stop`]. Defaults to 30 s.
     #[must_use]
     pub fn grace(mut self, span: Span) -> Self {
         self.grace = span;
         self
     }
 
-    /// Is told a few times a second how far the run is.
+    /// A callback that is called a few times a second with the progress of the run.
     #[must_use]
     pub fn on_progress(mut self, tell: impl Fn(BatchProgress) + Send + Sync + 'static) -> Self {
         self.on_progress = Some(Arc::new(tell));
         self
     }
 
-    /// To stop it from elsewhere.
+    /// Returns a handle that can stop the run from another task.
     #[must_use]
     pub fn handle(&self) -> BatchHandle {
         self.handle.clone()
     }
 
-    /// Runs the job to its end, or as far as it may.
+    /// Runs the job until it is finished, is stopped, or reaches one of its limits.
     ///
     /// # Errors
-    /// [`BatchError`] when it cannot begin or go on. Failed items are not errors; the summary counts them.
+    /// Returns a [`BatchError`] if the run cannot start or continue. Failed items are not errors; the summary counts
+    /// them.
     pub async fn run(&self) -> Result<BatchSummary, BatchError> {
-        let begun = Instant::now();
-        let hold = Hold::take(&self.store, self.job.name(), &self.actor).await?;
-        let done = self.run_held(&hold, begun).await;
+        let started = Instant::now();
+        let hold = RunLock::take(&self.store, self.job.name(), &self.actor).await?;
+        let done = self.run_held(&hold, started).await;
         let taken_over = hold.lost.is_cancelled();
         hold.release().await;
         if taken_over { Err(BatchError::TakenOver(self.job.name().into())) } else { done }
     }
 
-    /// What `setup`, input and reduce may use.
+    /// The values for placeholders in `setup`, input and reduce.
     pub(super) fn values(&self) -> Values<'_> {
         self.job.values()
     }
 
-    async fn run_held(&self, hold: &Hold, begun: Instant) -> Result<BatchSummary, BatchError> {
-        let mut kept = Kept::<RunState>::load(self.store.as_ref(), self.job.name().to_owned()).await?;
-        if self.begin == Begin::Resume && kept.value.is_none() {
+    async fn run_held(&self, hold: &RunLock, started: Instant) -> Result<BatchSummary, BatchError> {
+        let mut saved = Versioned::<RunState>::load(self.store.as_ref(), self.job.name().to_owned()).await?;
+        if self.start_mode == StartMode::Resume && saved.value.is_none() {
             return Err(BatchError::NothingToResume(self.job.name().into()));
         }
         self.job.check_vars()?;
         let read = input::read(&self.job.input, &self.directory, &self.values()).await?;
         let selected = select(&self.job, read.items)?;
-        if self.begin == Begin::Restart {
-            self.forget(&mut kept).await?;
+        if self.start_mode == StartMode::Restart {
+            self.forget(&mut saved).await?;
         }
-        let resumed = kept.value.is_some();
-        let mut state = self.state(&kept, &selected).await?;
-        let changed = kept.value.as_ref().is_some_and(|old| *old != state);
-        kept.save(self.store.as_ref(), Some(state.clone())).await?;
+        let resumed = saved.value.is_some();
+        let mut state = self.state(&saved, &selected).await?;
+        let changed = saved.value.as_ref().is_some_and(|old| *old != state);
+        saved.save(self.store.as_ref(), Some(state.clone())).await?;
 
         if state.stage == Stage::Setup {
             self.setup().await?;
             state.stage = Stage::Enqueueing;
-            kept.save(self.store.as_ref(), Some(state.clone())).await?;
+            saved.save(self.store.as_ref(), Some(state.clone())).await?;
         }
         self.configure().await?;
         let bodies = selected.bodies();
@@ -293,13 +295,13 @@ impl Batch {
         if state.stage == Stage::Enqueueing || changed {
             run.enqueue(resumed).await?;
             state.stage = Stage::Mapping;
-            kept.save(self.store.as_ref(), Some(state.clone())).await?;
+            saved.save(self.store.as_ref(), Some(state.clone())).await?;
         }
-        // Somebody may have closed items of it since.
+        // Somebody may have closed items of the run since.
         self.remove_closed_trees(&state.run).await;
         let run = Run { batch: self, state: &state, items: &selected.items, bodies: &bodies };
         let idle = state.stage == Stage::Finished && run.is_idle().await?;
-        let worked = if idle { Worked::default() } else { run.map(hold).await? };
+        let worked = if idle { MapResult::default() } else { run.map(hold).await? };
         self.remove_closed_trees(&state.run).await;
         let mut summary = run.sum_up(&worked).await?;
         summary.bad_rows = read.bad_rows;
@@ -309,17 +311,17 @@ impl Batch {
             run.reduce(&mut summary).await?;
             state.reduced = Some(summary.done);
             state.stage = Stage::Finished;
-            kept.save(self.store.as_ref(), Some(state.clone())).await?;
+            saved.save(self.store.as_ref(), Some(state.clone())).await?;
         }
-        summary.elapsed = Span::from_millis(u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX));
+        summary.elapsed = Span::from_millis(u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX));
         Ok(summary)
     }
 
-    /// The state to go on with: the last one, brought up to date, or a new one.
-    async fn state(&self, kept: &Kept<RunState>, selected: &Selected) -> Result<RunState, BatchError> {
+    /// The state to continue with: the last one, brought up to date, or a new one.
+    async fn state(&self, saved: &Versioned<RunState>, selected: &Selected) -> Result<RunState, BatchError> {
         let job_hash = self.job.hash();
         let total = selected.items.len() as u64;
-        let Some(old) = &kept.value else {
+        let Some(old) = &saved.value else {
             return Ok(RunState {
                 run: crate::new_id().to_string(),
                 job_hash,
@@ -336,12 +338,12 @@ impl Batch {
             (true, false) => "the input",
             (false, false) => "the job file and the input",
         };
-        if self.begin != Begin::AcceptChanges {
+        if self.start_mode != StartMode::AcceptChanges {
             return Err(BatchError::Changed { job: self.job.name().into(), what });
         }
         let stage = if old.stage == Stage::Setup { Stage::Setup } else { Stage::Enqueueing };
         let input_hash = selected.hash.clone();
-        // As many results as before may be other ones.
+        // The results may differ even if their number is the same.
         Ok(RunState { job_hash, input_hash, total, stage, reduced: None, ..old.clone() })
     }
 
@@ -349,12 +351,12 @@ impl Batch {
         Actor { reason: Some(reason.to_owned()), ..Actor::new(self.actor.clone(), "run") }
     }
 
-    /// Gives the job's queue the job's rules; the results' queue needs none.
+    /// Sets the policy of the job's queue. The results queue needs none.
     async fn configure(&self) -> Result<(), BatchError> {
         let policy = self.job.policy();
         let known = match self.store.queue(self.job.queue()).await {
             Ok(queue) => Some(queue.policy),
-            Err(Error::Refused(Refusal::NoSuchQueue { .. })) => None,
+            Err(CallError::Refused(Refusal::NoSuchQueue { .. })) => None,
             Err(error) => return Err(error.into()),
         };
         if known.as_ref() != Some(&policy) {
@@ -363,10 +365,10 @@ impl Batch {
         Ok(())
     }
 
-    /// Forgets an earlier run: its messages and results are removed, its dead letters given up.
-    async fn forget(&self, kept: &mut Kept<RunState>) -> Result<(), BatchError> {
-        let Some(old) = kept.value.clone() else { return Ok(()) };
-        kept.save(self.store.as_ref(), None).await?;
+    /// Discards an earlier run: removes its messages and results, and abandons its dead letters.
+    async fn forget(&self, saved: &mut Versioned<RunState>) -> Result<(), BatchError> {
+        let Some(old) = saved.value.clone() else { return Ok(()) };
+        saved.save(self.store.as_ref(), None).await?;
         for queue in [self.job.queue(), self.job.results()] {
             self.empty(queue).await?;
         }
@@ -381,13 +383,13 @@ impl Batch {
         loop {
             match self.store.purge(queue.clone(), self.acting("the job was restarted")).await {
                 Ok(purged) if purged.more => {}
-                Ok(_) | Err(Error::Refused(Refusal::NoSuchQueue { .. })) => return Ok(()),
+                Ok(_) | Err(CallError::Refused(Refusal::NoSuchQueue { .. })) => return Ok(()),
                 Err(error) => return Err(error.into()),
             }
         }
     }
 
-    /// Does the same to many letters; those that changed meanwhile are left as they are.
+    /// Applies an act to many letters. Letters that do not allow it are left unchanged.
     pub(super) async fn act(&self, ids: &[MessageId], act: &Act, reason: &str) -> Result<(), BatchError> {
         for chunk in ids.chunks(ACTS_PER_COMMIT) {
             let actor = self.acting(reason);
@@ -409,5 +411,5 @@ impl Batch {
     }
 }
 
-/// Letters acted on in one commit.
+/// Letters changed in one commit.
 const ACTS_PER_COMMIT: usize = 500;

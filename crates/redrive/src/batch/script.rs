@@ -19,7 +19,7 @@ pub(super) struct Words {
     text: String,
     /// It may come to no word at all, as `$x` does when there is no x.
     may_vanish: bool,
-    /// The script of a `-c` is still to come, after so many words that belong to options.
+    /// The script of a `-c` follows after this many words, which belong to options.
     awaited: Option<usize>,
     /// A sign of redirection was read, and not yet what it points to.
     redirecting: bool,

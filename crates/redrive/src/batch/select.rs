@@ -4,7 +4,7 @@
 use super::error::BatchError;
 use super::path::{ItemPath, names, text_of};
 use super::spec::{Job, SortKey};
-use super::template::{Place, shown};
+use super::template::{Placeholder, shown};
 use super::yaml::nearest;
 use sha2::{Digest as _, Sha256};
 use std::cmp::Ordering;
@@ -187,19 +187,19 @@ fn check_fields(job: &Job, rows: &[String]) -> Result<(), BatchError> {
     wanted.extend(job.distinct.iter().map(|path| ("distinct".to_owned(), path.clone())));
     wanted.extend(job.key.iter().map(|path| ("key".to_owned(), path.clone())));
     for (stage, step) in job.steps().filter(|(stage, _)| *stage == "map") {
-        for place in step.templates().flat_map(super::template::Template::places) {
-            if let Place::Field(path) = place {
-                wanted.push((format!("line {}: {stage}: {}", step.line, shown(place)), path.clone()));
+        for placeholder in step.templates().flat_map(super::template::Template::placeholders) {
+            if let Placeholder::Field(path) = placeholder {
+                wanted.push((format!("line {}: {stage}: {}", step.line, shown(placeholder)), path.clone()));
             }
         }
     }
-    for (place, path) in wanted {
+    for (location, path) in wanted {
         if !rows.iter().any(|row| path.find(row).is_some()) {
             let names = rows.first().map(|row| names(row)).unwrap_or_default();
             let known: Vec<&str> = names.iter().map(String::as_str).collect();
             let near = nearest(path.first(), &known).map(|name| format!("; did you mean {name:?}?"));
             let near = near.unwrap_or_else(|| format!("; the first has {}", known.join(", ")));
-            return Err(BatchError::Input(format!("{place}: no item has a field {path}{near}")));
+            return Err(BatchError::Input(format!("{location}: no item has a field {path}{near}")));
         }
     }
     Ok(())

@@ -3,7 +3,7 @@
 
 use super::error::BatchError;
 use super::path::{ItemPath, JsonPath};
-use super::template::{Place, Template, shown};
+use super::template::{Placeholder, Template, shown};
 use super::yaml::Problem;
 use redrive_core::backoff::{Backoff, Growth, Jitter};
 use redrive_core::breaker::BreakerPolicy;
@@ -184,11 +184,11 @@ impl Job {
     /// Refuses variables that nobody gave a value.
     pub(super) fn check_vars(&self) -> Result<(), BatchError> {
         for (stage, step) in self.steps() {
-            for place in step.templates().flat_map(Template::places) {
-                if let Place::Var(name) = place
+            for placeholder in step.templates().flat_map(Template::placeholders) {
+                if let Placeholder::Var(name) = placeholder
                     && !self.vars.contains_key(name)
                 {
-                    let (line, shown) = (step.line, shown(place));
+                    let (line, shown) = (step.line, shown(placeholder));
                     return Err(BatchError::Input(format!(
                         "line {line}: {stage}: {shown} has no value; give --var {name}=VALUE"
                     )));
@@ -240,7 +240,7 @@ impl JobName {
                 "{text:?} is not a job's name: 1 to 112 of A-Z a-z 0-9 . _ -, starting with a letter or digit"
             )
         };
-        // The name by itself, so that it begins well; the longest name made of it is its results' drawer.
+        // Check the name itself, so that it starts well, and the longest name made of it: the dlq of its results.
         text.parse::<QueueName>().map_err(wrong)?;
         format!("run.{text}.results-dlq").parse::<QueueName>().map_err(wrong)?;
         let queue = format!("run.{text}").parse().map_err(wrong)?;

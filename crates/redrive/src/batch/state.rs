@@ -1,9 +1,9 @@
-//! What a run remembers between processes, and who runs it now. Both are small values in the store's `run`
-//! namespace, written by compare-and-set: two processes that begin at once cannot both win. A holder that stops
-//! giving signs of life, or whose process is gone, is replaced.
+//! The state of a run between processes, and the lock of the process that runs it. Both are small values in the store's
+//! `run` namespace, written by compare-and-set, so two processes that start at once cannot both win. A lock whose
+//! holder has stopped renewing it, or whose process is gone, can be taken over.
 
 use super::error::BatchError;
-use redrive_core::error::{Error, Refusal};
+use redrive_core::error::{CallError, Refusal};
 use redrive_core::ids::MessageId;
 use redrive_core::store::Store;
 use redrive_core::time::{Span, Time};
@@ -15,14 +15,14 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Where these values are kept.
+/// The namespace of these values.
 const NAMESPACE: &str = "run";
-/// How long a holder is believed without a sign of life.
-const HOLD_FOR: Span = Span::from_secs(15);
-/// How often it gives one: four chances before it is given up.
+/// How long a lock is valid unless it is renewed.
+const LOCK_FOR: Span = Span::from_secs(15);
+/// How often a lock is renewed: four times before it would expire.
 const BEAT: Span = Span::from_secs(3);
-/// How long a process that was killed may take to be gone.
-const GOING: Duration = Duration::from_secs(1);
+/// How long to wait for a process that was killed to be gone.
+const EXIT_WAIT: Duration = Duration::from_secs(1);
 
 /// How far a run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,37 +32,37 @@ pub(super) enum Stage {
     Setup,
     /// Not every item is in the queue.
     Enqueueing,
-    /// Items are worked on.
+    /// Items are being worked on.
     Mapping,
-    /// Everything is done that will be.
+    /// The run is finished.
     Finished,
 }
 
-/// What a run remembers.
+/// The stored state of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct RunState {
-    /// The run's own name; `--restart` makes a new one.
+    /// The id of the run. `--restart` creates a new one.
     pub(super) run: String,
     pub(super) job_hash: String,
     pub(super) input_hash: String,
     pub(super) total: u64,
     pub(super) started_at: Time,
     pub(super) stage: Stage,
-    /// Results that the last successful reduce saw.
+    /// The number of results that the last successful reduce read.
     #[serde(default)]
     pub(super) reduced: Option<u64>,
 }
 
-/// A value and its version.
+/// A stored value and its version.
 #[derive(Debug)]
-pub(super) struct Kept<T> {
+pub(super) struct Versioned<T> {
     pub(super) value: Option<T>,
     version: u64,
     key: String,
 }
 
-impl<T: Serialize + DeserializeOwned + PartialEq> Kept<T> {
-    /// Reads it.
+impl<T: Serialize + DeserializeOwned + PartialEq> Versioned<T> {
+    /// Reads the value.
     pub(super) async fn load(store: &dyn Store, key: String) -> Result<Self, BatchError> {
         let entry = store.kv_get(NAMESPACE.into(), key.clone()).await?;
         let version = entry.as_ref().map_or(0, |entry| entry.version);
@@ -72,24 +72,24 @@ impl<T: Serialize + DeserializeOwned + PartialEq> Kept<T> {
         Ok(Self { value, version, key })
     }
 
-    /// Writes it, if nobody else did meanwhile. What is there already was written by an attempt whose answer was
-    /// lost.
-    pub(super) async fn save(&mut self, store: &dyn Store, value: Option<T>) -> Result<(), Error> {
+    /// Writes the value if nobody else changed it meanwhile. If the store holds this value already, an earlier write
+    /// whose answer was lost has succeeded.
+    pub(super) async fn save(&mut self, store: &dyn Store, value: Option<T>) -> Result<(), CallError> {
         self.save_over(store, value, |_| false).await
     }
 
-    /// Writes it, if what is there is what was read, or is this same value, or is `ours` as well.
+    /// Writes the value if the stored one is unchanged, is this same value, or satisfies `ours`.
     async fn save_over(
         &mut self,
         store: &dyn Store,
         value: Option<T>,
         ours: impl Fn(&T) -> bool,
-    ) -> Result<(), Error> {
-        // Texts and numbers can always be written.
+    ) -> Result<(), CallError> {
+        // Strings and numbers can always be serialized.
         let bytes = value.as_ref().map(|value| serde_json::to_vec(value).unwrap_or_default());
         let put = |version| store.kv_put(NAMESPACE.into(), self.key.clone(), bytes.clone(), version);
         let version = match put(self.version).await {
-            Err(Error::Refused(conflict @ Refusal::KvConflict { .. })) => {
+            Err(CallError::Refused(conflict @ Refusal::KvConflict { .. })) => {
                 let entry = store.kv_get(NAMESPACE.into(), self.key.clone()).await?;
                 let version = entry.as_ref().map_or(0, |entry| entry.version);
                 let there = entry.as_ref().and_then(|entry| serde_json::from_slice::<T>(&entry.value).ok());
@@ -98,7 +98,7 @@ impl<T: Serialize + DeserializeOwned + PartialEq> Kept<T> {
                 } else if there.as_ref().is_some_and(ours) {
                     put(version).await?
                 } else {
-                    return Err(Error::Refused(conflict));
+                    return Err(CallError::Refused(conflict));
                 }
             }
             written => written?,
@@ -108,24 +108,24 @@ impl<T: Serialize + DeserializeOwned + PartialEq> Kept<T> {
     }
 }
 
-/// Who runs a job.
+/// The process that runs a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Holder {
     who: String,
     host: String,
     pid: u32,
-    /// When the process began, as the system counts it: a process id comes back, this does not.
+    /// The start time of the process, as the system counts it. A process id is reused, this is not.
     #[serde(default)]
     born: Option<u64>,
     since: Time,
     until: Time,
-    /// One of a kind, so that a holder knows its own hand.
+    /// A unique id, so that a holder recognises its own lock.
     #[serde(default)]
     id: Option<MessageId>,
 }
 
 impl Holder {
-    /// Whether it is the same hold, maybe with another sign of life.
+    /// Whether it is the same lock, possibly renewed.
     fn is_same(&self, other: &Self) -> bool {
         self.id.is_some() && self.id == other.id
     }
@@ -135,26 +135,26 @@ impl Holder {
     }
 }
 
-/// The right to run a job. Given up by [`Hold::release`]; when it is only dropped, the signs of life stop.
-pub(super) struct Hold {
-    kept: Arc<tokio::sync::Mutex<Kept<Holder>>>,
+/// The lock on a job. Released by [`RunLock::release`]; if it is only dropped, it is no longer renewed and expires.
+pub(super) struct RunLock {
+    saved: Arc<tokio::sync::Mutex<Versioned<Holder>>>,
     store: Arc<dyn Store>,
     _beat: AbortOnDropHandle<()>,
-    /// Fires when somebody else took it.
+    /// Cancelled when another process took the lock.
     pub(super) lost: CancellationToken,
 }
 
-impl Hold {
-    /// Takes the right to run this job, or says who has it.
+impl RunLock {
+    /// Takes the lock, or returns who holds it.
     pub(super) async fn take(store: &Arc<dyn Store>, job: &str, who: &str) -> Result<Self, BatchError> {
         let asked = Instant::now();
-        let (mut kept, now) = loop {
-            let kept = Kept::<Holder>::load(store.as_ref(), format!("{job}.holder")).await?;
+        let (mut saved, now) = loop {
+            let saved = Versioned::<Holder>::load(store.as_ref(), format!("{job}.holder")).await?;
             let now = store.info().await?.now;
-            match kept.value.as_ref().filter(|other| !other.is_gone(now)) {
-                None => break (kept, now),
-                // A process that was killed takes a moment to be gone.
-                Some(_) if asked.elapsed() < GOING => tokio::time::sleep(GOING / 20).await,
+            match saved.value.as_ref().filter(|other| !other.is_gone(now)) {
+                None => break (saved, now),
+                // A killed process may take a moment to be gone.
+                Some(_) if asked.elapsed() < EXIT_WAIT => tokio::time::sleep(EXIT_WAIT / 20).await,
                 Some(other) => return Err(busy(job, other)),
             }
         };
@@ -165,42 +165,46 @@ impl Hold {
             pid,
             born: born(pid),
             since: now,
-            until: now.plus(HOLD_FOR),
+            until: now.plus(LOCK_FOR),
             id: Some(crate::new_id()),
         };
-        match kept.save(store.as_ref(), Some(holder)).await {
+        match saved.save(store.as_ref(), Some(holder)).await {
             Ok(()) => {}
-            Err(Error::Refused(Refusal::KvConflict { .. })) => {
-                let kept = Kept::<Holder>::load(store.as_ref(), format!("{job}.holder")).await?;
-                return Err(kept
+            Err(CallError::Refused(Refusal::KvConflict { .. })) => {
+                let saved = Versioned::<Holder>::load(store.as_ref(), format!("{job}.holder")).await?;
+                return Err(saved
                     .value
                     .as_ref()
                     .map_or_else(|| BatchError::TakenOver(job.into()), |h| busy(job, h)));
             }
             Err(error) => return Err(error.into()),
         }
-        let kept = Arc::new(tokio::sync::Mutex::new(kept));
+        let saved = Arc::new(tokio::sync::Mutex::new(saved));
         let lost = CancellationToken::new();
-        let beat = tokio::spawn(beat(Arc::clone(store), Arc::clone(&kept), lost.clone()));
-        Ok(Self { kept, store: Arc::clone(store), _beat: AbortOnDropHandle::new(beat), lost })
+        let beat = tokio::spawn(beat(Arc::clone(store), Arc::clone(&saved), lost.clone()));
+        Ok(Self { saved, store: Arc::clone(store), _beat: AbortOnDropHandle::new(beat), lost })
     }
 
-    /// Gives it up.
+    /// Releases the lock.
     pub(super) async fn release(self) {
-        let mut kept = self.kept.lock().await;
-        let Some(holder) = kept.value.clone() else { return };
-        // Whoever cannot be told finds out when the signs of life stop.
-        let _ = kept.save_over(self.store.as_ref(), None, |there| there.is_same(&holder)).await;
+        let mut saved = self.saved.lock().await;
+        let Some(holder) = saved.value.clone() else { return };
+        // If this fails, the lock expires.
+        let _ = saved.save_over(self.store.as_ref(), None, |there| there.is_same(&holder)).await;
     }
 }
 
-/// Gives signs of life until the hold is dropped, or somebody else has it.
-async fn beat(store: Arc<dyn Store>, kept: Arc<tokio::sync::Mutex<Kept<Holder>>>, lost: CancellationToken) {
+/// Renews the lock until it is dropped or lost.
+async fn beat(
+    store: Arc<dyn Store>,
+    saved: Arc<tokio::sync::Mutex<Versioned<Holder>>>,
+    lost: CancellationToken,
+) {
     loop {
         tokio::time::sleep(BEAT.to_std()).await;
-        // A sign that did not arrive is given again.
-        if let Err(Error::Refused(Refusal::KvConflict { .. })) =
-            beat_once(store.as_ref(), &mut *kept.lock().await).await
+        // After any other error the next renewal tries again.
+        if let Err(CallError::Refused(Refusal::KvConflict { .. })) =
+            beat_once(store.as_ref(), &mut *saved.lock().await).await
         {
             lost.cancel();
             return;
@@ -208,12 +212,12 @@ async fn beat(store: Arc<dyn Store>, kept: Arc<tokio::sync::Mutex<Kept<Holder>>>
     }
 }
 
-/// Gives one sign of life. The last one may have arrived although its answer did not.
-async fn beat_once(store: &dyn Store, kept: &mut Kept<Holder>) -> Result<(), Error> {
-    let Some(holder) = kept.value.clone() else { return Ok(()) };
-    let until = store.info().await?.now.plus(HOLD_FOR);
+/// Renews the lock once. The last renewal may have succeeded although its answer was lost.
+async fn beat_once(store: &dyn Store, saved: &mut Versioned<Holder>) -> Result<(), CallError> {
+    let Some(holder) = saved.value.clone() else { return Ok(()) };
+    let until = store.info().await?.now.plus(LOCK_FOR);
     let next = Holder { until, ..holder.clone() };
-    kept.save_over(store, Some(next), |there| there.is_same(&holder)).await
+    saved.save_over(store, Some(next), |there| there.is_same(&holder)).await
 }
 
 fn busy(job: &str, other: &Holder) -> BatchError {
@@ -222,23 +226,23 @@ fn busy(job: &str, other: &Holder) -> BatchError {
 }
 
 fn host() -> String {
-    crate::here::host().unwrap_or_else(|| "this machine".into())
+    crate::host::host().unwrap_or_else(|| "this machine".into())
 }
 
-/// When a process began: the 22nd field of its line in `/proc`, counted after the name, which may hold spaces.
+/// The start time of a process: field 22 of its `stat` line, counted after the name, which may contain spaces.
 fn born(pid: u32) -> Option<u64> {
     let line = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     line.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// Whether it has ended and only waits for its parent to hear of it.
+/// Whether the process has ended and only waits to be reaped by its parent.
 fn is_over(pid: u32) -> bool {
     let line = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = line.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().next());
     matches!(state, Some("Z" | "X"))
 }
 
-/// Whether the process of this number is the one that is meant.
+/// Whether the process with this id and start time is alive.
 fn is_alive(pid: u32, since: Option<u64>) -> bool {
     let Some(id) = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw) else { return true };
     match rustix::process::test_kill_process(id) {
@@ -253,14 +257,14 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn one_holder_at_a_time_and_the_dead_are_replaced() {
+    async fn there_is_one_holder_at_a_time_and_a_dead_one_is_replaced() {
         let store = crate::memory();
-        let first = Hold::take(&store, "j", "eve").await.unwrap();
-        let refused = Hold::take(&store, "j", "bob").await.err().unwrap().to_string();
+        let first = RunLock::take(&store, "j", "eve").await.unwrap();
+        let refused = RunLock::take(&store, "j", "bob").await.err().unwrap().to_string();
         assert!(refused.contains("job j is being run by eve on"), "{refused}");
-        Hold::take(&store, "k", "bob").await.unwrap();
+        RunLock::take(&store, "k", "bob").await.unwrap();
         first.release().await;
-        let mut kept = Kept::<Holder>::load(store.as_ref(), "j.holder".into()).await.unwrap();
+        let mut saved = Versioned::<Holder>::load(store.as_ref(), "j.holder".into()).await.unwrap();
         let gone = Holder {
             who: "eve".into(),
             host: host(),
@@ -270,11 +274,11 @@ mod tests {
             until: store.info().await.unwrap().now.plus(Span::from_hours(1)),
             id: None,
         };
-        kept.save(store.as_ref(), Some(gone)).await.unwrap();
-        Hold::take(&store, "j", "bob").await.unwrap();
+        saved.save(store.as_ref(), Some(gone)).await.unwrap();
+        RunLock::take(&store, "j", "bob").await.unwrap();
     }
 
-    /// Writes what is there once more, as a write does whose answer is lost on its way back.
+    /// Writes the stored value once more, like a write whose answer is lost.
     async fn write_unanswered(store: &dyn Store, key: &str, change: impl Fn(&mut serde_json::Value)) {
         let entry = store.kv_get(NAMESPACE.into(), key.into()).await.unwrap().unwrap();
         let mut value = serde_json::from_slice(&entry.value).unwrap();
@@ -286,34 +290,34 @@ mod tests {
     #[tokio::test]
     async fn a_lost_answer_is_no_takeover() {
         let store = crate::memory();
-        let hold = Hold::take(&store, "j", "eve").await.unwrap();
+        let hold = RunLock::take(&store, "j", "eve").await.unwrap();
         write_unanswered(store.as_ref(), "j.holder", |holder| holder["who"] = "adam".into()).await;
-        beat_once(store.as_ref(), &mut *hold.kept.lock().await).await.unwrap();
-        beat_once(store.as_ref(), &mut *hold.kept.lock().await).await.unwrap();
+        beat_once(store.as_ref(), &mut *hold.saved.lock().await).await.unwrap();
+        beat_once(store.as_ref(), &mut *hold.saved.lock().await).await.unwrap();
         write_unanswered(store.as_ref(), "j.holder", |holder| holder["who"] = "adam".into()).await;
         hold.release().await;
-        let kept = Kept::<Holder>::load(store.as_ref(), "j.holder".into()).await.unwrap();
-        assert_eq!(kept.value, None, "what was written without an answer is given up too");
+        let saved = Versioned::<Holder>::load(store.as_ref(), "j.holder".into()).await.unwrap();
+        assert_eq!(saved.value, None, "what was written without an answer is given up too");
 
-        let hold = Hold::take(&store, "j", "eve").await.unwrap();
+        let hold = RunLock::take(&store, "j", "eve").await.unwrap();
         let other = serde_json::to_value(crate::new_id()).unwrap();
         write_unanswered(store.as_ref(), "j.holder", |holder| holder["id"] = other.clone()).await;
-        let lost = beat_once(store.as_ref(), &mut *hold.kept.lock().await).await.unwrap_err();
-        assert!(matches!(lost, Error::Refused(Refusal::KvConflict { .. })), "{lost}");
+        let lost = beat_once(store.as_ref(), &mut *hold.saved.lock().await).await.unwrap_err();
+        assert!(matches!(lost, CallError::Refused(Refusal::KvConflict { .. })), "{lost}");
         hold.release().await;
-        let kept = Kept::<Holder>::load(store.as_ref(), "j.holder".into()).await.unwrap();
-        assert!(kept.value.is_some(), "another's hold is left alone");
+        let saved = Versioned::<Holder>::load(store.as_ref(), "j.holder".into()).await.unwrap();
+        assert!(saved.value.is_some(), "another's hold is left alone");
     }
 
     #[tokio::test]
-    async fn a_state_that_is_there_already_was_written_by_us() {
+    async fn a_value_that_is_stored_already_counts_as_written() {
         let store = crate::memory();
-        let mut kept = Kept::<u64>::load(store.as_ref(), "j".into()).await.unwrap();
-        kept.save(store.as_ref(), Some(1)).await.unwrap();
+        let mut saved = Versioned::<u64>::load(store.as_ref(), "j".into()).await.unwrap();
+        saved.save(store.as_ref(), Some(1)).await.unwrap();
         write_unanswered(store.as_ref(), "j", |value| *value = 2.into()).await;
-        kept.save(store.as_ref(), Some(2)).await.unwrap();
-        kept.save(store.as_ref(), Some(3)).await.unwrap();
+        saved.save(store.as_ref(), Some(2)).await.unwrap();
+        saved.save(store.as_ref(), Some(3)).await.unwrap();
         write_unanswered(store.as_ref(), "j", |value| *value = 9.into()).await;
-        kept.save(store.as_ref(), Some(4)).await.unwrap_err();
+        saved.save(store.as_ref(), Some(4)).await.unwrap_err();
     }
 }

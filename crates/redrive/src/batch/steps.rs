@@ -3,9 +3,9 @@
 
 use super::spec::{Command, Job, Step};
 use super::template::Values;
-use crate::executor::output::Keep;
-use crate::executor::process::{Ended, Finished, NotStartedKind, Process};
-use redrive_core::failure::{ErrorInfo, Report};
+use crate::executor::output::OutputLimit;
+use crate::executor::process::{NotStartedKind, Process, ProcessEnd, ProcessOutput};
+use redrive_core::failure::{ErrorInfo, FailureReport};
 use redrive_core::limits;
 use redrive_core::time::Span;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ pub(super) struct Stage<'a> {
     pub(super) directory: &'a Path,
     pub(super) values: Values<'a>,
     /// When the stage began and how long it may take.
-    pub(super) begun: Instant,
+    pub(super) started: Instant,
     pub(super) limit: Option<Span>,
     pub(super) cancel: &'a CancellationToken,
 }
@@ -50,7 +50,7 @@ pub(super) struct Output {
 #[derive(Debug)]
 pub(super) enum StepError {
     /// It did.
-    Failed(Box<Report>),
+    Failed(Box<FailureReport>),
     /// It was told to stop before it was done.
     Stopped,
 }
@@ -99,7 +99,7 @@ impl Stage<'_> {
         if let Some(stdin) = &step.stdin {
             process = process.stdin(stdin.fill(&self.values).map_err(broken)?);
         }
-        let left = self.limit.map(|limit| limit.to_std().saturating_sub(self.begun.elapsed()));
+        let left = self.limit.map(|limit| limit.to_std().saturating_sub(self.started.elapsed()));
         let left = left.map(|left| Span::from_millis(u64::try_from(left.as_millis()).unwrap_or(u64::MAX)));
         if left == Some(Span::ZERO) {
             let limit = self.limit.unwrap_or(Span::ZERO);
@@ -115,7 +115,8 @@ impl Stage<'_> {
         if let Some(limit) = if whole_limit { left } else { step.timeout } {
             process = process.limit(limit);
         }
-        let keep = Keep { head: limits::RUN_OUTPUT_BYTES_MAX / 2, tail: limits::RUN_OUTPUT_BYTES_MAX / 2 };
+        let keep =
+            OutputLimit { head: limits::RUN_OUTPUT_BYTES_MAX / 2, tail: limits::RUN_OUTPUT_BYTES_MAX / 2 };
         let done = process.keep_stdout(keep).run(self.cancel).await;
         output.cpu += done.cpu.unwrap_or(0.0);
         output.memory = output.memory.max(done.memory);
@@ -130,7 +131,7 @@ impl Stage<'_> {
 }
 
 /// Lines of a log that say which step printed what.
-fn log_of(step: &Step, done: &Finished) -> String {
+fn log_of(step: &Step, done: &ProcessOutput) -> String {
     let mut log = format!("== {} {} after {}\n", step.name, done.ended, done.duration);
     for (stream, text) in [("stdout", done.stdout.text()), ("stderr", done.stderr.text())] {
         if !text.is_empty() {
@@ -144,31 +145,31 @@ fn log_of(step: &Step, done: &Finished) -> String {
 }
 
 /// What the end of a process means.
-fn judge(step: &Step, done: &Finished, limit: Option<Span>) -> Result<(), StepError> {
+fn judge(step: &Step, done: &ProcessOutput, limit: Option<Span>) -> Result<(), StepError> {
     let stderr = done.stderr.last_lines(3, 1_000);
     let complaint = if stderr.is_empty() { done.stdout.last_lines(1, 400) } else { stderr };
     let with = |what: String| if complaint.is_empty() { what } else { format!("{what}: {complaint}") };
     let failed = if step.validates { kinds::VALIDATION_FAILED } else { kinds::COMMAND_FAILED };
     let error = match &done.ended {
-        Ended::Exited(0) => return Ok(()),
-        Ended::Cancelled => StepError::Stopped,
-        Ended::Exited(code) => {
+        ProcessEnd::Exited(0) => return Ok(()),
+        ProcessEnd::Cancelled => StepError::Stopped,
+        ProcessEnd::Exited(code) => {
             let kind = if is_exhausted(&complaint) { kinds::RESOURCE_EXHAUSTED } else { failed };
             fail(step, kind, with(format!("exit code {code}")), Some(code.to_string()), false)
         }
-        Ended::Signalled(9) => {
+        ProcessEnd::Signalled(9) => {
             let what = with("killed by signal 9, as systems do that run out of memory".into());
             fail(step, kinds::RESOURCE_EXHAUSTED, what, Some("SIGKILL".into()), false)
         }
-        Ended::Signalled(signal) => {
+        ProcessEnd::Signalled(signal) => {
             let code = Some(format!("signal {signal}"));
             fail(step, failed, with(format!("ended by signal {signal}")), code, false)
         }
-        Ended::TimedOut => {
+        ProcessEnd::TimedOut => {
             let limit = limit.unwrap_or(done.duration);
             fail(step, kinds::TIMEOUT, with(format!("did not end within {limit}")), None, false)
         }
-        Ended::NotStarted(not) => {
+        ProcessEnd::NotStarted(not) => {
             let kind = match not.kind {
                 NotStartedKind::NotFound | NotStartedKind::NotAllowed => failed,
                 NotStartedKind::Other => kinds::RESOURCE_EXHAUSTED,
@@ -180,12 +181,12 @@ fn judge(step: &Step, done: &Finished, limit: Option<Span>) -> Result<(), StepEr
 }
 
 /// A command that failed with a traceback failed in its own words.
-fn described(error: StepError, done: &Finished) -> StepError {
+fn described(error: StepError, done: &ProcessOutput) -> StepError {
     let StepError::Failed(mut report) = error else { return error };
     if report.error.error_type == kinds::COMMAND_FAILED
         && let Some(traceback) = done.stderr.traceback()
     {
-        traceback.describe(&mut report.error);
+        traceback.apply_to(&mut report.error);
     }
     StepError::Failed(report)
 }
@@ -206,11 +207,11 @@ pub(super) fn fail(
     code: Option<String>,
     permanent: bool,
 ) -> StepError {
-    StepError::Failed(Box::new(Report {
+    StepError::Failed(Box::new(FailureReport {
         error: ErrorInfo { error_type: kind.to_owned(), message: what, code, ..ErrorInfo::default() },
         step: Some(step.name.clone()),
         permanent,
-        ..Report::default()
+        ..FailureReport::default()
     }))
 }
 

@@ -28,7 +28,7 @@ const NAMES: [&str; 11] = [
 
 /// What a place stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Placeholder {
     /// `${item}`.
     Item,
     /// `${item.path}`.
@@ -53,7 +53,7 @@ enum Quoting {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Piece {
     Text(String),
-    Place(Place, Quoting),
+    Placeholder(Placeholder, Quoting),
 }
 
 /// A text with places.
@@ -96,9 +96,9 @@ impl Template {
                 return Err((line, "\"${\" is not closed".into()));
             };
             push_text(&mut pieces, before);
-            let place = place(name).map_err(|what| (line, what))?;
-            let place = place.ok_or_else(|| (line, unknown(name)))?;
-            pieces.push(Piece::Place(place, Quoting::None));
+            let placeholder = placeholder(name).map_err(|what| (line, what))?;
+            let placeholder = placeholder.ok_or_else(|| (line, unknown(name)))?;
+            pieces.push(Piece::Placeholder(placeholder, Quoting::None));
             rest = after;
         }
         push_text(&mut pieces, rest);
@@ -106,9 +106,9 @@ impl Template {
     }
 
     /// The places it has.
-    pub(super) fn places(&self) -> impl Iterator<Item = &Place> {
+    pub(super) fn placeholders(&self) -> impl Iterator<Item = &Placeholder> {
         self.pieces.iter().filter_map(|piece| match piece {
-            Piece::Place(place, _) => Some(place),
+            Piece::Placeholder(placeholder, _) => Some(placeholder),
             Piece::Text(_) => None,
         })
     }
@@ -122,10 +122,13 @@ impl Template {
         for piece in &self.pieces {
             match piece {
                 Piece::Text(text) => out.push_str(text),
-                Piece::Place(place, quoting) => {
-                    let value = value_of(place, values)?;
+                Piece::Placeholder(placeholder, quoting) => {
+                    let value = value_of(placeholder, values)?;
                     if value.contains('\0') {
-                        return Err(format!("{} holds a NUL, which no command can be given", shown(place)));
+                        return Err(format!(
+                            "{} holds a NUL, which no command can be given",
+                            shown(placeholder)
+                        ));
                     }
                     let quoted = || format!("'{}'", value.replace('\'', r"'\''"));
                     match quoting {
@@ -141,34 +144,34 @@ impl Template {
     }
 }
 
-fn value_of(place: &Place, values: &Values<'_>) -> Result<String, String> {
-    let missing = || format!("there is no {} here", shown(place));
-    match place {
-        Place::Item => values.item.map(text_of).ok_or_else(missing),
-        Place::Field(path) => {
+fn value_of(placeholder: &Placeholder, values: &Values<'_>) -> Result<String, String> {
+    let missing = || format!("there is no {} here", shown(placeholder));
+    match placeholder {
+        Placeholder::Item => values.item.map(text_of).ok_or_else(missing),
+        Placeholder::Field(path) => {
             let item = values.item.ok_or_else(missing)?;
             path.text(item).ok_or_else(|| format!("the item has no field {path}"))
         }
-        Place::Var(name) => values
+        Placeholder::Var(name) => values
             .vars
             .and_then(|vars| vars.get(name))
             .cloned()
             .ok_or_else(|| format!("there is no variable {name}; give --var {name}=VALUE")),
-        Place::Named(name) => values.named.get(name).cloned().ok_or_else(missing),
+        Placeholder::Named(name) => values.named.get(name).cloned().ok_or_else(missing),
     }
 }
 
 /// A place as it is written.
-pub(super) fn shown(place: &Place) -> String {
-    match place {
-        Place::Item => "${item}".into(),
-        Place::Field(path) => format!("${{item.{path}}}"),
-        Place::Var(name) => format!("${{var.{name}}}"),
-        Place::Named(name) => format!("${{{name}}}"),
+pub(super) fn shown(placeholder: &Placeholder) -> String {
+    match placeholder {
+        Placeholder::Item => "${item}".into(),
+        Placeholder::Field(path) => format!("${{item.{path}}}"),
+        Placeholder::Var(name) => format!("${{var.{name}}}"),
+        Placeholder::Named(name) => format!("${{{name}}}"),
     }
 }
 
-impl Place {
+impl Placeholder {
     /// Whether it stands for something in this stage: setup, map or reduce.
     pub(super) fn is_known_in(&self, stage: &str) -> bool {
         match self {
@@ -179,10 +182,10 @@ impl Place {
     }
 }
 
-/// The place of this name; nothing when the name may be a shell variable of the author's.
-fn place(name: &str) -> Result<Option<Place>, String> {
+/// The placeholder of this name, or `None` if the name may be a shell variable of the author's.
+fn placeholder(name: &str) -> Result<Option<Placeholder>, String> {
     if name == "item" {
-        return Ok(Some(Place::Item));
+        return Ok(Some(Placeholder::Item));
     }
     let odd = |c: char| !c.is_alphanumeric() && !matches!(c, '.' | '_' | '-');
     if name.starts_with("item")
@@ -196,14 +199,14 @@ fn place(name: &str) -> Result<Option<Place>, String> {
         ));
     }
     if let Some(path) = name.strip_prefix("item.") {
-        return ItemPath::parse(path).map(|path| Some(Place::Field(path)));
+        return ItemPath::parse(path).map(|path| Some(Placeholder::Field(path)));
     }
     if let Some(var) = name.strip_prefix("var.").filter(|var| !var.is_empty()) {
-        return Ok(Some(Place::Var(var.to_owned())));
+        return Ok(Some(Placeholder::Var(var.to_owned())));
     }
     let known = NAMES.iter().find(|known| **known == name && !matches!(**known, "item" | "var"));
     match known {
-        Some(known) => Ok(Some(Place::Named(known))),
+        Some(known) => Ok(Some(Placeholder::Named(known))),
         // No shell variable has a dot, so this was meant for us.
         None if is_dotted(name) => Err(unknown(name)),
         None => Ok(None),
@@ -465,8 +468,8 @@ impl<'a> Shell<'a> {
         let body = self.rest().get(2..).unwrap_or_default();
         let Some(end) = body.find('}') else { return Err((self.line(), "\"${\" is not closed".into())) };
         let name = body.get(..end).unwrap_or_default();
-        let found = place(name).map_err(|what| (self.line(), what))?;
-        let Some(place) = found else {
+        let found = placeholder(name).map_err(|what| (self.line(), what))?;
+        let Some(placeholder) = found else {
             if find_place(body.get(..=end).unwrap_or_default()).is_some() {
                 return Err(self.refuse("inside a shell variable; put it in a variable before"));
             }
@@ -490,7 +493,7 @@ impl<'a> Shell<'a> {
             Some(Inside::Command(_)) | None => Quoting::Bare,
         };
         self.flush();
-        self.pieces.push(Piece::Place(place, quoting));
+        self.pieces.push(Piece::Placeholder(placeholder, quoting));
         self.word.push('$');
         self.words.expand(true);
         self.at += end + 3;
@@ -525,7 +528,7 @@ fn name_length(rest: &str) -> usize {
 fn find_place(text: &str) -> Option<usize> {
     let ours = |at: &usize| {
         let name = text.get(at + 2..).and_then(|rest| rest.split_once('}')).map(|(name, _)| name);
-        name.is_some_and(|name| !matches!(place(name), Ok(None)))
+        name.is_some_and(|name| !matches!(placeholder(name), Ok(None)))
     };
     text.match_indices("${").map(|(at, _)| at).find(ours)
 }
@@ -839,7 +842,7 @@ mod tests {
         #[test]
         fn no_value_becomes_a_command(text in prop_oneof![shell_text(), script_text()]) {
             let Ok(template) = Template::shell(&text) else { return Ok(()) };
-            if template.places().next().is_none() {
+            if template.placeholders().next().is_none() {
                 return Ok(());
             }
             for value in ["$(:>mark)", "`:>mark`", "';:>mark;'", "\";:>mark;\"", "\n:>mark\n", ")\n:>mark;(", "\nE\n:>mark\n", "\\\n:>mark\n#"] {
@@ -859,7 +862,7 @@ mod tests {
             if let Ok(template) = Template::shell(&text) {
                 let back: String = template.pieces.iter().map(|piece| match piece {
                     Piece::Text(text) => text.clone(),
-                    Piece::Place(place, _) => shown(place),
+                    Piece::Placeholder(placeholder, _) => shown(placeholder),
                 }).collect();
                 prop_assert_eq!(back, text);
             }

@@ -81,7 +81,7 @@ pub(super) fn parse(text: &str) -> Result<Node, Problem> {
                 let plain = style == ScalarStyle::Plain;
                 Some(Node { line, value: Value::Scalar { text: text.into_owned(), plain } })
             }
-            Event::SequenceEnd | Event::MappingEnd => open.pop().map(|place| match place {
+            Event::SequenceEnd | Event::MappingEnd => open.pop().map(|location| match location {
                 Open::List(line, items) => Node { line, value: Value::List(items) },
                 Open::Map { line, entries, .. } => Node { line, value: Value::Map(entries) },
             }),
@@ -91,7 +91,7 @@ pub(super) fn parse(text: &str) -> Result<Node, Problem> {
         }
         if let Some(node) = finished {
             match open.last_mut() {
-                Some(place) => put(place, node)?,
+                Some(location) => put(location, node)?,
                 None => whole = Some(node),
             }
         }
@@ -100,8 +100,8 @@ pub(super) fn parse(text: &str) -> Result<Node, Problem> {
 }
 
 /// Puts a finished node where it belongs: in a list, as a key, or as the value of the last key.
-fn put(place: &mut Open, node: Node) -> Result<(), Problem> {
-    match place {
+fn put(location: &mut Open, node: Node) -> Result<(), Problem> {
+    match location {
         Open::List(_, items) => items.push(node),
         Open::Map { entries, key, .. } => match key.take() {
             Some((line, name)) => entries.push((line, name, node)),
@@ -195,7 +195,7 @@ impl Problems {
 /// The entries of one map, taken out one by one.
 pub(super) struct Fields<'p> {
     /// How people call the map: "" at the top, else "map.retry" and the like.
-    place: String,
+    location: String,
     /// Where it begins.
     pub(super) line: usize,
     entries: BTreeMap<String, (usize, Node)>,
@@ -204,11 +204,11 @@ pub(super) struct Fields<'p> {
 
 impl<'p> Fields<'p> {
     /// The map at this place. Unknown keys are mistakes at once, with the nearest known one.
-    pub(super) fn of(place: &str, node: Node, known: &[&str], problems: &'p mut Problems) -> Option<Self> {
+    pub(super) fn of(location: &str, node: Node, known: &[&str], problems: &'p mut Problems) -> Option<Self> {
         let line = node.line;
         let Value::Map(map) = node.value else {
             let wanted = format!("a map with {}", known.join(", "));
-            problems.expected(if place.is_empty() { "the file" } else { place }, &node, &wanted);
+            problems.expected(if location.is_empty() { "the file" } else { location }, &node, &wanted);
             return None;
         };
         let mut entries = BTreeMap::new();
@@ -216,15 +216,15 @@ impl<'p> Fields<'p> {
             if known.contains(&key.as_str()) {
                 entries.insert(key, (at, node));
             } else {
-                problems.add(at, unknown(place, &key, known));
+                problems.add(at, unknown(location, &key, known));
             }
         }
-        Some(Self { place: place.to_owned(), line, entries, problems })
+        Some(Self { location: location.to_owned(), line, entries, problems })
     }
 
     /// The full name of a key.
     pub(super) fn name(&self, key: &str) -> String {
-        if self.place.is_empty() { key.to_owned() } else { format!("{}.{key}", self.place) }
+        if self.location.is_empty() { key.to_owned() } else { format!("{}.{key}", self.location) }
     }
 
     /// The value of a key, if it is there and not empty.
@@ -312,8 +312,8 @@ impl<'p> Fields<'p> {
 }
 
 /// What to say about a key nobody knows.
-fn unknown(place: &str, key: &str, known: &[&str]) -> String {
-    let inside = if place.is_empty() { String::new() } else { format!(" in {place}") };
+fn unknown(location: &str, key: &str, known: &[&str]) -> String {
+    let inside = if location.is_empty() { String::new() } else { format!(" in {location}") };
     match nearest(key, known) {
         Some(word) => format!("unknown key {key:?}{inside}; did you mean {word:?}?"),
         None => format!("unknown key {key:?}{inside}; known are {}", known.join(", ")),
@@ -327,9 +327,9 @@ pub(super) fn nearest<'a>(wrong: &str, known: &[&'a str]) -> Option<&'a str> {
     }
     let bound = (wrong.chars().count() / 3).max(2);
     let distance = |word: &&str| {
-        let begun = wrong.len() > 2 && (word.starts_with(wrong) || wrong.starts_with(*word));
+        let started = wrong.len() > 2 && (word.starts_with(wrong) || wrong.starts_with(*word));
         let letters = strsim::damerau_levenshtein(wrong, word);
-        if begun { letters.min(bound) } else { letters }
+        if started { letters.min(bound) } else { letters }
     };
     known.iter().copied().filter(|word| distance(word) <= bound).min_by_key(distance)
 }

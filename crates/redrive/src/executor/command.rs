@@ -1,8 +1,9 @@
-//! Runs a command per message and reads its verdict from the exit code: 0 done, 75 later, 65 dead letter, else
-//! a failure. Whatever the command does, the message gets an outcome and nothing of the command stays behind.
+//! Runs a command for each message. Its exit code decides the outcome: 0 done, 75 try again later, 65 dead letter, any
+//! other a failure. Whatever the command does, the message gets an outcome and no process of the command is left
+//! behind.
 
-use super::output::Keep;
-use super::process::{Ended, Finished, NotStarted, NotStartedKind, Process};
+use super::output::OutputLimit;
+use super::process::{NotStarted, NotStartedKind, Process, ProcessEnd, ProcessOutput};
 use crate::handler::{Context, Handler, HandlerError, Outcome};
 use async_trait::async_trait;
 use redrive_core::error::Refusal;
@@ -15,41 +16,40 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use tempfile::NamedTempFile;
 
-/// The exit code of a command that wants to be run again later, as in `sysexits.h`: `EX_TEMPFAIL`.
+/// The exit code that asks for another attempt later: `EX_TEMPFAIL` of `sysexits.h`.
 pub const EXIT_LATER: i32 = 75;
-/// The exit code of a command that will never be able to do this message: `EX_DATAERR`.
+/// The exit code that says that this message can never be handled: `EX_DATAERR` of `sysexits.h`.
 pub const EXIT_DEAD_LETTER: i32 = 65;
-/// Bytes of the error message taken from what the command printed.
+/// The maximum length of the error message taken from the output of the command, in bytes.
 const MESSAGE_BYTES: usize = 2 * 1024;
-/// Bytes of each stream that are kept with a failure; a note is not longer.
+/// The number of bytes of each stream that are kept with a failure, so that they fit into a note.
 const ARTIFACT_BYTES: usize = limits::NOTE_BYTES_MAX - 64;
-/// Stands for the payload's file in an argument.
+/// The placeholder for the path of the payload file in an argument.
 const PAYLOAD_FILE: &str = "{payload_file}";
 
-/// A [`Handler`] that runs a command per message.
+/// A [`Handler`] that runs a command for each message.
 ///
-/// The command is told about its message by variables: `REDRIVE_ID`, `REDRIVE_QUEUE`, `REDRIVE_KIND`,
+/// Environment variables describe the message: `REDRIVE_ID`, `REDRIVE_QUEUE`, `REDRIVE_KIND`,
 /// `REDRIVE_ATTEMPT`, `REDRIVE_MAX_ATTEMPTS`, `REDRIVE_PRIORITY`, `REDRIVE_CONTENT_TYPE`, and where the message
 /// has them `REDRIVE_KEY`, `REDRIVE_ORDERING_KEY`, `REDRIVE_REPLY_TO`, `REDRIVE_TRACE` (also as `TRACEPARENT`)
-/// and `REDRIVE_HEADER_…` for each header. What it prints is the reply when the message wants one.
+/// and `REDRIVE_HEADER_…` for each header. If the message has a `reply_to`, the command's output is the reply.
 #[derive(Clone, Debug)]
 pub struct CommandExecutor {
     target: CommandTarget,
 }
 
 impl CommandExecutor {
-    /// An executor for this command.
+    /// Creates an executor for this command.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] for the setting that cannot be meant.
+    /// Returns [`Refusal::Invalid`] with the setting that is invalid.
     pub fn new(target: CommandTarget) -> Result<Self, Refusal> {
         Target::Command(target.clone()).check()?;
         Ok(Self { target })
     }
 }
 
-/// The process of a command, told about its message by these variables and given these bytes, on standard input unless
-/// they are in a file.
+/// Prepares the process of a command with these variables. `bytes` go to standard input unless there is a payload file.
 pub(super) fn prepared(
     target: &CommandTarget,
     variables: Vec<(String, String)>,
@@ -68,7 +68,7 @@ pub(super) fn prepared(
         process = process.env(name, value);
     }
     for (name, value) in variables {
-        // No variable can hold a NUL; a header that has one is left out rather than the message refused.
+        // No variable can hold a NUL. Leave out a header that has one rather than fail the message.
         if !value.contains('\0') {
             process = process.env(name, value);
         }
@@ -102,14 +102,15 @@ impl Handler for CommandExecutor {
         let file = file.as_ref().map(NamedTempFile::path);
         let mut process = prepared(&self.target, variables(&context), context.bytes().to_vec(), file);
         if context.message().reply_to.is_some() {
-            process = process.keep_stdout(Keep { head: limits::PAYLOAD_BYTES_MAX, ..Keep::default() });
+            process = process
+                .keep_stdout(OutputLimit { head: limits::PAYLOAD_BYTES_MAX, ..OutputLimit::default() });
         }
-        let finished = process.run(context.cancellation()).await;
-        outcome(&self.target, context.message().reply_to.is_some(), &finished)
+        let output = process.run(context.cancellation()).await;
+        outcome(&self.target, context.message().reply_to.is_some(), &output)
     }
 }
 
-/// The argument with the payload's file in it. The path may be any bytes, so pieces are put together.
+/// Puts the path of the payload file into an argument. The path may not be valid UTF-8, so the pieces are joined.
 fn with_file(argument: &str, file: Option<&Path>) -> OsString {
     let Some(file) = file else { return argument.into() };
     let mut whole = OsString::new();
@@ -122,7 +123,7 @@ fn with_file(argument: &str, file: Option<&Path>) -> OsString {
     whole
 }
 
-/// A file only this user can read, gone when it is dropped.
+/// Writes the payload to a file that only this user can read. It is removed when it is dropped.
 pub(super) async fn payload_file(bytes: Vec<u8>) -> io::Result<NamedTempFile> {
     let written = tokio::task::spawn_blocking(move || {
         let mut file = NamedTempFile::with_prefix("redrive-")?;
@@ -139,7 +140,7 @@ fn variables(context: &Context) -> Vec<(String, String)> {
     all
 }
 
-/// What tells a command about a message.
+/// The environment variables that describe a message.
 pub(super) fn message_variables(message: &Envelope) -> Vec<(String, String)> {
     let Envelope { id, queue, kind, payload, headers, key, ordering_key, reply_to, trace, .. } = message;
     let mut all: Vec<(String, String)> = [
@@ -166,85 +167,89 @@ pub(super) fn message_variables(message: &Envelope) -> Vec<(String, String)> {
     all
 }
 
-/// A header's name as a variable: `x-team` is `X_TEAM`.
+/// Converts the name of a header: `x-team` becomes `X_TEAM`.
 fn variable(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect()
 }
 
-/// What the way it ended says about the message.
-fn outcome(target: &CommandTarget, wants_reply: bool, finished: &Finished) -> Outcome {
-    let said = last_words(finished);
-    let or = |else_: String| if said.is_empty() { else_ } else { said.clone() };
-    let error = match &finished.ended {
-        Ended::Exited(0) if wants_reply => {
-            return match finished.stdout.whole() {
+/// Decides the outcome of the message by how the command ended.
+fn outcome(target: &CommandTarget, wants_reply: bool, output: &ProcessOutput) -> Outcome {
+    let printed = error_line(output);
+    let or = |otherwise: String| if printed.is_empty() { otherwise } else { printed.clone() };
+    let error = match &output.ended {
+        ProcessEnd::Exited(0) if wants_reply => {
+            return match output.stdout.whole() {
                 Some(bytes) => Outcome::Reply(reply(bytes)),
-                None => Outcome::DeadLetter(too_large(finished)),
+                None => Outcome::DeadLetter(too_large(output)),
             };
         }
-        Ended::Exited(0) => return Outcome::Done,
-        Ended::Cancelled => return Outcome::Release,
-        Ended::Exited(code @ EXIT_LATER) => {
+        ProcessEnd::Exited(0) => return Outcome::Done,
+        ProcessEnd::Cancelled => return Outcome::Release,
+        ProcessEnd::Exited(code @ EXIT_LATER) => {
             HandlerError::new("RetryLater", or("the command asks for another attempt later".into()))
                 .code(code)
         }
-        Ended::Exited(code @ EXIT_DEAD_LETTER) => {
+        ProcessEnd::Exited(code @ EXIT_DEAD_LETTER) => {
             let why = or("the command says that this message cannot be done".into());
             HandlerError::new("Rejected", why).code(code).permanent()
         }
-        Ended::Exited(code) => {
+        ProcessEnd::Exited(code) => {
             HandlerError::new("CommandFailed", or(format!("the command ended with exit code {code}")))
                 .code(code)
         }
-        Ended::Signalled(signal) => {
+        ProcessEnd::Signalled(signal) => {
             let name = signal_name(*signal);
             let mut error =
                 HandlerError::new("CommandKilled", format!("the command was killed by {name}")).code(name);
             error.report_mut().crashed = true;
             error
         }
-        Ended::TimedOut => {
-            let limit = target.timeout.unwrap_or(finished.duration);
+        ProcessEnd::TimedOut => {
+            let limit = target.timeout.unwrap_or(output.duration);
             HandlerError::new("Timeout", format!("the command did not end within {limit}"))
         }
-        Ended::NotStarted(NotStarted { kind, why }) => match kind {
+        ProcessEnd::NotStarted(NotStarted { kind, why }) => match kind {
             NotStartedKind::NotFound | NotStartedKind::NotAllowed => {
                 HandlerError::new("CommandNotFound", why)
             }
             NotStartedKind::Other => HandlerError::new("CommandNotStarted", why),
         },
     };
-    let mut error = with_report(error, finished);
-    if let Some(traceback) = traceback(finished) {
-        traceback.describe(&mut error.report_mut().error);
+    let mut error = with_report(error, output);
+    if let Some(traceback) = traceback(output) {
+        traceback.apply_to(&mut error.report_mut().error);
     }
     if error.report().permanent { Outcome::DeadLetter(error) } else { Outcome::Fail(error) }
 }
 
-/// What the command died of in its own words. One that asks for another attempt, or was ended by us, did not die of it.
-fn traceback(finished: &Finished) -> Option<Traceback> {
-    match finished.ended {
-        Ended::Exited(0 | EXIT_LATER) | Ended::Cancelled | Ended::TimedOut | Ended::NotStarted(_) => None,
-        Ended::Exited(_) | Ended::Signalled(_) => finished.stderr.traceback(),
+/// The traceback that explains the failure. A command that asked for another attempt, or that was stopped by the
+/// executor, did not fail because of a traceback it may have printed.
+fn traceback(output: &ProcessOutput) -> Option<Traceback> {
+    match output.ended {
+        ProcessEnd::Exited(0 | EXIT_LATER)
+        | ProcessEnd::Cancelled
+        | ProcessEnd::TimedOut
+        | ProcessEnd::NotStarted(_) => None,
+        ProcessEnd::Exited(_) | ProcessEnd::Signalled(_) => output.stderr.traceback(),
     }
 }
 
-fn too_large(finished: &Finished) -> HandlerError {
+fn too_large(output: &ProcessOutput) -> HandlerError {
     let why = format!(
         "the command printed a reply of {} bytes; at most {} are allowed. The work was done, its answer is lost",
-        finished.stdout.total(),
+        output.stdout.total(),
         limits::PAYLOAD_BYTES_MAX
     );
-    with_report(HandlerError::new("ReplyTooLarge", why), finished)
+    with_report(HandlerError::new("ReplyTooLarge", why), output)
 }
 
-fn with_report(mut error: HandlerError, finished: &Finished) -> HandlerError {
+fn with_report(mut error: HandlerError, output: &ProcessOutput) -> HandlerError {
     let report = error.report_mut();
     report.step = Some("command".into());
-    report.duration = Some(finished.duration);
-    report.cpu = finished.cpu;
-    report.memory = finished.memory;
-    for (name, stream) in [("stderr", &finished.stderr), ("stdout", &finished.stdout)] {
+    report.duration = Some(output.duration);
+    report.cpu = output.cpu;
+    report.memory = output.memory;
+    for (name, stream) in [("stderr", &output.stderr), ("stdout", &output.stdout)] {
         let text = stream.last_lines(usize::MAX, ARTIFACT_BYTES);
         if !text.is_empty() {
             report.artifacts.push(format!("{name}, {} bytes:\n{text}", stream.total()));
@@ -253,13 +258,14 @@ fn with_report(mut error: HandlerError, finished: &Finished) -> HandlerError {
     error
 }
 
-/// What the command complained about last; languages print the error itself on the last line.
-pub(super) fn last_words(finished: &Finished) -> String {
-    let said = finished.stderr.last_lines(1, MESSAGE_BYTES);
-    if said.is_empty() { finished.stdout.last_lines(1, MESSAGE_BYTES) } else { said }
+/// The last line of standard error, or of standard output if that is empty. Most languages print the error itself on
+/// the last line.
+pub(super) fn error_line(output: &ProcessOutput) -> String {
+    let line = output.stderr.last_lines(1, MESSAGE_BYTES);
+    if line.is_empty() { output.stdout.last_lines(1, MESSAGE_BYTES) } else { line }
 }
 
-/// What the command printed, as a message: JSON if it is JSON, else text or bytes.
+/// The output of the command as a payload: JSON if it is valid JSON, otherwise text or bytes.
 fn reply(bytes: Vec<u8>) -> Payload {
     let content_type = if serde_json::from_slice::<serde::de::IgnoredAny>(&bytes).is_ok() {
         "application/json"

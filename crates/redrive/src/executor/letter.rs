@@ -1,8 +1,8 @@
-//! Runs a command per dead letter and reads from its exit code what is to become of the letter: 0 resolved, 75 back to
-//! work, 65 a person must look. Any other end is the consumer's own failure and changes nothing about the letter.
+//! Runs a command for each dead letter and decides by its exit code what to do with the letter: 0 resolves it, 75
+//! replays it, 65 marks it for review. Any other end is a failure of the consumer and does not change the letter.
 
-use super::command::{EXIT_DEAD_LETTER, EXIT_LATER, last_words, message_variables, payload_file, prepared};
-use super::process::{Ended, Finished, NotStarted};
+use super::command::{EXIT_DEAD_LETTER, EXIT_LATER, error_line, message_variables, payload_file, prepared};
+use super::process::{NotStarted, ProcessEnd, ProcessOutput};
 use crate::consumer::{Disposition, LetterHandler};
 use crate::handler::HandlerError;
 use async_trait::async_trait;
@@ -12,12 +12,14 @@ use redrive_core::target::{CommandTarget, PayloadBy, Target};
 use tempfile::NamedTempFile;
 use tokio_util::sync::CancellationToken;
 
-/// A [`LetterHandler`] that runs a command per dead letter.
+/// A [`LetterHandler`] that runs a command for each dead letter.
 ///
-/// The command gets the payload as [`super::CommandExecutor`] gives it, or the whole letter as JSON on standard input. It is
-/// told about the letter by the variables that tell about a message, and by `REDRIVE_DLQ`, `REDRIVE_REASON`,
-/// `REDRIVE_CATEGORY`, `REDRIVE_GROUP`, `REDRIVE_ATTEMPTS`, `REDRIVE_REDRIVES`, `REDRIVE_DEAD_AT`, `REDRIVE_ERROR_TYPE`,
-/// `REDRIVE_ERROR_MESSAGE` and, where the error has one, `REDRIVE_ERROR_CODE`.
+/// The command gets the payload as from [`super::CommandExecutor`], or the whole letter as JSON on standard input. Its
+/// environment describes the message as for [`super::CommandExecutor`], and the letter: `REDRIVE_DLQ`,
+/// `REDRIVE_REASON`,
+/// `REDRIVE_CATEGORY`, `REDRIVE_GROUP`, `REDRIVE_ATTEMPTS`, `REDRIVE_REDRIVES`, `REDRIVE_DEAD_AT`,
+/// `REDRIVE_ERROR_TYPE`,
+/// `REDRIVE_ERROR_MESSAGE` and, if the error has a code, `REDRIVE_ERROR_CODE`.
 #[derive(Clone, Debug)]
 pub struct LetterCommand {
     target: CommandTarget,
@@ -25,16 +27,16 @@ pub struct LetterCommand {
 }
 
 impl LetterCommand {
-    /// A handler for this command, which gets the payload.
+    /// Creates a handler that runs this command with the payload.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] for the setting that cannot be meant.
+    /// Returns [`Refusal::Invalid`] with the setting that is invalid.
     pub fn new(target: CommandTarget) -> Result<Self, Refusal> {
         Target::Command(target.clone()).check()?;
         Ok(Self { target, whole_letter: false })
     }
 
-    /// The same with the whole letter as JSON on standard input, instead of the payload.
+    /// Gives the command the whole letter as JSON on standard input, instead of the payload.
     #[must_use]
     pub fn whole_letter(mut self) -> Self {
         self.whole_letter = true;
@@ -64,21 +66,21 @@ impl LetterHandler for LetterCommand {
         };
         let file = file.as_ref().map(NamedTempFile::path);
         let process = prepared(&self.target, variables(&letter), bytes, file);
-        // Whoever stops waiting for it ends it.
+        // Dropping this future kills the command, so no cancellation token is needed.
         disposition(&self.target, &process.run(&CancellationToken::new()).await)
     }
 }
 
 fn variables(letter: &DeadLetter) -> Vec<(String, String)> {
-    let DeadLetter { message, file, error, .. } = letter;
+    let DeadLetter { message, record, error, .. } = letter;
     let of_letter = [
-        ("REDRIVE_DLQ", file.dlq.to_string()),
-        ("REDRIVE_REASON", file.reason.to_string()),
-        ("REDRIVE_CATEGORY", file.category.to_string()),
+        ("REDRIVE_DLQ", record.dlq.to_string()),
+        ("REDRIVE_REASON", record.reason.to_string()),
+        ("REDRIVE_CATEGORY", record.category.to_string()),
         ("REDRIVE_GROUP", letter.group.to_string()),
         ("REDRIVE_ATTEMPTS", message.attempts.to_string()),
-        ("REDRIVE_REDRIVES", file.redrives.to_string()),
-        ("REDRIVE_DEAD_AT", file.dead_at.to_string()),
+        ("REDRIVE_REDRIVES", record.redrives.to_string()),
+        ("REDRIVE_DEAD_AT", record.dead_at.to_string()),
         ("REDRIVE_ERROR_TYPE", error.error_type.clone()),
         ("REDRIVE_ERROR_MESSAGE", error.message.clone()),
     ];
@@ -87,29 +89,29 @@ fn variables(letter: &DeadLetter) -> Vec<(String, String)> {
     message_variables(&message.envelope).into_iter().chain(all).collect()
 }
 
-/// What the way it ended says about the letter.
-fn disposition(target: &CommandTarget, finished: &Finished) -> Result<Disposition, HandlerError> {
-    let said = last_words(finished);
-    let or = |otherwise: String| if said.is_empty() { otherwise } else { said.clone() };
-    Err(match &finished.ended {
-        Ended::Exited(0) => {
+/// Decides what to do with the letter by how the command ended.
+fn disposition(target: &CommandTarget, output: &ProcessOutput) -> Result<Disposition, HandlerError> {
+    let printed = error_line(output);
+    let or = |otherwise: String| if printed.is_empty() { otherwise } else { printed.clone() };
+    Err(match &output.ended {
+        ProcessEnd::Exited(0) => {
             return Ok(Disposition::Resolve { note: or("the command ended with exit code 0".into()) });
         }
-        Ended::Exited(EXIT_LATER) => return Ok(Disposition::Replay),
-        Ended::Exited(EXIT_DEAD_LETTER) => {
+        ProcessEnd::Exited(EXIT_LATER) => return Ok(Disposition::Replay),
+        ProcessEnd::Exited(EXIT_DEAD_LETTER) => {
             return Ok(Disposition::Review { reason: or("the command asks for a person".into()) });
         }
-        Ended::Exited(code) => {
+        ProcessEnd::Exited(code) => {
             HandlerError::new("CommandFailed", or(format!("the command ended with exit code {code}")))
         }
-        Ended::Signalled(signal) => {
+        ProcessEnd::Signalled(signal) => {
             HandlerError::new("CommandKilled", format!("the command was killed by signal {signal}"))
         }
-        Ended::TimedOut => {
-            let limit = target.timeout.unwrap_or(finished.duration);
+        ProcessEnd::TimedOut => {
+            let limit = target.timeout.unwrap_or(output.duration);
             HandlerError::new("Timeout", format!("the command did not end within {limit}"))
         }
-        Ended::Cancelled => HandlerError::new("CommandKilled", "the command was told to stop"),
-        Ended::NotStarted(NotStarted { why, .. }) => HandlerError::new("CommandNotStarted", why),
+        ProcessEnd::Cancelled => HandlerError::new("CommandKilled", "the command was told to stop"),
+        ProcessEnd::NotStarted(NotStarted { why, .. }) => HandlerError::new("CommandNotStarted", why),
     })
 }

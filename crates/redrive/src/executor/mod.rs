@@ -1,6 +1,5 @@
-//! Built-in handlers for work that is not a Rust function: [`CommandExecutor`] and [`HttpExecutor`], and what
-//! they are made of: running a child process with care, and keeping what it printed within bounds. Nothing here
-//! settles a message.
+//! Built-in handlers for work that is not a Rust function: [`CommandExecutor`] and [`HttpExecutor`]. Their building
+//! blocks are public too: [`process`] runs a child process, and [`output`] captures its output within bounds.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -33,10 +32,10 @@ use redrive_core::error::Refusal;
 use redrive_core::target::Target;
 use std::sync::Arc;
 
-/// The executor for a queue's target.
+/// Creates the executor for a queue's target.
 ///
 /// # Errors
-/// [`Refusal::Invalid`] for the setting that cannot be meant.
+/// Returns [`Refusal::Invalid`] with the setting that is invalid.
 pub fn for_target(target: Target) -> Result<Arc<dyn Handler>, Refusal> {
     Ok(match target {
         Target::Http(http) => Arc::new(HttpExecutor::new(http)?),

@@ -1,42 +1,42 @@
-//! What a child printed, within bounds: the beginning and the end are kept, the middle is counted. Memory
-//! never grows beyond what was asked for, whatever the child prints.
+//! Captures the output of a child process within bounds: the beginning and the end are kept, the middle is only
+//! counted. Memory never grows beyond the configured limit, whatever the child prints.
 
 use redrive_core::traceback::{Traceback, last_traceback};
 use std::collections::VecDeque;
 
 /// How much of a stream is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Keep {
-    /// Bytes from the beginning.
+pub struct OutputLimit {
+    /// The number of bytes kept from the beginning.
     pub head: usize,
-    /// Bytes from the end.
+    /// The number of bytes kept from the end.
     pub tail: usize,
 }
 
-impl Default for Keep {
-    /// Enough for what a person reads: how it began, and how it ended.
+impl Default for OutputLimit {
+    /// Keeps enough for a person to read: 16 KiB from the beginning and 48 KiB from the end.
     fn default() -> Self {
         Self { head: 16 * 1024, tail: 48 * 1024 }
     }
 }
 
-/// What was kept of a stream.
+/// The captured part of an output stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Captured {
-    keep: Keep,
+pub struct CapturedOutput {
+    keep: OutputLimit,
     head: Vec<u8>,
     tail: VecDeque<u8>,
     total: u64,
 }
 
-impl Captured {
-    /// Nothing yet.
+impl CapturedOutput {
+    /// Creates an empty capture.
     #[must_use]
-    pub fn new(keep: Keep) -> Self {
+    pub fn new(keep: OutputLimit) -> Self {
         Self { keep, ..Self::default() }
     }
 
-    /// Takes in what was printed next.
+    /// Adds output.
     pub fn push(&mut self, bytes: &[u8]) {
         self.total = self.total.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
         let room = self.keep.head.saturating_sub(self.head.len()).min(bytes.len());
@@ -49,32 +49,32 @@ impl Captured {
         self.tail.extend(rest);
     }
 
-    /// Bytes printed in all.
+    /// The number of bytes printed in total.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// Bytes printed that were not kept.
+    /// The number of bytes printed that were not kept.
     #[must_use]
     pub fn left_out(&self) -> u64 {
         let kept = self.head.len() + self.tail.len();
         self.total.saturating_sub(u64::try_from(kept).unwrap_or(u64::MAX))
     }
 
-    /// Everything that was printed, if everything was kept.
+    /// The complete output, or `None` if something was left out.
     #[must_use]
     pub fn whole(&self) -> Option<Vec<u8>> {
         (self.left_out() == 0).then(|| self.kept())
     }
 
-    /// What was kept, without a mark where something was left out.
+    /// The bytes that were kept, without a mark where something was left out.
     #[must_use]
     pub fn kept(&self) -> Vec<u8> {
         self.head.iter().chain(&self.tail).copied().collect()
     }
 
-    /// What was kept, for people: undecodable bytes replaced, and a note where something was left out.
+    /// The output as text: invalid UTF-8 is replaced, and a note marks where something was left out.
     #[must_use]
     pub fn text(&self) -> String {
         let Self { head, tail, .. } = self;
@@ -94,7 +94,7 @@ impl Captured {
         last_traceback(&self.text())
     }
 
-    /// The last lines that say something, at most this many, and at most this many bytes of them.
+    /// The last lines that are not empty: at most this number of lines and this number of bytes.
     #[must_use]
     pub fn last_lines(&self, lines: usize, bytes: usize) -> String {
         let text = self.text();
@@ -110,18 +110,18 @@ impl Captured {
     }
 }
 
-/// Cuts a stream into lines. A line longer than the bound is given up to there and the rest of it dropped.
+/// Splits a stream into lines. A line that is too long is cut, and the rest of it dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
     line: Vec<u8>,
     too_long: bool,
 }
 
-/// Bytes of one line handed to a line callback: longer ones are data, not something to read.
+/// The maximum length of a line for a line callback. Longer lines are data, not something to read.
 const LINE_BYTES_MAX: usize = 8 * 1024;
 
 impl Lines {
-    /// Takes in what was printed next and hands on the lines that are complete.
+    /// Adds output, and calls `each` with every line that is complete.
     pub(crate) fn push(&mut self, bytes: &[u8], mut each: impl FnMut(&str)) {
         for piece in bytes.split_inclusive(|b| *b == b'\n') {
             let (text, ended) = match piece.strip_suffix(b"\n") {
@@ -137,7 +137,7 @@ impl Lines {
         }
     }
 
-    /// Hands on what has no end of line.
+    /// Calls `each` with the last line if it has no line end.
     pub(crate) fn finish(&mut self, mut each: impl FnMut(&str)) {
         if !self.line.is_empty() {
             self.end(&mut each);
@@ -161,10 +161,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_beginning_and_the_end_are_kept_whatever_the_pieces() {
+    fn the_beginning_and_the_end_are_kept_whatever_the_size_of_the_pieces() {
         let all: Vec<u8> = (0..=255u8).cycle().take(1_000).collect();
         for piece in [1, 3, 7, 10, 13, 64, 999, 1_000] {
-            let mut captured = Captured::new(Keep { head: 10, tail: 13 });
+            let mut captured = CapturedOutput::new(OutputLimit { head: 10, tail: 13 });
             all.chunks(piece).for_each(|bytes| captured.push(bytes));
             let expected: Vec<u8> = all[..10].iter().chain(&all[987..]).copied().collect();
             assert_eq!(captured.kept(), expected, "in pieces of {piece}");
@@ -173,8 +173,8 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_is_whole() {
-        let mut captured = Captured::new(Keep { head: 4, tail: 4 });
+    fn output_that_fits_is_kept_whole() {
+        let mut captured = CapturedOutput::new(OutputLimit { head: 4, tail: 4 });
         captured.push(b"12345");
         captured.push(b"678");
         assert_eq!(captured.whole().as_deref(), Some(&b"12345678"[..]));
@@ -184,13 +184,13 @@ mod tests {
     }
 
     #[test]
-    fn the_last_lines_are_those_that_say_something() {
-        let mut captured = Captured::new(Keep::default());
+    fn the_last_lines_skip_empty_ones() {
+        let mut captured = CapturedOutput::new(OutputLimit::default());
         captured.push("first\nsecond é\n\n  \n".as_bytes());
         assert_eq!(captured.last_lines(1, 100), "second é");
         assert_eq!(captured.last_lines(5, 100), "first\nsecond é");
         assert_eq!(captured.last_lines(5, 1), "", "never half a character");
-        assert_eq!(Captured::default().last_lines(3, 100), "");
+        assert_eq!(CapturedOutput::default().last_lines(3, 100), "");
     }
 
     #[test]

@@ -1,14 +1,13 @@
-//! Runs one child process with care. It gets its own process group, so that what it forks ends with it; its
-//! output is read to the end and kept within bounds, so that it never blocks on a full pipe; and whatever it
-//! does, [`Process::run`] returns: after the time limit and two short waits at the latest. Nothing here knows
-//! about messages.
+//! Runs one child process safely. The child gets its own process group, so that the processes it forks end with it.
+//! Its output is read to the end and captured within bounds, so that it never blocks on a full pipe. Whatever the child
+//! does, [`Process::run`] returns, at the latest after the time limit and two short waits.
 //!
-//! What is not caught: a process that leaves the group on purpose (`setsid`) lives on, but is not waited for;
-//! and children outlive this process when it is killed with SIGKILL. A program that reaps children it did not
-//! start (`waitpid(-1)`) or ignores SIGCHLD takes away how they ended: that is reported as a failure, and what
-//! they left behind in their group is not ended, because its number may be a stranger's by then.
+//! Limits: a process that leaves the group on purpose (`setsid`) lives on, but is not waited for. Children outlive this
+//! process if it is killed with SIGKILL. If other code in this process reaps the child (`waitpid(-1)`) or ignores
+//! SIGCHLD, it is unknown how the child ended: that is reported as a failure, and the rest of its group is not killed,
+//! because the group id may belong to another process by then.
 
-use super::output::{Captured, Keep, Lines};
+use super::output::{CapturedOutput, Lines, OutputLimit};
 use redrive_core::time::Span;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use std::ffi::{OsStr, OsString};
@@ -27,18 +26,19 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use wait4::Wait4 as _;
 
-/// How long a child whose time is over has between SIGTERM and SIGKILL, when nobody says.
-const LATE_GRACE: Span = Span::from_secs(5);
-/// The same for one that is cancelled: whoever cancels waits, and a worker does so for two seconds.
+/// The default time between SIGTERM and SIGKILL for a child that reached its time limit.
+const TIMEOUT_GRACE: Span = Span::from_secs(5);
+/// The default time between SIGTERM and SIGKILL for a child that is cancelled. A worker waits two seconds after it
+/// cancels a handler.
 const CANCEL_GRACE: Span = Span::from_secs(1);
-/// How long output is read after the child has ended. It matters only when something left the process group
-/// and still holds the pipes.
-const DRAIN: Span = Span::from_secs(1);
-/// How long a child that was killed may take to be gone. Longer ones hang in the kernel; they are left alone.
-const GONE: Span = Span::from_secs(10);
-/// Bytes a log file gets: beyond it the disk is worth more than the log.
+/// How long output is read after the child has ended. It matters only if a process that left the group still holds the
+/// pipes.
+const DRAIN_TIMEOUT: Span = Span::from_secs(1);
+/// How long a killed child may take to end. One that takes longer hangs in the kernel and is left alone.
+const KILL_TIMEOUT: Span = Span::from_secs(10);
+/// The maximum number of bytes written to a log file, to protect the disk.
 const LOG_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// Bytes read at once: what a pipe holds.
+/// Bytes read at once, the size of a pipe.
 const READ_BYTES: usize = 64 * 1024;
 /// The stack of the thread that starts a child and waits for it.
 const STACK_BYTES: usize = 256 * 1024;
@@ -52,10 +52,10 @@ pub enum Stream {
     Stderr,
 }
 
-/// Is given every line as it is printed. Must not block.
+/// Called with every line as it is printed. Must not block.
 pub type OnLine = Arc<dyn Fn(Stream, &str) + Send + Sync>;
 
-/// What to run, and how.
+/// A child process to run, and its settings.
 #[derive(Clone)]
 pub struct Process {
     argv: Vec<OsString>,
@@ -66,8 +66,8 @@ pub struct Process {
     directory: Option<PathBuf>,
     limit: Option<Span>,
     grace: Option<Span>,
-    keep_stdout: Keep,
-    keep_stderr: Keep,
+    keep_stdout: OutputLimit,
+    keep_stderr: OutputLimit,
     on_line: Option<OnLine>,
     log: Option<PathBuf>,
 }
@@ -80,7 +80,7 @@ impl std::fmt::Debug for Process {
 }
 
 impl Process {
-    /// A program and its arguments; no shell looks at them. A program without a slash is looked for in `PATH`.
+    /// A program and its arguments, without a shell. A program name without a slash is looked up in `PATH`.
     pub fn argv(argv: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         Self {
             argv: argv.into_iter().map(Into::into).collect(),
@@ -91,34 +91,34 @@ impl Process {
             directory: None,
             limit: None,
             grace: None,
-            keep_stdout: Keep::default(),
-            keep_stderr: Keep::default(),
+            keep_stdout: OutputLimit::default(),
+            keep_stderr: OutputLimit::default(),
             on_line: None,
             log: None,
         }
     }
 
-    /// A line for `/bin/sh`. Whatever is put into it must be quoted by the caller.
+    /// A command line for `/bin/sh`. The caller must quote values that it puts into the line.
     #[must_use]
     pub fn shell(line: impl Into<OsString>) -> Self {
         Self::argv([OsString::from("/bin/sh"), "-c".into(), line.into()])
     }
 
-    /// Gives it these bytes on standard input; nothing when not said. A child may end without reading them.
+    /// The bytes for standard input. Empty by default. A child may end without reading them.
     #[must_use]
     pub fn stdin(mut self, bytes: impl Into<Vec<u8>>) -> Self {
         self.stdin = bytes.into();
         self
     }
 
-    /// Sets a variable of its environment.
+    /// Sets an environment variable.
     #[must_use]
     pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.set.push((name.into(), value.into()));
         self
     }
 
-    /// Takes a variable out of its environment.
+    /// Removes an environment variable.
     #[must_use]
     pub fn env_remove(mut self, name: impl Into<OsString>) -> Self {
         self.unset.push(name.into());
@@ -132,67 +132,67 @@ impl Process {
         self
     }
 
-    /// Runs it in this directory. A program given by a relative path is looked for from there.
+    /// The working directory. A program with a relative path is looked up from there.
     #[must_use]
     pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
         self.directory = Some(directory.into());
         self
     }
 
-    /// Ends it after this long.
+    /// The time limit of the child.
     #[must_use]
     pub fn limit(mut self, limit: Span) -> Self {
         self.limit = Some(limit);
         self
     }
 
-    /// Gives it this long between SIGTERM and SIGKILL; by default 5 s when its time is over, 1 s when cancelled.
+    /// The time between SIGTERM and SIGKILL. Defaults to 5 s after the time limit and 1 s after a cancellation.
     #[must_use]
     pub fn grace(mut self, grace: Span) -> Self {
         self.grace = Some(grace);
         self
     }
 
-    /// Keeps this much of standard output.
+    /// How much of standard output to keep.
     #[must_use]
-    pub fn keep_stdout(mut self, keep: Keep) -> Self {
+    pub fn keep_stdout(mut self, keep: OutputLimit) -> Self {
         self.keep_stdout = keep;
         self
     }
 
-    /// Keeps this much of standard error.
+    /// How much of standard error to keep.
     #[must_use]
-    pub fn keep_stderr(mut self, keep: Keep) -> Self {
+    pub fn keep_stderr(mut self, keep: OutputLimit) -> Self {
         self.keep_stderr = keep;
         self
     }
 
-    /// Calls this with every line it prints.
+    /// A callback for every line that the child prints.
     #[must_use]
     pub fn on_line(mut self, each: OnLine) -> Self {
         self.on_line = Some(each);
         self
     }
 
-    /// Appends both streams to this file as they come, up to 64 MiB per run.
+    /// Appends both streams to this file as they are printed, up to 64 MiB per run.
     #[must_use]
     pub fn log(mut self, file: impl Into<PathBuf>) -> Self {
         self.log = Some(file.into());
         self
     }
 
-    /// Runs it to its end. When `cancel` fires or the time limit passes, its process group gets SIGTERM, and
-    /// SIGKILL after the grace time. When this future is dropped, the group gets SIGKILL at once.
-    pub async fn run(self, cancel: &CancellationToken) -> Finished {
-        let begun = Instant::now();
-        let mut stdout = Captured::new(self.keep_stdout);
-        let mut stderr = Captured::new(self.keep_stderr);
+    /// Runs the child to its end. When `cancel` fires or the time limit passes, its process group gets SIGTERM, and
+    /// SIGKILL after the grace time. If this future is dropped, the group gets SIGKILL at once.
+    pub async fn run(self, cancel: &CancellationToken) -> ProcessOutput {
+        let started = Instant::now();
+        let mut stdout = CapturedOutput::new(self.keep_stdout);
+        let mut stderr = CapturedOutput::new(self.keep_stderr);
         let (ended, usage) = match self.run_into(cancel, &mut stdout, &mut stderr).await {
             Ok(done) => done,
-            Err(not_started) => (Ended::NotStarted(not_started), None),
+            Err(not_started) => (ProcessEnd::NotStarted(not_started), None),
         };
-        let elapsed = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-        Finished {
+        let elapsed = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        ProcessOutput {
             ended,
             duration: Span::from_millis(elapsed),
             stdout,
@@ -205,11 +205,11 @@ impl Process {
     async fn run_into(
         self,
         cancel: &CancellationToken,
-        stdout: &mut Captured,
-        stderr: &mut Captured,
-    ) -> Result<(Ended, Option<Usage>), NotStarted> {
+        stdout: &mut CapturedOutput,
+        stderr: &mut CapturedOutput,
+    ) -> Result<(ProcessEnd, Option<Usage>), NotStarted> {
         let log = self.log.as_deref().map(Log::open).transpose()?.map(Mutex::new);
-        let Started { group, exited, pipes } = start(&self).await?;
+        let StartedChild { group, exited, pipes } = start(&self).await?;
         let waited = wait(exited, &group.0, self.limit, self.grace, cancel);
         let on_line = self.on_line.as_ref();
         let pump = async {
@@ -228,8 +228,8 @@ impl Process {
         };
         Ok(match first {
             Some(end) => {
-                // What is in the pipes is read at once; only what left the group can keep them open longer.
-                let _ = tokio::time::timeout(DRAIN.to_std(), pump).await;
+                // The rest in the pipes is read at once; only a process that left the group can keep them open.
+                let _ = tokio::time::timeout(DRAIN_TIMEOUT.to_std(), pump).await;
                 end
             }
             None => waited.await,
@@ -260,21 +260,21 @@ impl Process {
 
 /// How a child ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// By itself, with this exit code.
+pub enum ProcessEnd {
+    /// It exited with this code.
     Exited(i32),
-    /// By this signal, which was not ours.
+    /// It was killed by this signal, which this module did not send.
     Signalled(i32),
-    /// By us, when its time was over.
+    /// It was stopped because it reached its time limit.
     TimedOut,
-    /// By us, because the caller said so.
+    /// It was stopped because the caller cancelled it.
     Cancelled,
-    /// It never began.
+    /// It could not be started.
     NotStarted(NotStarted),
 }
 
-impl std::fmt::Display for Ended {
-    /// Goes on after the name of what ended: "git ended with exit code 1".
+impl std::fmt::Display for ProcessEnd {
+    /// Continues a sentence after the name of the program: "git ended with exit code 1".
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Exited(code) => write!(f, "ended with exit code {code}"),
@@ -289,40 +289,40 @@ impl std::fmt::Display for Ended {
 /// Why a child could not be started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotStarted {
-    /// What kind of reason.
+    /// The kind of the reason.
     pub kind: NotStartedKind,
-    /// For people.
+    /// The reason, for people.
     pub why: String,
 }
 
-/// What kind of reason kept a child from being started.
+/// The kind of reason why a child could not be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotStartedKind {
     /// There is no such program, interpreter or working directory.
     NotFound,
-    /// It may not be run.
+    /// There is no permission to run it.
     NotAllowed,
     /// Anything else: too many processes, arguments too long, not a program.
     Other,
 }
 
-/// Everything about a child that ended.
+/// The result of a child process: how it ended, its output and its resource use.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Finished {
+pub struct ProcessOutput {
     /// How it ended.
-    pub ended: Ended,
+    pub ended: ProcessEnd,
     /// How long it took.
     pub duration: Span,
-    /// What it printed.
-    pub stdout: Captured,
-    /// What it complained about.
-    pub stderr: Captured,
-    /// Processor seconds of the child and of those of its children it waited for, user and system together;
-    /// exact to what the kernel counts. Nothing when it could not be waited for.
+    /// What it printed on standard output.
+    pub stdout: CapturedOutput,
+    /// What it printed on standard error.
+    pub stderr: CapturedOutput,
+    /// CPU seconds, user and system together, of the child and of those of its children that it waited for. `None` if
+    /// it could not be waited for.
     pub cpu: Option<f64>,
-    /// Peak memory in bytes of the largest single process among them. Linux counts the moment between fork and
-    /// exec, when a child still has the memory of its parent; a child that never needed more than this process
-    /// itself has therefore no figure.
+    /// Peak memory in bytes of the largest single process among them. Linux includes the moment between fork and exec,
+    /// when a child still has the memory of its parent, so this is `None` for a child that never needed more memory
+    /// than this process.
     pub memory: Option<u64>,
 }
 
@@ -332,16 +332,15 @@ struct Usage {
     memory: Option<u64>,
 }
 
-/// The process group of a child. Emptied right before the child is reaped, since its number may be given to
-/// somebody else after that.
+/// The process group of a child. Cleared right before the child is reaped, because its id may be reused after that.
 #[derive(Debug)]
-struct Group(Mutex<Option<Pid>>);
+struct ProcessGroup(Mutex<Option<Pid>>);
 
-impl Group {
-    /// Sends a signal to everybody in the group.
+impl ProcessGroup {
+    /// Sends a signal to every process in the group.
     fn signal(&self, signal: Signal) {
         if let Some(pid) = *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            // A group that is gone already is what was wanted.
+            // It is fine if the group is gone already.
             let _ = kill_process_group(pid, signal);
         }
     }
@@ -351,8 +350,8 @@ impl Group {
     }
 }
 
-/// Whoever holds this answers for the child: without it, the child goes.
-struct KillOnDrop(Arc<Group>);
+/// Kills the process group when it is dropped.
+struct KillOnDrop(Arc<ProcessGroup>);
 
 impl Drop for KillOnDrop {
     fn drop(&mut self) {
@@ -363,59 +362,63 @@ impl Drop for KillOnDrop {
 type Exit = io::Result<(ExitStatus, Usage)>;
 type Pipes = (Option<pipe::Sender>, Option<pipe::Receiver>, Option<pipe::Receiver>);
 
-struct Started {
+struct StartedChild {
     group: KillOnDrop,
     exited: oneshot::Receiver<Exit>,
     pipes: Pipes,
 }
 
-/// Starts the child on a thread of its own, which then waits for it: starting blocks for a moment, and waiting
-/// with the figures of use cannot be done from outside.
-async fn start(process: &Process) -> Result<Started, NotStarted> {
+/// Starts the child on a thread of its own, which then waits for it: starting blocks for a moment, and `wait4`, which
+/// reports resource use, blocks too.
+async fn start(process: &Process) -> Result<StartedChild, NotStarted> {
     let mut command = process.command()?;
-    let (begin, begun) = oneshot::channel();
+    let (send_started, started) = oneshot::channel();
     let (end, exited) = oneshot::channel();
     let thread = std::thread::Builder::new().name("redrive-child".into()).stack_size(STACK_BYTES);
     let spawned = thread.spawn(move || match command.spawn() {
-        Err(error) => drop(begin.send(Err(error))),
-        Ok(child) => attend(child, begin, end),
+        Err(error) => drop(send_started.send(Err(error))),
+        Ok(child) => supervise_child(child, send_started, end),
     });
     let not_started = |error: &io::Error| explain(error, process);
     spawned.map_err(|e| not_started(&e))?;
-    let child = begun.await.map_err(|_| not_started(&io::Error::other("its thread died")))?;
-    let Born { group, stdin, stdout, stderr } = child.map_err(|e| not_started(&e))?;
+    let child = started.await.map_err(|_| not_started(&io::Error::other("its thread died")))?;
+    let SpawnedChild { group, stdin, stdout, stderr } = child.map_err(|e| not_started(&e))?;
     let pipes = (
         stdin.map(pipe::Sender::from_owned_fd).transpose().map_err(|e| not_started(&e))?,
         stdout.map(pipe::Receiver::from_owned_fd).transpose().map_err(|e| not_started(&e))?,
         stderr.map(pipe::Receiver::from_owned_fd).transpose().map_err(|e| not_started(&e))?,
     );
-    Ok(Started { group, exited, pipes })
+    Ok(StartedChild { group, exited, pipes })
 }
 
-struct Born {
+struct SpawnedChild {
     group: KillOnDrop,
     stdin: Option<OwnedFd>,
     stdout: Option<OwnedFd>,
     stderr: Option<OwnedFd>,
 }
 
-/// Hands the child's pipes over, waits for its end, ends what it left behind in its group, and reaps it.
-fn attend(mut child: Child, begin: oneshot::Sender<io::Result<Born>>, end: oneshot::Sender<Exit>) {
+/// Hands over the child's pipes, waits for its end, kills the rest of its process group, and reaps it.
+fn supervise_child(
+    mut child: Child,
+    send_started: oneshot::Sender<io::Result<SpawnedChild>>,
+    end: oneshot::Sender<Exit>,
+) {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let group = Arc::new(Group(Mutex::new(pid)));
+    let group = Arc::new(ProcessGroup(Mutex::new(pid)));
     let own_peak = own_peak();
-    let born = Born {
+    let born = SpawnedChild {
         group: KillOnDrop(Arc::clone(&group)),
         stdin: child.stdin.take().map(OwnedFd::from),
         stdout: child.stdout.take().map(OwnedFd::from),
         stderr: child.stderr.take().map(OwnedFd::from),
     };
-    // When nobody waits for it any more, dropping it kills it.
-    drop(begin.send(Ok(born)));
+    // If nobody waits for the child any more, the value is dropped here, which kills the child.
+    drop(send_started.send(Ok(born)));
     if let Some(pid) = pid {
         let left = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-        // Not reaped yet: until then the number of the group cannot mean anybody else. Where others reap in this
-        // process, or the system does because SIGCHLD is ignored, it may by now.
+        // Until the child is reaped, its group id cannot be reused. If this call fails, other code, or the system
+        // because SIGCHLD is ignored, has reaped it already, and the id may belong to another process.
         if rustix::io::retry_on_intr(|| waitid(WaitId::Pid(pid), left)).is_ok() {
             group.signal(Signal::KILL);
         }
@@ -426,12 +429,12 @@ fn attend(mut child: Child, begin: oneshot::Sender<io::Result<Born>>, end: onesh
         let memory = (used.rusage.maxrss > own_peak).then_some(used.rusage.maxrss);
         (used.status, Usage { cpu, memory })
     });
-    // Nobody listens when the run was dropped.
+    // The receiver is gone if the run was dropped.
     let _ = end.send(exit);
 }
 
-/// The peak of this process's own memory, which Linux counts for every child; a little more, because its
-/// counters lag behind by some pages per thread.
+/// The peak memory of this process, which Linux includes for every child. Slightly more than that, because the
+/// kernel's counters lag behind by some pages per thread.
 #[cfg(target_os = "linux")]
 fn own_peak() -> u64 {
     const LAG: u64 = 1024 * 1024;
@@ -465,14 +468,14 @@ fn explain(error: &io::Error, process: &Process) -> NotStarted {
     NotStarted { kind, why }
 }
 
-/// Waits for the end of the child, and brings it about when its time is over or nobody wants it any more.
+/// Waits for the end of the child, and stops it when it reaches its time limit or is cancelled.
 async fn wait(
     exited: oneshot::Receiver<Exit>,
-    group: &Group,
+    group: &ProcessGroup,
     limit: Option<Span>,
     grace: Option<Span>,
     cancel: &CancellationToken,
-) -> (Ended, Option<Usage>) {
+) -> (ProcessEnd, Option<Usage>) {
     let mut exited = pin!(exited);
     let time_is_over = async {
         match limit {
@@ -483,10 +486,10 @@ async fn wait(
     let (why, usual) = tokio::select! {
         biased;
         exit = &mut exited => return by_itself(exit),
-        () = cancel.cancelled() => (Ended::Cancelled, CANCEL_GRACE),
-        () = time_is_over => (Ended::TimedOut, LATE_GRACE),
+        () = cancel.cancelled() => (ProcessEnd::Cancelled, CANCEL_GRACE),
+        () = time_is_over => (ProcessEnd::TimedOut, TIMEOUT_GRACE),
     };
-    for (signal, patience) in [(Signal::TERM, grace.unwrap_or(usual)), (Signal::KILL, GONE)] {
+    for (signal, patience) in [(Signal::TERM, grace.unwrap_or(usual)), (Signal::KILL, KILL_TIMEOUT)] {
         group.signal(signal);
         if let Ok(exit) = tokio::time::timeout(patience.to_std(), &mut exited).await {
             let usage = exit.ok().and_then(Result::ok).map(|(_, usage)| usage);
@@ -496,29 +499,29 @@ async fn wait(
     (why, None)
 }
 
-fn by_itself(exit: Result<Exit, oneshot::error::RecvError>) -> (Ended, Option<Usage>) {
+fn by_itself(exit: Result<Exit, oneshot::error::RecvError>) -> (ProcessEnd, Option<Usage>) {
     let exit = exit.unwrap_or_else(|_| Err(io::Error::other("its thread died")));
     match exit {
         Ok((status, usage)) => match (status.code(), status.signal()) {
-            (Some(code), _) => (Ended::Exited(code), Some(usage)),
-            (None, signal) => (Ended::Signalled(signal.unwrap_or(0)), Some(usage)),
+            (Some(code), _) => (ProcessEnd::Exited(code), Some(usage)),
+            (None, signal) => (ProcessEnd::Signalled(signal.unwrap_or(0)), Some(usage)),
         },
-        // Somebody else in this process has reaped it: how it ended is not known, which is no success.
-        Err(_) => (Ended::Signalled(0), None),
+        // Other code in this process has reaped it. How it ended is unknown, which must not count as success.
+        Err(_) => (ProcessEnd::Signalled(0), None),
     }
 }
 
-/// Writes the input and closes the pipe. A child that does not want it is its own business.
+/// Writes the input and closes the pipe. A child may close its input early.
 async fn feed(pipe: Option<pipe::Sender>, bytes: &[u8]) {
     if let Some(mut pipe) = pipe {
         let _ = pipe.write_all(bytes).await;
     }
 }
 
-/// Reads a stream to its end, whatever is kept of it, so that the child never blocks on a full pipe.
+/// Reads a stream to its end, however much of it is kept, so that the child never blocks on a full pipe.
 async fn read(
     pipe: Option<pipe::Receiver>,
-    captured: &mut Captured,
+    captured: &mut CapturedOutput,
     stream: Stream,
     on_line: Option<&OnLine>,
     log: Option<&Mutex<Log>>,
@@ -541,8 +544,8 @@ async fn read(
     }
 }
 
-/// A log file with a bound. Written where the output is read: an append to a file is a copy in memory, and a
-/// disk that is slower than that slows the child down instead of filling memory.
+/// A log file of bounded size. It is written by the task that reads the output: if the disk is slow, the child is
+/// slowed down instead of memory being filled.
 struct Log {
     file: File,
     room: u64,
@@ -563,7 +566,7 @@ impl Log {
         }
         let fits = bytes.len().min(usize::try_from(self.room).unwrap_or(usize::MAX));
         self.room -= u64::try_from(fits).unwrap_or(self.room);
-        // A log that cannot be written must not fail the work it is about.
+        // An error of the log must not fail the work.
         let _ = self.file.write_all(bytes.get(..fits).unwrap_or_default());
         if self.room == 0 {
             let _ = self.file.write_all(b"\n[the rest is left out: the log is full]\n");

@@ -1,90 +1,90 @@
-//! How a group is: alive, ready, or why not. Asks the store rarely, so that nobody can keep it busy by asking
-//! for the report.
+//! The health of a group of loops: whether it is alive and ready, and if not, why. It asks the store at most once a
+//! second, so that requests for the report cannot overload the store.
 
 use super::GroupError;
 use crate::metrics::prometheus;
-use crate::pace::ask;
 use crate::runnable::{Heartbeat, Runnable};
+use crate::waiting::with_timeout;
 use redrive_core::dead_letter::Status;
-use redrive_core::error::Error;
+use redrive_core::error::CallError;
 use redrive_core::store::Store;
 use serde::Serialize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Where a loop is.
+/// The state of a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LoopState {
-    /// Not begun yet.
+    /// Not started yet.
     Starting,
-    /// Under way.
+    /// Running.
     Running,
-    /// Failed, and about to be started again.
+    /// Failed. It may be restarted.
     Failed,
-    /// Over.
+    /// Ended without an error.
     Ended,
 }
 
-/// One word for the whole.
+/// The overall health of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HealthStatus {
-    /// All is well.
+    /// Everything works.
     Ok,
-    /// It works, and somebody should look.
+    /// It works, but something needs attention.
     Degraded,
-    /// It does not work.
+    /// Something does not work.
     Failing,
 }
 
-/// A loop in the report.
+/// The health of one loop.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LoopHealth {
-    /// Its name.
+    /// The name of the loop.
     pub name: String,
-    /// Where it is.
+    /// The state of the loop.
     pub state: LoopState,
-    /// How long ago it gave a sign of life.
+    /// How long ago its last heartbeat was, in milliseconds.
     pub silent_ms: u64,
-    /// How often it was started again.
+    /// How often it was restarted.
     pub restarts: u64,
 }
 
-/// The report.
+/// A health report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// One word for the whole.
+    /// The overall health.
     pub status: HealthStatus,
-    /// What is wrong, in words.
+    /// What is wrong, for people.
     pub reasons: Vec<String>,
-    /// The loops.
+    /// The health of each loop.
     pub loops: Vec<LoopHealth>,
-    /// Open dead letters; nothing when the store was not asked or did not answer.
+    /// The number of open dead letters. `None` if the store was not asked or did not answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub open_letters: Option<u64>,
 }
 
-/// One loop and what is known of it.
-pub(super) struct Watched {
+/// One loop and its status.
+pub(super) struct WatchedLoop {
     runnable: Arc<dyn Runnable>,
     name: String,
-    known: Mutex<Known>,
+    status: Mutex<LoopStatus>,
 }
 
-struct Known {
+struct LoopStatus {
     state: LoopState,
     heartbeat: Heartbeat,
     starts: u64,
     error: Option<String>,
 }
 
-impl Watched {
+impl WatchedLoop {
     pub(super) fn new(runnable: Arc<dyn Runnable>) -> Self {
         let (name, heartbeat) = (runnable.name(), Heartbeat::default());
-        let known = Known { state: LoopState::Starting, heartbeat, starts: 0, error: None };
-        Self { runnable, name, known: Mutex::new(known) }
+        let status = LoopStatus { state: LoopState::Starting, heartbeat, starts: 0, error: None };
+        Self { runnable, name, status: Mutex::new(status) }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -95,54 +95,54 @@ impl Watched {
         Arc::clone(&self.runnable)
     }
 
-    fn known<T>(&self, look: impl FnOnce(&mut Known) -> T) -> T {
-        look(&mut self.known.lock().unwrap_or_else(PoisonError::into_inner))
+    fn status<T>(&self, look: impl FnOnce(&mut LoopStatus) -> T) -> T {
+        look(&mut self.status.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(super) fn begin(&self, heartbeat: Heartbeat) {
-        self.known(|known| {
-            known.heartbeat = heartbeat;
-            known.state = LoopState::Running;
-            known.starts += 1;
+        self.status(|status| {
+            status.heartbeat = heartbeat;
+            status.state = LoopState::Running;
+            status.starts += 1;
         });
     }
 
     pub(super) fn set(&self, state: LoopState) {
-        self.known(|known| known.state = state);
+        self.status(|status| status.state = state);
     }
 
-    pub(super) fn failed(&self, error: &Error) {
-        self.known(|known| {
-            known.state = LoopState::Failed;
-            known.error = Some(error.to_string());
+    pub(super) fn failed(&self, error: &CallError) {
+        self.status(|status| {
+            status.state = LoopState::Failed;
+            status.error = Some(error.to_string());
         });
     }
 
     fn show(&self) -> (LoopHealth, Option<String>) {
-        self.known(|known| {
-            let silent_ms = u64::try_from(known.heartbeat.age().as_millis()).unwrap_or(u64::MAX);
-            let (name, restarts) = (self.name.clone(), known.starts.saturating_sub(1));
-            (LoopHealth { name, state: known.state, silent_ms, restarts }, known.error.clone())
+        self.status(|status| {
+            let silent_ms = u64::try_from(status.heartbeat.age().as_millis()).unwrap_or(u64::MAX);
+            let (name, restarts) = (self.name.clone(), status.starts.saturating_sub(1));
+            (LoopHealth { name, state: status.state, silent_ms, restarts }, status.error.clone())
         })
     }
 }
 
-/// How long an answer of the store is good for.
-const FRESH: Duration = Duration::from_secs(1);
+/// How long an answer of the store is reused.
+const CACHE_FOR: Duration = Duration::from_secs(1);
 
 /// The health of a group.
 pub struct Health {
     store: Arc<dyn Store>,
-    watched: Vec<Watched>,
+    watched: Vec<WatchedLoop>,
     limit: Duration,
-    depth: u64,
-    last: tokio::sync::Mutex<Option<(Instant, Asked)>>,
+    degraded_at: u64,
+    last: tokio::sync::Mutex<Option<(Instant, StoreHealth)>>,
     measured: tokio::sync::Mutex<Option<(Instant, String)>>,
 }
 
-/// What the store said.
+/// What the store reports about itself.
 #[derive(Clone, Default)]
-struct Asked {
+struct StoreHealth {
     wrong: Vec<String>,
     open: Option<u64>,
 }
@@ -154,16 +154,21 @@ impl std::fmt::Debug for Health {
 }
 
 impl Health {
-    pub(super) fn new(store: Arc<dyn Store>, watched: Vec<Watched>, limit: Duration, depth: u64) -> Self {
+    pub(super) fn new(
+        store: Arc<dyn Store>,
+        watched: Vec<WatchedLoop>,
+        limit: Duration,
+        degraded_at: u64,
+    ) -> Self {
         let (last, measured) = (tokio::sync::Mutex::default(), tokio::sync::Mutex::default());
-        Self { store, watched, limit, depth, last, measured }
+        Self { store, watched, limit, degraded_at, last, measured }
     }
 
-    pub(super) fn watched(&self, n: usize) -> Option<&Watched> {
+    pub(super) fn watched(&self, n: usize) -> Option<&WatchedLoop> {
         self.watched.get(n)
     }
 
-    /// The names of loops that are not over.
+    /// The names of the loops that are running.
     pub(super) fn running(&self) -> Vec<String> {
         let (loops, _) = self.loops();
         loops.into_iter().filter(|one| one.state == LoopState::Running).map(|one| one.name).collect()
@@ -181,7 +186,7 @@ impl Health {
     }
 
     fn loops(&self) -> (Vec<LoopHealth>, Vec<String>) {
-        let shown: Vec<_> = self.watched.iter().map(Watched::show).collect();
+        let shown: Vec<_> = self.watched.iter().map(WatchedLoop::show).collect();
         let mut reasons = Vec::new();
         for (one, error) in &shown {
             if self.is_stuck(one) {
@@ -196,27 +201,27 @@ impl Health {
         (shown.into_iter().map(|(one, _)| one).collect(), reasons)
     }
 
-    /// Whether the process should be left alone: no loop is stuck. Asks nobody.
+    /// Whether the process is alive: no loop is stuck. Does not call the store.
     #[must_use]
     pub fn live(&self) -> Report {
         let (loops, _) = self.loops();
         let stuck = loops.iter().filter(|one| self.is_stuck(one));
-        let words =
+        let parts =
             |one: &LoopHealth| format!("{} gave no sign of life for {} s", one.name, one.silent_ms / 1_000);
-        let reasons: Vec<String> = stuck.map(words).collect();
+        let reasons: Vec<String> = stuck.map(parts).collect();
         let status = if reasons.is_empty() { HealthStatus::Ok } else { HealthStatus::Failing };
         Report { status, reasons, loops, open_letters: None }
     }
 
-    /// Whether it can work: every loop runs and beats, and the store is well. Many open dead letters, or a loop
-    /// that says so, make it degraded.
+    /// Whether the group can work: every loop runs and beats, and the store is healthy. Many open dead letters, or a
+    /// loop that reports problems, make it degraded.
     pub async fn ready(&self) -> Report {
         let (loops, mut reasons) = self.loops();
-        let asked = self.asked().await;
-        reasons.extend(asked.wrong);
+        let store_health = self.store_health().await;
+        reasons.extend(store_health.wrong);
         let failing = !reasons.is_empty();
-        if let Some(open) = asked.open.filter(|open| *open >= self.depth) {
-            reasons.push(format!("{open} dead letters are open, {} or more are too many", self.depth));
+        if let Some(open) = store_health.open.filter(|open| *open >= self.degraded_at) {
+            reasons.push(format!("{open} dead letters are open, {} or more are too many", self.degraded_at));
         }
         reasons.extend(self.watched.iter().flat_map(|one| one.runnable.degraded()));
         let status = match (failing, reasons.is_empty()) {
@@ -224,47 +229,48 @@ impl Health {
             (false, false) => HealthStatus::Degraded,
             (false, true) => HealthStatus::Ok,
         };
-        Report { status, reasons, loops, open_letters: asked.open }
+        Report { status, reasons, loops, open_letters: store_health.open }
     }
 
-    /// Everything measured, in Prometheus' text format.
+    /// The metrics of the store and of this process, in Prometheus' text format.
     ///
     /// # Errors
-    /// The store's, when it cannot be asked.
-    pub async fn metrics(&self) -> Result<String, Error> {
+    /// Returns the error of the store.
+    pub async fn metrics(&self) -> Result<String, CallError> {
         let mut last = self.measured.lock().await;
-        if let Some((_, text)) = last.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
+        if let Some((_, text)) = last.as_ref().filter(|(at, _)| at.elapsed() < CACHE_FOR) {
             return Ok(text.clone());
         }
-        let text = ask(prometheus(&*self.store)).await?;
+        let text = with_timeout(prometheus(&*self.store)).await?;
         *last = Some((Instant::now(), text.clone()));
         Ok(text)
     }
 
-    /// What the store says about itself; at most once a second, whoever asks.
-    async fn asked(&self) -> Asked {
+    /// The health of the store, asked for at most once a second.
+    async fn store_health(&self) -> StoreHealth {
         let mut last = self.last.lock().await;
-        if let Some((_, asked)) = last.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
-            return asked.clone();
+        if let Some((_, store_health)) = last.as_ref().filter(|(at, _)| at.elapsed() < CACHE_FOR) {
+            return store_health.clone();
         }
-        let asked = match self.ask_store().await {
-            Ok(asked) => asked,
-            Err(error) => Asked { wrong: vec![format!("the store cannot be asked: {error}")], open: None },
+        let store_health = match self.ask_store().await {
+            Ok(store_health) => store_health,
+            Err(error) => {
+                StoreHealth { wrong: vec![format!("the store does not answer: {error}")], open: None }
+            }
         };
-        *last = Some((Instant::now(), asked.clone()));
-        asked
+        *last = Some((Instant::now(), store_health.clone()));
+        store_health
     }
 
-    async fn ask_store(&self) -> Result<Asked, Error> {
-        let wrong = ask(self.store.info()).await?.degraded;
-        let drawers = ask(self.store.drawers()).await?;
-        let open =
-            drawers.iter().flat_map(|drawer| &drawer.by_status).filter(|(status, _)| is_open(**status));
-        Ok(Asked { wrong, open: Some(open.map(|(_, count)| count).sum()) })
+    async fn ask_store(&self) -> Result<StoreHealth, CallError> {
+        let wrong = with_timeout(self.store.info()).await?.degraded;
+        let dlqs = with_timeout(self.store.dlqs()).await?;
+        let open = dlqs.iter().flat_map(|dlq| &dlq.by_status).filter(|(status, _)| is_open(**status));
+        Ok(StoreHealth { wrong, open: Some(open.map(|(_, count)| count).sum()) })
     }
 }
 
-/// Letters that wait for somebody; one that is being retried does not.
+/// Whether a letter waits for a decision. One that is being retried does not.
 fn is_open(status: Status) -> bool {
     match status {
         Status::Pending | Status::Review | Status::Quarantined => true,

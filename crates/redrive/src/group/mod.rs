@@ -1,15 +1,15 @@
-//! Several loops as one program: started together, watched together, stopped together. A group never goes on in
-//! silence when one of its loops has ended badly. It does no work of its own.
+//! Several loops as one program: started together, monitored together, stopped together. If one of its loops fails, a
+//! group stops or restarts it; it never continues without it silently.
 
 mod health;
 mod port;
 
 pub use health::{Health, HealthStatus, LoopHealth, LoopState, Report as HealthReport};
 
-use crate::pace::Pace;
 use crate::runnable::{Heartbeat, Runnable};
-use health::Watched;
-use redrive_core::error::{Error, StoreError, StoreErrorKind};
+use crate::waiting::GrowingDelay;
+use health::WatchedLoop;
+use redrive_core::error::{CallError, StoreError, StoreErrorKind};
 use redrive_core::store::Store;
 use redrive_core::time::Span;
 use std::fmt;
@@ -26,57 +26,59 @@ use tokio_util::sync::CancellationToken;
 /// What happens when a loop ends with an error or panics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum OnFailure {
-    /// All of them end, and so does the run, with that error.
+    /// All loops are stopped, and the run returns that error.
     #[default]
     Stop,
-    /// It is started again, after a while that doubles up to a minute.
+    /// The loop is restarted, after a delay that doubles up to a minute.
     Restart,
 }
 
-/// What happens when a loop has not beaten for longer than the watchdog waits.
+/// What happens when a loop has had no heartbeat for longer than the watchdog allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum OnStuck {
-    /// The health report says so; whoever asks for it decides.
+    /// The health report says so.
     #[default]
     Report,
-    /// The run ends with an error, so that the process can be started afresh.
+    /// The run ends with an error, so that the process can be restarted.
     Exit,
 }
 
-/// Why a run ended badly.
+/// Why a run of a group failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GroupError {
-    /// A loop could not go on.
+    /// A loop failed.
     Failed {
-        /// Which.
+        /// The name of the loop.
         name: String,
-        /// Why.
-        error: Error,
+        /// The error of the loop.
+        error: CallError,
     },
-    /// A loop gave no sign of life.
+    /// A loop had no heartbeat for too long.
     Stuck {
-        /// Which.
+        /// The name of the loop.
         name: String,
-        /// For how long.
+        /// How long ago its last heartbeat was.
         silent: Duration,
     },
-    /// Some loops did not end in time and were cut off. Their leases run out by themselves.
-    CutOff {
-        /// Which.
+    /// Some loops did not end in time and were aborted. Their leases expire by themselves.
+    Aborted {
+        /// The names of the loops.
         names: Vec<String>,
     },
-    /// The health port or the signals could not be had.
+    /// The health port or the signal handlers could not be set up.
     Setup(String),
 }
 
 impl fmt::Display for GroupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Failed { name, error } => write!(f, "{name} cannot go on: {error}"),
+            Self::Failed { name, error } => write!(f, "{name} failed: {error}"),
             Self::Stuck { name, silent } => {
                 write!(f, "{name} gave no sign of life for {} s", silent.as_secs())
             }
-            Self::CutOff { names } => write!(f, "did not end in time and were cut off: {}", names.join(", ")),
+            Self::Aborted { names } => {
+                write!(f, "did not end in time and were aborted: {}", names.join(", "))
+            }
             Self::Setup(why) => f.write_str(why),
         }
     }
@@ -84,7 +86,7 @@ impl fmt::Display for GroupError {
 
 impl std::error::Error for GroupError {}
 
-/// Workers, consumers, maintenance and whatever else is [`Runnable`], run as one.
+/// Runs workers, consumers, maintenance and anything else that is [`Runnable`] as one program.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -117,7 +119,7 @@ pub struct LoopGroup {
     on_stuck: OnStuck,
     on_failure: OnFailure,
     end_within: Span,
-    depth: u64,
+    degraded_at: u64,
 }
 
 impl fmt::Debug for LoopGroup {
@@ -128,7 +130,7 @@ impl fmt::Debug for LoopGroup {
 }
 
 impl LoopGroup {
-    /// An empty group over a store, whose state and dead letters are part of its health.
+    /// Creates an empty group. The state of the store and its dead letters are part of the group's health.
     #[must_use]
     pub fn new(store: Arc<dyn Store>) -> Self {
         Self {
@@ -139,11 +141,11 @@ impl LoopGroup {
             on_stuck: OnStuck::default(),
             on_failure: OnFailure::default(),
             end_within: Span::from_secs(60),
-            depth: 100,
+            degraded_at: 100,
         }
     }
 
-    /// One more loop.
+    /// Adds a loop.
     #[must_use]
     pub fn run(mut self, one: impl Runnable + 'static) -> Self {
         self.loops.push(Arc::new(one));
@@ -156,21 +158,22 @@ impl LoopGroup {
         self.health_at(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port))
     }
 
-    /// The same on any address. The report has names and counts, no payloads; there is no authentication.
+    /// Serves the same as [`Self::health_port`] on any address. The reports contain names and counts, never payloads.
+    /// There is no authentication.
     #[must_use]
     pub fn health_at(mut self, address: SocketAddr) -> Self {
         self.health = Some(address);
         self
     }
 
-    /// How long a loop may be silent before it counts as stuck; 720 s when not said.
+    /// How long a loop may go without a heartbeat before it counts as stuck. Defaults to 720 s.
     #[must_use]
     pub fn watchdog(mut self, span: Span) -> Self {
         self.watchdog = span;
         self
     }
 
-    /// What happens then.
+    /// What happens when a loop is stuck.
     #[must_use]
     pub fn on_stuck(mut self, what: OnStuck) -> Self {
         self.on_stuck = what;
@@ -184,38 +187,40 @@ impl LoopGroup {
         self
     }
 
-    /// How long all loops together have to end once they are told to. Each has its own grace time within it.
+    /// How long all loops together may take to end once they are stopped. Each has its own grace time within that.
     #[must_use]
     pub fn end_within(mut self, span: Span) -> Self {
         self.end_within = span;
         self
     }
 
-    /// From how many open dead letters on the group calls itself degraded; 100 when not said.
+    /// The number of open dead letters from which on the group counts as degraded. Defaults to 100.
     #[must_use]
     pub fn degraded_at(mut self, open_letters: u64) -> Self {
-        self.depth = open_letters;
+        self.degraded_at = open_letters;
         self
     }
 
-    /// Takes the health port, so that a wrong one is known before any work is begun.
+    /// Binds the health port, so that a wrong address is known before any loop is started.
     ///
     /// # Errors
-    /// [`GroupError::Setup`] when the port cannot be had.
+    /// Returns [`GroupError::Setup`] if the port cannot be bound.
     pub async fn bind(self) -> Result<BoundGroup, GroupError> {
         let listener = match self.health {
             None => None,
             Some(address) => Some(TcpListener::bind(address).await.map_err(|error| {
-                GroupError::Setup(format!("the health port {address} cannot be had: {error}; choose another"))
+                GroupError::Setup(format!(
+                    "the health port {address} cannot be bound: {error}; choose another"
+                ))
             })?),
         };
-        let watched = self.loops.iter().map(|one| Watched::new(Arc::clone(one))).collect();
-        let health = Health::new(Arc::clone(&self.store), watched, self.watchdog.to_std(), self.depth);
+        let watched = self.loops.iter().map(|one| WatchedLoop::new(Arc::clone(one))).collect();
+        let health = Health::new(Arc::clone(&self.store), watched, self.watchdog.to_std(), self.degraded_at);
         Ok(BoundGroup { group: self, listener, health: Arc::new(health) })
     }
 }
 
-/// A group whose health port is taken.
+/// A group whose health port is bound.
 pub struct BoundGroup {
     group: LoopGroup,
     listener: Option<TcpListener>,
@@ -229,63 +234,64 @@ impl fmt::Debug for BoundGroup {
 }
 
 impl BoundGroup {
-    /// Where the health report is served.
+    /// The address of the health port.
     #[must_use]
     pub fn health_address(&self) -> Option<SocketAddr> {
         self.listener.as_ref().and_then(|listener| listener.local_addr().ok())
     }
 
-    /// The health report, for programs that show it themselves.
+    /// The health of the group, for programs that show it themselves.
     #[must_use]
     pub fn health(&self) -> Arc<Health> {
         Arc::clone(&self.health)
     }
 
-    /// Runs until SIGTERM or SIGINT, then ends all loops. A second signal cuts them off.
+    /// Runs until SIGTERM or SIGINT, then stops all loops. A second signal aborts them.
     ///
     /// # Errors
-    /// As for [`Self::until`].
+    /// The same as [`Self::until`].
     pub async fn until_signalled(self) -> Result<(), GroupError> {
-        let setup = |error: std::io::Error| GroupError::Setup(format!("signals cannot be had: {error}"));
+        let setup =
+            |error: std::io::Error| GroupError::Setup(format!("failed to listen for signals: {error}"));
         let mut terminate = signal(SignalKind::terminate()).map_err(setup)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(setup)?;
         let stop = CancellationToken::new();
-        let cut = CancellationToken::new();
-        let told = async {
-            for token in [&stop, &cut] {
+        let abort = CancellationToken::new();
+        let signals = async {
+            for token in [&stop, &abort] {
                 tokio::select! {
                     _ = terminate.recv() => {}
                     _ = interrupt.recv() => {}
                 }
-                tracing::info!("told to stop");
+                tracing::info!("received a signal to stop");
                 token.cancel();
             }
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            ended = self.go(stop.clone(), cut.clone()) => ended,
-            () = told => Ok(()),
+            result = self.run(stop.clone(), abort.clone()) => result,
+            () = signals => Ok(()),
         }
     }
 
-    /// Runs until `stop`, or until no loop is left, then ends all loops.
+    /// Runs until `stop` is cancelled or no loop is left, then stops all loops.
     ///
     /// # Errors
-    /// What made it end otherwise, or which loops had to be cut off.
+    /// Returns the error that ended the run, or which loops had to be aborted.
     pub async fn until(self, stop: CancellationToken) -> Result<(), GroupError> {
-        self.go(stop, CancellationToken::new()).await
+        self.run(stop, CancellationToken::new()).await
     }
 
-    async fn go(self, stop: CancellationToken, cut: CancellationToken) -> Result<(), GroupError> {
+    async fn run(self, stop: CancellationToken, abort: CancellationToken) -> Result<(), GroupError> {
         let Self { group, listener, health } = self;
         let mut loops = JoinSet::new();
         for n in 0..group.loops.len() {
-            let keeper = Keeper { n, health: Arc::clone(&health), on_failure: group.on_failure };
-            loops.spawn(keeper.keep(stop.clone()));
+            let supervisor = LoopSupervisor { n, health: Arc::clone(&health), on_failure: group.on_failure };
+            loops.spawn(supervisor.run(stop.clone()));
         }
-        let mut beside = JoinSet::new();
+        let mut health_port = JoinSet::new();
         if let Some(listener) = listener {
-            beside.spawn(port::serve(listener, Arc::clone(&health)));
+            health_port.spawn(port::serve(listener, Arc::clone(&health)));
         }
         let mut ended = Ok(());
         let mut tick = tokio::time::interval(watch_every(group.watchdog.to_std()));
@@ -301,31 +307,31 @@ impl BoundGroup {
             }
         }
         if let Err(error) = &ended {
-            tracing::error!(%error, "the group of loops ends");
+            tracing::error!(%error, "the group of loops stops");
         }
         stop.cancel();
-        let drained = drain(loops, &health, group.end_within.to_std(), &cut).await;
-        beside.shutdown().await;
+        let drained = drain(loops, &health, group.end_within.to_std(), &abort).await;
+        health_port.shutdown().await;
         ended.and(drained)
     }
 }
 
-/// How often the watchdog looks: often enough for short limits, rarely for long ones.
+/// How often the watchdog checks heartbeats: often for short limits, rarely for long ones.
 fn watch_every(limit: Duration) -> Duration {
     (limit / 4).clamp(Duration::from_millis(10), Duration::from_secs(10))
 }
 
 fn outcome(ended: Result<Result<(), GroupError>, tokio::task::JoinError>) -> Result<(), GroupError> {
-    // The keeper itself neither panics nor is aborted before the end.
-    ended.unwrap_or_else(|died| Err(GroupError::Setup(format!("a loop could not be kept: {died}"))))
+    // The supervisor itself neither panics nor is aborted before the end.
+    ended.unwrap_or_else(|error| Err(GroupError::Setup(format!("a loop could not be supervised: {error}"))))
 }
 
-/// Waits for the loops to end by themselves, and cuts off those that do not in time.
+/// Waits for the loops to end by themselves, and aborts those that do not end in time.
 async fn drain(
     mut loops: JoinSet<Result<(), GroupError>>,
     health: &Health,
     within: Duration,
-    cut: &CancellationToken,
+    abort: &CancellationToken,
 ) -> Result<(), GroupError> {
     let mut ended = Ok(());
     let all = async {
@@ -335,31 +341,31 @@ async fn drain(
     };
     tokio::select! {
         () = all => return ended,
-        () = cut.cancelled() => {}
+        () = abort.cancelled() => {}
         () = tokio::time::sleep(within) => {}
     }
     let names = health.running();
-    tracing::warn!(?names, "loops did not end in time and are cut off");
+    tracing::warn!(?names, "loops did not end in time and are aborted");
     loops.abort_all();
-    Err(GroupError::CutOff { names })
+    Err(GroupError::Aborted { names })
 }
 
-/// Keeps one loop running.
-struct Keeper {
+/// Runs one loop, and restarts it if the group says so.
+struct LoopSupervisor {
     n: usize,
     health: Arc<Health>,
     on_failure: OnFailure,
 }
 
-/// A loop that ran this long was well: its next failure is a new one.
-const WELL_AFTER: Duration = Duration::from_secs(300);
+/// After a loop has run this long, the delay before its next restart starts from the beginning.
+const HEALTHY_AFTER: Duration = Duration::from_secs(300);
 
-impl Keeper {
-    async fn keep(self, stop: CancellationToken) -> Result<(), GroupError> {
+impl LoopSupervisor {
+    async fn run(self, stop: CancellationToken) -> Result<(), GroupError> {
         let Some(watched) = self.health.watched(self.n) else { return Ok(()) };
-        let mut pace = Pace::new(Duration::from_millis(500), Duration::from_secs(60));
+        let mut delay = GrowingDelay::new(Duration::from_millis(500), Duration::from_secs(60));
         loop {
-            let began = Instant::now();
+            let started = Instant::now();
             let heartbeat = Heartbeat::default();
             watched.begin(heartbeat.clone());
             let error = match run_one(watched.runnable(), stop.clone(), heartbeat).await {
@@ -374,12 +380,12 @@ impl Keeper {
             if self.on_failure == OnFailure::Stop || stop.is_cancelled() {
                 return Err(GroupError::Failed { name: watched.name().to_owned(), error });
             }
-            if began.elapsed() >= WELL_AFTER {
-                pace.reset();
+            if started.elapsed() >= HEALTHY_AFTER {
+                delay.reset();
             }
-            let wait = pace.wait();
-            tracing::error!(name = watched.name(), %error, ?wait, "a loop failed and is started again");
-            if crate::pace::pause(&stop, wait).await {
+            let wait = delay.wait();
+            tracing::error!(name = watched.name(), %error, ?wait, "a loop failed and is restarted");
+            if crate::waiting::pause(&stop, wait).await {
                 watched.set(LoopState::Ended);
                 return Ok(());
             }
@@ -387,25 +393,25 @@ impl Keeper {
     }
 }
 
-/// Runs it; a panic is an error like others.
+/// Runs a loop. A panic is returned as an error.
 fn run_one(
     one: Arc<dyn Runnable>,
     stop: CancellationToken,
     heartbeat: Heartbeat,
-) -> impl Future<Output = Result<(), Error>> {
-    let mut task = Aborting(tokio::spawn(async move { one.run(stop, heartbeat).await }));
+) -> impl Future<Output = Result<(), CallError>> {
+    let mut task = AbortOnDrop(tokio::spawn(async move { one.run(stop, heartbeat).await }));
     async move {
-        (&mut task.0).await.unwrap_or_else(|died| {
-            let why = format!("it panicked: {died}");
+        (&mut task.0).await.unwrap_or_else(|error| {
+            let why = format!("it panicked: {error}");
             Err(StoreError::new(StoreErrorKind::Stopped, why).into())
         })
     }
 }
 
-/// A task that ends with whoever waits for it.
-struct Aborting(tokio::task::JoinHandle<Result<(), Error>>);
+/// Aborts its task when it is dropped.
+struct AbortOnDrop(tokio::task::JoinHandle<Result<(), CallError>>);
 
-impl Drop for Aborting {
+impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
     }

@@ -1,6 +1,6 @@
-//! The health port: a few fixed answers to `GET` and `HEAD`, over HTTP/1.1 with one request per connection.
-//! Written by hand because it must stay small and bounded: no body is read, no header is interpreted, and
-//! nothing here can change anything.
+//! The health port: a few fixed responses to `GET` and `HEAD`, over HTTP/1.1 with one request per connection. It is
+//! written by hand because it must stay small and bounded: it reads no body, interprets no header, and cannot change
+//! anything.
 
 use super::health::{Health, HealthStatus, Report};
 use std::sync::Arc;
@@ -10,29 +10,29 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-/// What Prometheus calls its text format.
+/// The content type of Prometheus' text format.
 const METRICS: &str = "text/plain; version=0.0.4";
-/// Connections at once; more wait to be accepted.
+/// The maximum number of connections at once. More wait to be accepted.
 const CONNECTIONS: usize = 32;
-/// Bytes of a request's line and headers.
+/// The maximum number of bytes of a request's line and headers.
 const HEAD_BYTES: usize = 8 * 1024;
-/// How long a request may take to arrive, and its answer to be taken.
-const WITHIN: Duration = Duration::from_secs(5);
+/// How long a request may take to arrive and its response to be sent.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Answers until it is dropped.
+/// Serves requests until it is dropped.
 pub(super) async fn serve(listener: TcpListener, health: Arc<Health>) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
-    let mut visitors = JoinSet::new();
+    let slots = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut connections = JoinSet::new();
     loop {
-        while visitors.try_join_next().is_some() {}
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        while connections.try_join_next().is_some() {}
+        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
                 let health = Arc::clone(&health);
-                visitors.spawn(async move {
-                    // Whoever is slow or hangs up has only themselves to blame.
-                    let _ = tokio::time::timeout(WITHIN, answer(stream, &health)).await;
-                    drop(place);
+                connections.spawn(async move {
+                    // A client that is slow or hangs up is dropped.
+                    let _ = tokio::time::timeout(REQUEST_TIMEOUT, answer(stream, &health)).await;
+                    drop(slot);
                 });
             }
             Err(error) => {
@@ -70,7 +70,7 @@ async fn answer(mut stream: TcpStream, health: &Health) -> std::io::Result<()> {
     }
 }
 
-/// Reads up to the end of the headers; nothing when the visitor hangs up before.
+/// Reads up to the end of the headers. Returns `None` if the client hangs up before, or the headers are too long.
 async fn head(stream: &mut TcpStream) -> std::io::Result<Option<Vec<u8>>> {
     let mut request = Vec::new();
     let mut some = [0; 1024];
@@ -88,12 +88,12 @@ async fn head(stream: &mut TcpStream) -> std::io::Result<Option<Vec<u8>>> {
     Ok(Some(request))
 }
 
-/// The method and the path without its query, if this is a request.
+/// The method and the path without its query, if this is a valid request line.
 fn parse(request: &[u8]) -> Option<(&str, &str)> {
     let line = request.split(|byte| *byte == b'\r').next()?;
-    let mut words = std::str::from_utf8(line).ok()?.split(' ');
-    let (method, target, version) = (words.next()?, words.next()?, words.next()?);
-    let whole = words.next().is_none() && matches!(version, "HTTP/1.0" | "HTTP/1.1");
+    let mut parts = std::str::from_utf8(line).ok()?.split(' ');
+    let (method, target, version) = (parts.next()?, parts.next()?, parts.next()?);
+    let whole = parts.next().is_none() && matches!(version, "HTTP/1.0" | "HTTP/1.1");
     let path = target.split('?').next()?;
     (whole && path.starts_with('/')).then_some((method, path))
 }

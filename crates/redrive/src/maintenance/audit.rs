@@ -1,25 +1,25 @@
-//! Keeps the audit trail from growing for ever, where somebody asks for it.
+//! Removes old rows of the audit trail, where that is asked for.
 
-use super::{Chore, Done};
-use crate::pace::ask;
+use super::{Chore, PassReport};
+use crate::waiting::with_timeout;
 use async_trait::async_trait;
 use redrive_core::dead_letter::Actor;
-use redrive_core::error::Error;
+use redrive_core::error::CallError;
 use redrive_core::store::Store;
 use redrive_core::time::Span;
 
-/// Removes rows of the audit trail that are older than this. What stays is still proved by `audit verify`, and
-/// the removal is a row itself.
+/// Removes rows of the audit trail that are older than `keep`. `audit verify` still proves the rows that stay, and the
+/// removal is recorded as a row itself.
 #[derive(Clone, Copy, Debug)]
 pub struct TrimAudit {
     /// How long rows are kept.
     pub keep: Span,
-    /// How often it looks.
+    /// How often it runs.
     pub every: Span,
 }
 
 impl TrimAudit {
-    /// Keeps rows for this long; looks every hour.
+    /// Keeps rows for this long and runs every hour.
     #[must_use]
     pub fn keeping(keep: Span) -> Self {
         Self { keep, every: Span::from_hours(1) }
@@ -36,13 +36,13 @@ impl Chore for TrimAudit {
         self.every
     }
 
-    async fn pass(&self, store: &dyn Store) -> Result<Done, Error> {
-        let now = ask(store.info()).await?.now;
+    async fn pass(&self, store: &dyn Store) -> Result<PassReport, CallError> {
+        let now = with_timeout(store.info()).await?.now;
         let actor = Actor::new("maintenance", "library");
-        let trimmed = ask(store.audit_trim(now.minus(self.keep), actor)).await?;
+        let trimmed = with_timeout(store.audit_trim(now.minus(self.keep), actor)).await?;
         if trimmed.rows > 0 {
             tracing::info!(rows = trimmed.rows, "the audit trail was trimmed");
         }
-        Ok(Done { did: trimmed.rows, more: trimmed.more })
+        Ok(PassReport { changed: trimmed.rows, more: trimmed.more })
     }
 }

@@ -1,9 +1,8 @@
-//! What has to be done from time to time so that a store stays well: [`Chore`]s, one file each, and
-//! [`Maintenance`], which runs them beside everything else. Every chore is safe to run on several nodes at once,
-//! works in bounded passes and can be interrupted anywhere.
+//! Periodic maintenance of a store: [`Chore`]s, one file each, and [`Maintenance`], which runs them in the background.
+//! Every chore is safe to run in several processes at once, works in bounded passes and can be interrupted anywhere.
 //!
-//! What is not here, and why: due work needs nobody to promote it, the embedded store hands it out when its time
-//! has come and wakes who waits; it has no counters to fold, every commit writes the counters it changes.
+//! Two things need no chore: the embedded store delivers scheduled messages when they are due and wakes the workers
+//! that wait, and every commit writes the counters it changes.
 
 mod audit;
 mod auto_redrive;
@@ -17,12 +16,12 @@ pub use auto_redrive::AutoRedriveLetters;
 pub use index::IndexText;
 pub use operations::ResumeOperations;
 pub use reap::Reap;
-pub use tidy::{Tidied, tidy};
+pub use tidy::{TidyReport, tidy};
 
-use crate::pace::{Pace, is_final, jittered, pause};
 use crate::runnable::{Heartbeat, Runnable};
+use crate::waiting::{GrowingDelay, is_fatal, jittered, pause};
 use async_trait::async_trait;
-use redrive_core::error::{Error, StoreError, StoreErrorKind};
+use redrive_core::error::{CallError, StoreError, StoreErrorKind};
 use redrive_core::store::Store;
 use redrive_core::time::Span;
 use std::sync::Arc;
@@ -30,32 +29,32 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// What a pass did.
+/// The result of one pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Done {
-    /// Items it changed.
-    pub did: u64,
-    /// Whether there is more to do at once.
+pub struct PassReport {
+    /// The number of items changed.
+    pub changed: u64,
+    /// Whether there is more to do right away.
     pub more: bool,
 }
 
-/// Something that has to be done from time to time.
+/// A periodic task of maintenance.
 #[async_trait]
 pub trait Chore: Send + Sync {
-    /// What people call it, in logs.
+    /// The name of the chore in logs.
     fn name(&self) -> &'static str;
 
-    /// How often.
+    /// How often it runs.
     fn every(&self) -> Span;
 
-    /// One bounded pass. Called again at once while there is more.
+    /// Runs one bounded pass. Called again at once while there is more to do.
     ///
     /// # Errors
-    /// The store's; the pass is tried again later.
-    async fn pass(&self, store: &dyn Store) -> Result<Done, Error>;
+    /// Returns the error of the store. The pass is tried again later.
+    async fn pass(&self, store: &dyn Store) -> Result<PassReport, CallError>;
 }
 
-/// Runs chores until it is told to stop. One per process that holds or serves a store is enough, more do no harm.
+/// Runs chores until it is stopped. One per process that holds or serves a store is enough; more do no harm.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -64,8 +63,8 @@ pub trait Chore: Send + Sync {
 /// use redrive::maintenance::{Maintenance, TrimAudit};
 /// use redrive::{Heartbeat, Runnable as _};
 ///
-/// // Leases, overdue messages, quarantines, retention, keys, automatic redrives, interrupted operations, the text index; and,
-/// // because it is asked for, an audit trail of one year.
+/// // The default chores (leases, overdue messages, quarantines, retention, keys, automatic redrives, interrupted
+/// // operations, the text index), and an audit trail that keeps one year.
 /// let maintenance = Maintenance::new(redrive::memory()).chore(TrimAudit::keeping(Span::from_days(365)));
 /// let stop = redrive::CancellationToken::new();
 /// stop.cancel(); // this example ends at once
@@ -87,7 +86,8 @@ impl std::fmt::Debug for Maintenance {
 }
 
 impl Maintenance {
-    /// The usual chores. The audit trail is not among them: what is on record goes only when somebody says so.
+    /// Creates maintenance with the default chores. Trimming the audit trail is not among them: its rows are removed
+    /// only where that was asked for.
     #[must_use]
     pub fn new(store: Arc<dyn Store>) -> Self {
         Self::bare(store)
@@ -97,13 +97,13 @@ impl Maintenance {
             .chore(IndexText::default())
     }
 
-    /// No chore at all.
+    /// Creates maintenance without any chore.
     #[must_use]
     pub fn bare(store: Arc<dyn Store>) -> Self {
         Self { store, chores: Vec::new() }
     }
 
-    /// One more chore.
+    /// Adds a chore.
     #[must_use]
     pub fn chore(mut self, chore: impl Chore + 'static) -> Self {
         self.chores.push(Arc::new(chore));
@@ -111,11 +111,11 @@ impl Maintenance {
     }
 }
 
-/// A pass that takes longer is given up; whatever it had begun is whole or not done at all.
-const PASS_WITHIN: Duration = Duration::from_secs(300);
-/// Passes in a row before a chore lets the others breathe.
+/// The time limit of a pass. Each commit of a pass that is given up was made completely or not at all.
+const PASS_TIMEOUT: Duration = Duration::from_secs(300);
+/// How many passes a chore runs in a row before it waits for its next turn.
 const PASSES_IN_A_ROW: u32 = 100;
-/// A maintenance that is well beats this often.
+/// How often maintenance beats its heartbeat.
 const BEAT: Duration = Duration::from_secs(10);
 
 #[async_trait]
@@ -124,29 +124,29 @@ impl Runnable for Maintenance {
         "maintenance".into()
     }
 
-    async fn run(&self, stop: CancellationToken, heartbeat: Heartbeat) -> Result<(), Error> {
-        let mut rounds = JoinSet::new();
+    async fn run(&self, stop: CancellationToken, heartbeat: Heartbeat) -> Result<(), CallError> {
+        let mut loops = JoinSet::new();
         for chore in &self.chores {
-            let round =
-                Round { store: Arc::clone(&self.store), chore: Arc::clone(chore), stop: stop.clone() };
-            rounds.spawn(round.go());
+            let chore_loop =
+                ChoreLoop { store: Arc::clone(&self.store), chore: Arc::clone(chore), stop: stop.clone() };
+            loops.spawn(chore_loop.run());
         }
         loop {
             heartbeat.beat();
             tokio::select! {
                 () = tokio::time::sleep(BEAT) => {}
-                ended = rounds.join_next() => match ended {
+                ended = loops.join_next() => match ended {
                     None => break,
                     Some(Ok(Ok(()))) => {}
                     Some(Ok(Err(error))) => return Err(error),
-                    Some(Err(died)) => {
-                        let why = format!("a chore panicked: {died}");
+                    Some(Err(error)) => {
+                        let why = format!("a chore panicked: {error}");
                         return Err(StoreError::new(StoreErrorKind::Stopped, why).into());
                     }
                 },
             }
         }
-        // Nothing to do is no reason to end before one is told to.
+        // Without chores, wait to be stopped all the same.
         while !pause(&stop, BEAT).await {
             heartbeat.beat();
         }
@@ -154,47 +154,49 @@ impl Runnable for Maintenance {
     }
 }
 
-/// One chore and its clock.
-struct Round {
+/// The loop that runs one chore.
+struct ChoreLoop {
     store: Arc<dyn Store>,
     chore: Arc<dyn Chore>,
     stop: CancellationToken,
 }
 
-impl Round {
-    async fn go(self) -> Result<(), Error> {
+impl ChoreLoop {
+    async fn run(self) -> Result<(), CallError> {
         let every = self.chore.every().to_std();
-        let mut down = Pace::new(every.min(Duration::from_secs(1)), Duration::from_secs(60).max(every));
-        // Not all at once at the start either.
+        let mut retry =
+            GrowingDelay::new(every.min(Duration::from_secs(1)), Duration::from_secs(60).max(every));
+        // Jitter also spreads the first passes.
         let mut wait = jittered(every.min(Duration::from_secs(1)));
         while !pause(&self.stop, wait).await {
-            wait = match self.passes().await {
+            wait = match self.run_passes().await {
                 Ok(()) => {
-                    down.reset();
+                    retry.reset();
                     jittered(every)
                 }
-                Err(error) if is_final(&error) => return Err(error),
+                Err(error) if is_fatal(&error) => return Err(error),
                 Err(error) => {
                     let chore = self.chore.name();
-                    tracing::warn!(chore, %error, "maintenance failed; trying again");
-                    down.wait()
+                    tracing::warn!(chore, %error, "a maintenance pass failed; trying again");
+                    retry.wait()
                 }
             };
         }
         Ok(())
     }
 
-    async fn passes(&self) -> Result<(), Error> {
+    async fn run_passes(&self) -> Result<(), CallError> {
         for _ in 0..PASSES_IN_A_ROW {
-            let pass = tokio::time::timeout(PASS_WITHIN, self.chore.pass(&*self.store));
-            let done = tokio::select! {
+            let pass = tokio::time::timeout(PASS_TIMEOUT, self.chore.pass(&*self.store));
+            let report = tokio::select! {
                 () = self.stop.cancelled() => return Ok(()),
-                done = pass => done.unwrap_or_else(|_| Err(too_long()))?,
+                report = pass => report.unwrap_or_else(|_| Err(pass_timed_out()))?,
             };
-            if done.did > 0 {
-                tracing::debug!(chore = self.chore.name(), did = done.did, more = done.more, "maintenance");
+            if report.changed > 0 {
+                let PassReport { changed, more } = report;
+                tracing::debug!(chore = self.chore.name(), changed, more, "maintenance pass");
             }
-            if !done.more {
+            if !report.more {
                 break;
             }
         }
@@ -202,7 +204,7 @@ impl Round {
     }
 }
 
-fn too_long() -> Error {
-    let why = format!("a pass took longer than {} s", PASS_WITHIN.as_secs());
+fn pass_timed_out() -> CallError {
+    let why = format!("a pass took longer than {} s", PASS_TIMEOUT.as_secs());
     StoreError::new(StoreErrorKind::Unreachable, why).into()
 }

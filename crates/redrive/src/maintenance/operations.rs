@@ -1,10 +1,10 @@
-//! Goes on with operations that nobody moves: whoever began one may be gone, and a redrive at a rate takes hours.
-//! What a person paused stays paused; whoever wants one to stop says so.
+//! Continues operations that nobody drives any more: a redrive at a rate can take hours, and the process that started
+//! it may have ended. An operation that a person paused stays paused.
 
-use super::{Chore, Done};
-use crate::pace::ask;
+use super::{Chore, PassReport};
+use crate::waiting::with_timeout;
 use async_trait::async_trait;
-use redrive_core::error::Error;
+use redrive_core::error::CallError;
 use redrive_core::ids::OperationId;
 use redrive_core::operation::{Operation, Stage};
 use redrive_core::query::PageRequest;
@@ -16,64 +16,66 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How far an operation was driven when it was last seen. What workers settle meanwhile is nobody driving it.
-type Standing = (Stage, u64, u64, u64);
+/// How far an operation was driven when it was last seen: its stage and the counters that only a step changes. Messages
+/// that workers settle do not count as driving.
+type DrivenPosition = (Stage, u64, u64, u64);
 
-/// Drives operations that stood still from one look to the next. A step is one commit, takes the members that wait
-/// and keeps to the rate that is on record, so going on beside somebody who is only slow does nothing twice.
+/// Drives operations that made no progress between two passes. A step is one commit that takes waiting members and
+/// keeps to the recorded rate, so driving an operation together with a slow process does nothing twice.
 #[derive(Debug)]
 pub struct ResumeOperations {
     every: Span,
-    seen: Mutex<BTreeMap<OperationId, Standing>>,
-    /// Whether all there are were looked at once.
-    looked: AtomicBool,
+    seen: Mutex<BTreeMap<OperationId, DrivenPosition>>,
+    /// Whether every operation was listed once.
+    listed_all: AtomicBool,
 }
 
 impl Default for ResumeOperations {
-    /// Looks every two seconds: that is how long a redrive stands still when its driver is gone.
+    /// Runs every two seconds, so a redrive whose process ended waits about that long.
     fn default() -> Self {
         Self::every(Span::from_secs(2))
     }
 }
 
 impl ResumeOperations {
-    /// Looks this often; what moved since the last look is left to whoever moves it.
+    /// Runs this often. An operation that moved since the last pass is left to the process that drives it.
     #[must_use]
     pub fn every(every: Span) -> Self {
-        Self { every, seen: Mutex::default(), looked: AtomicBool::new(false) }
+        Self { every, seen: Mutex::default(), listed_all: AtomicBool::new(false) }
     }
 
-    /// Remembers where the operations are, and names those that have not moved.
-    fn still(&self, operations: &[Operation]) -> Vec<OperationId> {
+    /// Remembers how far the operations were driven, and returns those that have not moved since the last pass.
+    fn stalled(&self, operations: &[Operation]) -> Vec<OperationId> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::take(&mut *seen);
-        let mut still = Vec::new();
+        let mut stalled = Vec::new();
         for operation in operations {
-            if before.get(&operation.id) == Some(&standing(operation)) {
-                still.push(operation.id);
+            if before.get(&operation.id) == Some(&driven_position(operation)) {
+                stalled.push(operation.id);
             }
-            seen.insert(operation.id, standing(operation));
+            seen.insert(operation.id, driven_position(operation));
         }
-        still
+        stalled
     }
 
-    /// Every operation that somebody has to move: the latest, and those that were moving when they were last seen. The
-    /// first look goes through all there are.
-    async fn moving(&self, store: &dyn Store) -> Result<Vec<Operation>, Error> {
+    /// Every operation that needs steps: among the latest, and among those that were moving at the last pass. The first
+    /// pass lists all operations.
+    async fn moving(&self, store: &dyn Store) -> Result<Vec<Operation>, CallError> {
         let known: BTreeSet<OperationId> =
             self.seen.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect();
-        let mut page = ask(store.operations(PageRequest::first(LATEST))).await?;
+        let mut page = with_timeout(store.operations(PageRequest::first(PAGE))).await?;
         let mut found = page.items;
-        if !self.looked.swap(true, Ordering::Relaxed) {
+        if !self.listed_all.swap(true, Ordering::Relaxed) {
             while let Some(cursor) = page.next.take() {
                 page =
-                    ask(store.operations(PageRequest { limit: Some(LATEST), cursor: Some(cursor) })).await?;
+                    with_timeout(store.operations(PageRequest { limit: Some(PAGE), cursor: Some(cursor) }))
+                        .await?;
                 found.append(&mut page.items);
             }
         }
-        let young: BTreeSet<OperationId> = found.iter().map(|operation| operation.id).collect();
-        for id in known.difference(&young) {
-            found.push(ask(store.operation(*id)).await?);
+        let listed: BTreeSet<OperationId> = found.iter().map(|operation| operation.id).collect();
+        for id in known.difference(&listed) {
+            found.push(with_timeout(store.operation(*id)).await?);
         }
         found.retain(|operation| operation.stage.is_moving());
         Ok(found)
@@ -81,18 +83,18 @@ impl ResumeOperations {
 
     fn remember(&self, operation: &Operation) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.insert(operation.id, standing(operation));
+        seen.insert(operation.id, driven_position(operation));
     }
 }
 
-fn standing(operation: &Operation) -> Standing {
+fn driven_position(operation: &Operation) -> DrivenPosition {
     (operation.stage, operation.frozen_to, operation.undone_to, operation.outcomes.waiting)
 }
 
-/// Operations on one page of a look.
-const LATEST: usize = 200;
-/// How long one pass drives before it looks around again.
-const TURN: Duration = Duration::from_secs(1);
+/// Operations per page.
+const PAGE: usize = 200;
+/// How long one pass drives operations before it lists them again.
+const PASS_LENGTH: Duration = Duration::from_secs(1);
 
 #[async_trait]
 impl Chore for ResumeOperations {
@@ -104,27 +106,27 @@ impl Chore for ResumeOperations {
         self.every
     }
 
-    async fn pass(&self, store: &dyn Store) -> Result<Done, Error> {
-        let latest = self.moving(store).await?;
-        let mut still = self.still(&latest);
-        let (end, mut did) = (Instant::now() + TURN, 0);
-        while !still.is_empty() && Instant::now() < end {
-            let mut nap = TURN;
-            let mut going = Vec::new();
-            for id in still {
-                let operation = ask(store.step(id)).await?;
-                did += 1;
+    async fn pass(&self, store: &dyn Store) -> Result<PassReport, CallError> {
+        let operations = self.moving(store).await?;
+        let mut stalled = self.stalled(&operations);
+        let (end, mut changed) = (Instant::now() + PASS_LENGTH, 0);
+        while !stalled.is_empty() && Instant::now() < end {
+            let mut wait = PASS_LENGTH;
+            let mut moving = Vec::new();
+            for id in stalled {
+                let operation = with_timeout(store.step(id)).await?;
+                changed += 1;
                 self.remember(&operation);
                 if operation.stage.is_moving() {
-                    nap = nap.min(operation.next_in.map_or(TURN, Span::to_std));
-                    going.push(id);
+                    wait = wait.min(operation.next_in.map_or(PASS_LENGTH, Span::to_std));
+                    moving.push(id);
                 }
             }
-            still = going;
-            if !still.is_empty() {
-                tokio::time::sleep_until(end.min(Instant::now() + nap)).await;
+            stalled = moving;
+            if !stalled.is_empty() {
+                tokio::time::sleep_until(end.min(Instant::now() + wait)).await;
             }
         }
-        Ok(Done { did, more: !still.is_empty() })
+        Ok(PassReport { changed, more: !stalled.is_empty() })
     }
 }

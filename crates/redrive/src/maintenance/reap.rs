@@ -1,25 +1,25 @@
-//! What time does to messages and letters, where nobody comes by to see it: run-out leases, overdue messages,
-//! ended quarantines, letters past their retention, forgotten keys. One verb of the store does them all in one
-//! bounded pass; this says what it did.
+//! Applies what the passing of time does to messages and letters: expired leases, overdue messages, ended quarantines,
+//! letters past their retention, idempotency keys past theirs. One call of the store does all of it in one bounded
+//! pass; this chore makes that call and logs the result.
 
-use super::{Chore, Done};
-use crate::pace::ask;
+use super::{Chore, PassReport};
+use crate::waiting::with_timeout;
 use async_trait::async_trait;
-use redrive_core::error::Error;
+use redrive_core::error::CallError;
 use redrive_core::store::{Reaped, Store};
 use redrive_core::time::Span;
 
-/// Reaps, a page at a time, as long as there is more.
+/// Reaps one page at a time, as long as there is more.
 #[derive(Clone, Copy, Debug)]
 pub struct Reap {
-    /// How often.
+    /// How often it runs.
     pub every: Span,
     /// Items of each kind per pass.
     pub page: usize,
 }
 
 impl Default for Reap {
-    /// Every 5 s: a lost lease in a queue that nobody leases from is seen within that.
+    /// Runs every 5 s, so an expired lease in a queue that nobody leases from is noticed within that time.
     fn default() -> Self {
         Self { every: Span::from_secs(5), page: 1_000 }
     }
@@ -35,15 +35,15 @@ impl Chore for Reap {
         self.every
     }
 
-    async fn pass(&self, store: &dyn Store) -> Result<Done, Error> {
-        let reaped = ask(store.reap(self.page)).await?;
-        say(&reaped);
-        Ok(Done { did: reaped.total(), more: reaped.may_have_left_some(self.page) })
+    async fn pass(&self, store: &dyn Store) -> Result<PassReport, CallError> {
+        let reaped = with_timeout(store.reap(self.page)).await?;
+        log_reaped(&reaped);
+        Ok(PassReport { changed: reaped.total(), more: reaped.may_have_left_some(self.page) })
     }
 }
 
-/// Never silent: what time and retention took away is said.
-pub(super) fn say(reaped: &Reaped) {
+/// Logs what was reaped, so that nothing is removed silently.
+pub(super) fn log_reaped(reaped: &Reaped) {
     let Reaped {
         leases_lost,
         timed_out,

@@ -1,43 +1,43 @@
-//! One bounded pass of maintenance, for a process that opens a directory for a moment: what is past its retention
-//! goes and what died is put into the text index, also where no worker ever runs. It decides nothing that
+//! One bounded pass of maintenance, for a process that opens a directory only for a moment: removes what is past its
+//! retention and puts dead letters into the text index, even where no worker ever runs. It does nothing that
 //! [`super::Maintenance`] would not do.
 
 use super::reap;
-use crate::pace::ask;
-use redrive_core::error::Error;
+use crate::waiting::with_timeout;
+use redrive_core::error::CallError;
 use redrive_core::store::{Indexed, Reaped, Store};
 use std::time::{Duration, Instant};
 
-/// Items of each kind per commit: a commit stays short.
+/// Items of each kind per commit, few enough to keep commits short.
 const PAGE: usize = 200;
 
-/// What a pass did.
+/// The result of [`tidy`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tidied {
-    /// What time did to messages and letters.
+pub struct TidyReport {
+    /// What was reaped: expired leases, overdue messages, letters past their retention and the like.
     pub reaped: Reaped,
     /// Letters put into the text index.
     pub indexed: u64,
 }
 
-/// Does what is due, in small commits, until nothing is left or the time is over; at least one commit of it. Does
-/// nothing on a connection to another process: whoever holds the store looks after it.
+/// Does what is due in small commits, at least one, until nothing is left or the time is over. Does nothing on a
+/// connection to another process: the process that holds the store maintains it.
 ///
 /// # Errors
-/// The store's. What was done before stays done.
-pub async fn tidy(store: &dyn Store, within: Duration) -> Result<Tidied, Error> {
-    let began = Instant::now();
-    let mut tidied = Tidied::default();
+/// Returns the error of the store. Commits made before it remain.
+pub async fn tidy(store: &dyn Store, within: Duration) -> Result<TidyReport, CallError> {
+    let started = Instant::now();
+    let mut tidied = TidyReport::default();
     loop {
-        let Some(reaped) = ask(store.tidy(PAGE)).await? else { return Ok(tidied) };
+        let Some(reaped) = with_timeout(store.tidy(PAGE)).await? else { return Ok(tidied) };
         tidied.reaped = tidied.reaped.and(&reaped);
-        if !reaped.may_have_left_some(PAGE) || began.elapsed() >= within {
+        if !reaped.may_have_left_some(PAGE) || started.elapsed() >= within {
             break;
         }
     }
-    reap::say(&tidied.reaped);
-    while began.elapsed() < within {
-        let Indexed { indexed, more } = ask(store.index_text(PAGE)).await?;
+    reap::log_reaped(&tidied.reaped);
+    while started.elapsed() < within {
+        let Indexed { indexed, more } = with_timeout(store.index_text(PAGE)).await?;
         tidied.indexed += indexed;
         if !more {
             break;

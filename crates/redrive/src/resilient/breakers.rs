@@ -1,7 +1,7 @@
-//! The breakers of one executor, by policy and key. The state machine is the core's; here is only the table, and
-//! the permit that an attempt carries. In this process only: other processes find out for themselves.
+//! The breakers of one executor, by policy and key. The state machine is in `redrive_core::breaker`; this module holds
+//! the table and the permits of attempts. Breakers are local to this process and not shared with others.
 
-use redrive_core::breaker::{Breaker, BreakerKey, BreakerPolicy, Signal, Stance};
+use redrive_core::breaker::{Breaker, BreakerGate, BreakerKey, BreakerPolicy, BreakerSignal};
 use redrive_core::limits;
 use redrive_core::message::NewMessage;
 use redrive_core::time::{Clock, Time};
@@ -23,7 +23,8 @@ pub(super) struct Gate<'a> {
     key: Key,
 }
 
-/// The right to one attempt. Dropped without a result it says nothing, and gives a probe's place back.
+/// Permission for one attempt. If it is dropped without a result, the breaker counts neither success nor failure, and
+/// the slot of a probe is free again.
 pub(super) struct Permit<'a> {
     gate: &'a Gate<'a>,
     epoch: Option<u64>,
@@ -38,7 +39,7 @@ impl Breakers {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The breaker of a message under a policy; none where the key has no value in it.
+    /// The breaker of a message under a policy. `None` if the message has no value for the key.
     pub(super) fn gate<'a>(
         &'a self,
         policy: &Arc<str>,
@@ -58,41 +59,41 @@ impl Breakers {
 }
 
 impl Gate<'_> {
-    /// Asks for one attempt; refused with the time until which nobody gets one.
+    /// Asks for permission for one attempt. Fails with the time until which the breaker stays open, if known.
     pub(super) fn enter(&self) -> Result<Permit<'_>, Option<Time>> {
         let now = self.breakers.clock.now();
         let mut table = self.breakers.table();
         if !table.contains_key(&self.key) && table.len() >= limits::BREAKERS_MAX {
-            table.retain(|_, breaker| breaker.is_remarkable(self.rules, now));
+            table.retain(|_, breaker| breaker.worth_keeping(self.rules, now));
             if table.len() >= limits::BREAKERS_MAX {
                 return Ok(Permit { gate: self, epoch: None });
             }
         }
         let breaker = table.entry(self.key.clone()).or_insert_with(|| Breaker::new(now));
-        match breaker.stance(self.rules, now) {
-            Stance::Free => {}
-            Stance::Probing(left) if left > 0 => {}
-            Stance::Probing(_) => return Err(None),
-            Stance::Held(until) => return Err(until),
+        match breaker.gate(self.rules, now) {
+            BreakerGate::Free => {}
+            BreakerGate::Probing(free) if free > 0 => {}
+            BreakerGate::Probing(_) => return Err(None),
+            BreakerGate::Held(until) => return Err(until),
         }
         Ok(Permit { gate: self, epoch: Some(breaker.grant(now)) })
     }
 
-    /// Whether it is certain that nobody gets an attempt at that time.
+    /// Whether the breaker certainly allows no attempt at that time.
     pub(super) fn is_held_at(&self, at: Time) -> bool {
         let table = self.breakers.table();
-        let stance = table.get(&self.key).map(|breaker| breaker.stance(self.rules, at));
-        matches!(stance, Some(Stance::Held(_)))
+        let stance = table.get(&self.key).map(|breaker| breaker.gate(self.rules, at));
+        matches!(stance, Some(BreakerGate::Held(_)))
     }
 }
 
 impl Permit<'_> {
-    /// The attempt is over.
-    pub(super) fn settle(mut self, signal: Signal) {
-        self.give(signal);
+    /// Reports the result of the attempt.
+    pub(super) fn settle(mut self, signal: BreakerSignal) {
+        self.report(signal);
     }
 
-    fn give(&mut self, signal: Signal) {
+    fn report(&mut self, signal: BreakerSignal) {
         let Some(epoch) = self.epoch.take() else { return };
         let gate = self.gate;
         let now = gate.breakers.clock.now();
@@ -104,7 +105,7 @@ impl Permit<'_> {
 
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        self.give(Signal::Nothing);
+        self.report(BreakerSignal::Neutral);
     }
 }
 
@@ -116,8 +117,8 @@ mod tests {
     use redrive_core::time::Span;
     use std::sync::atomic::{AtomicI64, Ordering};
 
-    struct Hand(AtomicI64);
-    impl Clock for Hand {
+    struct ManualClock(AtomicI64);
+    impl Clock for ManualClock {
         fn now(&self) -> Time {
             Time::from_millis(self.0.load(Ordering::Relaxed))
         }
@@ -130,8 +131,8 @@ mod tests {
     }
 
     #[test]
-    fn it_opens_per_key_probes_after_its_time_and_gives_places_back() {
-        let clock = Arc::new(Hand(AtomicI64::new(1_000_000)));
+    fn a_breaker_opens_per_key_and_probes_after_its_time_and_frees_dropped_probes() {
+        let clock = Arc::new(ManualClock(AtomicI64::new(1_000_000)));
         let breakers = Breakers::new(clock.clone());
         let rules = BreakerPolicy::new("header:region".parse().unwrap());
         let name: Arc<str> = "llm".into();
@@ -139,7 +140,7 @@ mod tests {
         let eu = breakers.gate(&name, &rules, &message(Some("eu"))).unwrap();
         let us = breakers.gate(&name, &rules, &message(Some("us"))).unwrap();
         for _ in 0..5 {
-            eu.enter().ok().unwrap().settle(Signal::Failure);
+            eu.enter().ok().unwrap().settle(BreakerSignal::Failure);
         }
         let until = Time::from_millis(1_000_000).plus(Span::from_secs(30));
         assert_eq!(eu.enter().err(), Some(Some(until)));
@@ -149,8 +150,8 @@ mod tests {
         let probes: Vec<_> = (0..3).map(|_| eu.enter().ok().unwrap()).collect();
         assert_eq!(eu.enter().err(), Some(None), "three probes are out");
         drop(probes);
-        eu.enter().ok().unwrap().settle(Signal::Success);
-        eu.enter().ok().unwrap().settle(Signal::Success);
+        eu.enter().ok().unwrap().settle(BreakerSignal::Success);
+        eu.enter().ok().unwrap().settle(BreakerSignal::Success);
         let many: Vec<_> = (0..10).map(|_| eu.enter().ok().unwrap()).collect();
         assert_eq!(many.len(), 10, "closed again");
     }

@@ -1,4 +1,4 @@
-//! What a caller is told when its call failed for good: its own error, as it was, and where the operation is now.
+//! The error of a call that failed for good: the caller's own error, unchanged, and where the operation is captured.
 
 use crate::handler::{HandlerError, short_name_of};
 use redrive_core::error::Refusal;
@@ -10,105 +10,115 @@ use std::fmt;
 /// A call that failed for good.
 #[derive(Debug, PartialEq)]
 pub struct Failed<E> {
-    /// Why.
-    pub why: Why<E>,
-    /// Executions made.
+    /// Why it failed.
+    pub cause: FailureCause<E>,
+    /// The number of attempts made.
     pub attempts: u32,
-    /// Where the operation is now.
-    pub kept: Kept,
+    /// Where the operation is captured.
+    pub capture: CaptureStatus,
 }
 
 /// Why a call failed for good.
 #[derive(Debug, PartialEq)]
-pub enum Why<E> {
+pub enum FailureCause<E> {
     /// The error of the last attempt, unchanged.
     Error(E),
     /// The last attempt took longer than this.
     TimedOut(Span),
-    /// The last attempt panicked with these words.
+    /// The last attempt panicked with this message.
     Panicked(String),
-    /// The breaker is open: it was not executed at all.
-    Open {
-        /// When it may be tried again; nothing when that depends on others that are trying now.
+    /// The breaker is open; the operation was not executed.
+    BreakerOpen {
+        /// When it may be tried again. `None` if that depends on probes that are running now.
         until: Option<Time>,
     },
-    /// There is no such policy, or the operation is not one that could be kept. It was not executed.
+    /// There is no such policy, or the operation could not be captured. It was not executed.
     Refused(Refusal),
 }
 
-/// Where a failed operation is.
+/// Where a failed operation is captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kept {
-    /// A dead letter with this id.
+pub enum CaptureStatus {
+    /// It is a dead letter with this id.
     Stored(MessageId),
-    /// In this process: the store cannot be written at the moment. It will be a dead letter with this id.
+    /// It is in the memory of this process because the store cannot be written now. It will be a dead letter with this
+    /// id.
     Buffered(MessageId),
     /// Nowhere: the store cannot be written and there is no room. Counted in the executor's state, and logged.
     Dropped(MessageId),
-    /// Nowhere, because it was not executed and is not to be kept.
-    Nowhere,
+    /// NotCaptured, because it was not executed and is not to be kept.
+    NotCaptured,
 }
 
-impl Kept {
-    /// The id of the dead letter, when there is or will be one.
+impl CaptureStatus {
+    /// The id of the dead letter, if there is one or will be one.
     #[must_use]
     pub const fn id(&self) -> Option<MessageId> {
         match self {
             Self::Stored(id) | Self::Buffered(id) => Some(*id),
-            Self::Dropped(_) | Self::Nowhere => None,
+            Self::Dropped(_) | Self::NotCaptured => None,
         }
     }
 }
 
 impl<E> Failed<E> {
-    /// The error of the last attempt, when it ended with one.
+    /// The error of the last attempt, if it returned one.
     pub fn error(&self) -> Option<&E> {
-        match &self.why {
-            Why::Error(error) => Some(error),
-            Why::TimedOut(_) | Why::Panicked(_) | Why::Open { .. } | Why::Refused(_) => None,
+        match &self.cause {
+            FailureCause::Error(error) => Some(error),
+            FailureCause::TimedOut(_)
+            | FailureCause::Panicked(_)
+            | FailureCause::BreakerOpen { .. }
+            | FailureCause::Refused(_) => None,
         }
     }
 
-    /// The same, by value.
+    /// Converts this into the error of the last attempt, if it returned one.
     #[must_use]
     pub fn into_error(self) -> Option<E> {
-        match self.why {
-            Why::Error(error) => Some(error),
-            Why::TimedOut(_) | Why::Panicked(_) | Why::Open { .. } | Why::Refused(_) => None,
+        match self.cause {
+            FailureCause::Error(error) => Some(error),
+            FailureCause::TimedOut(_)
+            | FailureCause::Panicked(_)
+            | FailureCause::BreakerOpen { .. }
+            | FailureCause::Refused(_) => None,
         }
     }
 }
 
 impl<E: fmt::Display> fmt::Display for Failed<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.why {
-            Why::Error(error) => error.fmt(f),
-            Why::TimedOut(limit) => write!(f, "no answer within {limit}"),
-            Why::Panicked(words) => write!(f, "it panicked: {words}"),
-            Why::Open { until: Some(until) } => {
-                write!(f, "the breaker is open until {until}; it was not executed")
+        match &self.cause {
+            FailureCause::Error(error) => error.fmt(f),
+            FailureCause::TimedOut(limit) => write!(f, "no answer within {limit}"),
+            FailureCause::Panicked(message) => write!(f, "it panicked: {message}"),
+            FailureCause::BreakerOpen { until: Some(until) } => {
+                write!(f, "the breaker is open until {until}; the operation was not executed")
             }
-            Why::Open { until: None } => {
-                f.write_str("the breaker is trying whether it works again; it was not executed")
-            }
-            Why::Refused(refusal) => refusal.fmt(f),
+            FailureCause::BreakerOpen { until: None } => f.write_str(
+                "the breaker is probing whether the dependency is back; the operation was not executed",
+            ),
+            FailureCause::Refused(refusal) => refusal.fmt(f),
         }
     }
 }
 
 impl<E: StdError + 'static> StdError for Failed<E> {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        match &self.why {
-            Why::Error(error) => error.source(),
-            Why::TimedOut(_) | Why::Panicked(_) | Why::Open { .. } | Why::Refused(_) => None,
+        match &self.cause {
+            FailureCause::Error(error) => error.source(),
+            FailureCause::TimedOut(_)
+            | FailureCause::Panicked(_)
+            | FailureCause::BreakerOpen { .. }
+            | FailureCause::Refused(_) => None,
         }
     }
 }
 
-/// What an executor reads from a caller's error without taking it: every error type of the standard kind, and
-/// [`HandlerError`], which can say more (a code, permanent, retry after).
+/// Describes a caller's error for the history of the dead letter, without consuming it. Implemented for every
+/// `std::error::Error`, and for [`HandlerError`], which can carry more (a code, permanent, retry after).
 pub trait Describe {
-    /// The error, as it is filed.
+    /// The error, as it is recorded.
     fn describe(&self) -> HandlerError;
 }
 

@@ -1,8 +1,7 @@
-//! Calls that may fail, and are not forgotten when they do. A [`ResilientExecutor`] runs an operation under a
-//! named [`Policy`] (attempts, backoff, time limit, breaker); what fails for good is kept as a dead letter with
-//! everything needed to run it again, and the caller still gets its own error. A [`Processor`] runs kept
-//! operations again, by kind. What is kept is found where all dead letters are: `store.letters(…)`,
-//! `redrive dlq list`. Nothing here has a list of its own.
+//! Calls that are kept when they fail. A [`ResilientExecutor`] runs an operation under a named [`Policy`] (attempts,
+//! backoff, time limit, breaker). An operation whose last attempt failed is captured: it is kept as a dead letter with
+//! everything needed to run it again, and the caller still gets its own error. A [`Processor`] runs captured operations
+//! again, by kind. Captured operations are found where all dead letters are: `store.letters(…)`, `redrive dlq list`.
 
 mod attempt;
 mod breakers;
@@ -15,8 +14,8 @@ mod processor;
 mod rerun;
 
 pub use executor::{Builder, ResilientExecutor};
-pub use failed::{Describe, Failed, Kept, Why};
+pub use failed::{CaptureStatus, Describe, Failed, FailureCause};
 pub use operation::{Operation, Repository, Task};
-pub use outbox::State;
+pub use outbox::OutboxState;
 pub use policy::{OnOpen, Policy};
-pub use processor::{OnSpent, Processed, Processor, ProcessorBuilder, Rules};
+pub use processor::{OnSpent, Processed, Processor, ProcessorBuilder, ProcessorLimits};

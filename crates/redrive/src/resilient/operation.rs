@@ -1,5 +1,5 @@
-//! An operation: a call that can be described well enough to be made again by somebody else. It turns into the
-//! message of a dead letter and back; its payload is never looked into.
+//! An operation: a description of a call that is complete enough for another process to make the call again. It
+//! converts into the message of a dead letter and back. Its payload is never parsed.
 
 use redrive_core::error::Refusal;
 use redrive_core::ids::{MessageId, QueueName};
@@ -9,20 +9,20 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is executed, in words that outlive the process.
+/// The description of a call, which outlives the process that makes it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Operation {
-    /// The type, such as `llm_call` or `github_api`: chooses who executes it again.
+    /// The type, such as `llm_call` or `github_api`. It selects the handler that executes the operation again.
     pub kind: String,
     /// The HTTP method, or the name of the function.
     pub method: Option<String>,
     /// The URL, or the name of the tool.
     pub endpoint: Option<String>,
-    /// What it is called with, bit by bit.
+    /// The payload of the call, byte for byte.
     pub payload: Payload,
-    /// Metadata for whoever executes it again.
+    /// Metadata for the handler that executes it again.
     pub headers: BTreeMap<String, String>,
-    /// Whatever else is needed.
+    /// Anything else that is needed to make the call again.
     pub context: Option<Value>,
     /// The task it is a part of.
     pub task: Option<Task>,
@@ -30,11 +30,11 @@ pub struct Operation {
     pub repository: Option<Repository>,
     /// Labels for people.
     pub tags: BTreeSet<String>,
-    /// A note for whoever finds the letter.
+    /// A note on the dead letter.
     pub notes: Option<String>,
-    /// Who asked for it; the executor's name when not said.
+    /// Who asked for the call. Defaults to the executor's name.
     pub enqueued_by: Option<String>,
-    /// How urgent; follows from the severity of the last error when not said.
+    /// How urgent it is. By default it follows from the severity of the last error.
     pub priority: Option<Priority>,
     /// W3C trace context.
     pub trace: Option<String>,
@@ -44,11 +44,11 @@ pub struct Operation {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Task {
-    /// Its identity in its own world.
+    /// The id of the task in the system it comes from.
     pub id: String,
-    /// What it is about.
+    /// What the task is about.
     pub description: String,
-    /// Where it came from.
+    /// Where the task came from.
     pub source: String,
 }
 
@@ -56,22 +56,22 @@ pub struct Task {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Repository {
-    /// Whose it is.
+    /// The owner of the repository.
     pub owner: String,
-    /// Its name.
+    /// The name of the repository.
     pub repo: String,
     /// The number of the issue, pull request or comment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub entity_number: Option<u64>,
-    /// Which of these: `issue`, `pr`, `comment`.
+    /// What the number refers to: `issue`, `pr` or `comment`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub entity_type: Option<String>,
 }
 
-/// How the parts that a message has no field for lie in its context.
+/// The fields of an operation that a message has no field for. They are stored in the message's context.
 #[derive(Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-struct Written {
+struct ContextFields {
     #[serde(skip_serializing_if = "Option::is_none")]
     method: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -85,48 +85,48 @@ struct Written {
 }
 
 impl Operation {
-    /// An operation of this kind, with everything else left open.
+    /// Creates an operation of this kind, with everything else unset.
     #[must_use]
     pub fn new(kind: impl Into<String>) -> Self {
         Self { kind: kind.into(), ..Self::default() }
     }
 
-    /// With the HTTP method or the name of the function.
+    /// Sets the HTTP method or the name of the function.
     #[must_use]
     pub fn method(mut self, method: impl Into<String>) -> Self {
         self.method = Some(method.into());
         self
     }
 
-    /// With the URL or the name of the tool.
+    /// Sets the URL or the name of the tool.
     #[must_use]
     pub fn endpoint(mut self, endpoint: impl Into<String>) -> Self {
         self.endpoint = Some(endpoint.into());
         self
     }
 
-    /// With what it is called with.
+    /// Sets the payload of the call.
     #[must_use]
     pub fn payload(mut self, payload: Payload) -> Self {
         self.payload = payload;
         self
     }
 
-    /// With a JSON value that it is called with.
+    /// Sets the payload of the call to a JSON value.
     #[must_use]
     pub fn json(self, payload: &Value) -> Self {
         let bytes = payload.to_string().into_bytes();
         self.payload(Payload { bytes, content_type: "application/json".into() })
     }
 
-    /// With whatever else is needed to make the call again.
+    /// Sets anything else that is needed to make the call again.
     #[must_use]
     pub fn context(mut self, context: Value) -> Self {
         self.context = Some(context);
         self
     }
 
-    /// As a part of this task.
+    /// Sets the task that the operation is a part of.
     #[must_use]
     pub fn task(
         mut self,
@@ -138,55 +138,55 @@ impl Operation {
         self
     }
 
-    /// About this repository.
+    /// Sets the repository that the operation is about.
     #[must_use]
     pub fn repository(mut self, repository: Repository) -> Self {
         self.repository = Some(repository);
         self
     }
 
-    /// With a label.
+    /// Adds a label.
     #[must_use]
     pub fn tag(mut self, tag: impl Into<String>) -> Self {
         self.tags.insert(tag.into());
         self
     }
 
-    /// With a note for whoever finds the letter.
+    /// Sets a note on the dead letter.
     #[must_use]
     pub fn notes(mut self, notes: impl Into<String>) -> Self {
         self.notes = Some(notes.into());
         self
     }
 
-    /// In the name of this person or program.
+    /// Sets the person or program that asked for the call.
     #[must_use]
     pub fn enqueued_by(mut self, who: impl Into<String>) -> Self {
         self.enqueued_by = Some(who.into());
         self
     }
 
-    /// As urgent as this.
+    /// Sets how urgent the operation is.
     #[must_use]
     pub fn priority(mut self, priority: Priority) -> Self {
         self.priority = Some(priority);
         self
     }
 
-    /// The operation that a message was, for handlers that execute it again.
+    /// Converts the message of a captured operation back, for handlers that execute it again.
     #[must_use]
     pub fn of(message: &Envelope) -> Self {
-        let written = message.context.clone().map(serde_json::from_value::<Written>);
-        let written = written.and_then(Result::ok).unwrap_or_default();
+        let fields = message.context.clone().map(serde_json::from_value::<ContextFields>);
+        let fields = fields.and_then(Result::ok).unwrap_or_default();
         Self {
             kind: message.kind.clone(),
-            method: written.method,
-            endpoint: written.endpoint,
+            method: fields.method,
+            endpoint: fields.endpoint,
             payload: message.payload.clone(),
             headers: message.headers.clone(),
-            context: written.context,
-            task: written.task,
-            repository: written.repository,
+            context: fields.context,
+            task: fields.task,
+            repository: fields.repository,
             tags: message.tags.clone(),
             notes: None,
             enqueued_by: message.enqueued_by.clone(),
@@ -195,29 +195,29 @@ impl Operation {
         }
     }
 
-    /// The message that is kept, and the note on it. A redrive of it is worth one execution: its retries were
-    /// made, and whoever sends it back decides about the next one.
+    /// Converts the operation into the message of its dead letter, and the note on it. Each redrive of the message is
+    /// one attempt: its retries were made before it was captured.
     pub(super) fn into_message(
         self,
         id: MessageId,
         queue: QueueName,
         executor: &str,
     ) -> Result<(NewMessage, Option<String>), Refusal> {
-        let written = Written {
+        let fields = ContextFields {
             method: self.method,
             endpoint: self.endpoint,
             task: self.task,
             repository: self.repository,
             context: self.context,
         };
-        let said = written != Written::default();
+        let has_context = fields != ContextFields::default();
         let message = NewMessage {
             kind: self.kind,
             priority: self.priority,
             headers: self.headers,
             tags: self.tags,
             trace: self.trace,
-            context: said.then(|| serde_json::to_value(&written).unwrap_or_default()),
+            context: has_context.then(|| serde_json::to_value(&fields).unwrap_or_default()),
             max_attempts: Some(1),
             enqueued_by: Some(self.enqueued_by.unwrap_or_else(|| executor.to_owned())),
             ..NewMessage::new(id, queue, self.payload)
@@ -241,7 +241,7 @@ mod tests {
     use redrive_core::time::Time;
     use serde_json::json;
 
-    fn whole() -> Operation {
+    fn full_operation() -> Operation {
         Operation::new("github_api")
             .method("POST")
             .endpoint("https://api.example.com/repos/a/b/issues")
@@ -260,18 +260,18 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_survives_being_a_message() {
+    fn an_operation_converts_into_a_message_and_back() {
         let id = MessageId::new(1, [1; 10]);
         let (message, note) =
-            whole().notes("look").into_message(id, "github".parse().unwrap(), "ex").unwrap();
+            full_operation().notes("look").into_message(id, "github".parse().unwrap(), "ex").unwrap();
         assert_eq!(note.as_deref(), Some("look"));
         let envelope = message.accept(&QueuePolicy::default(), 1, Time::ZERO).envelope;
         assert_eq!(envelope.context.as_ref().unwrap()["repository"]["entity_number"], 12);
-        assert_eq!(Operation::of(&envelope), whole());
+        assert_eq!(Operation::of(&envelope), full_operation());
     }
 
     #[test]
-    fn a_bare_operation_has_no_context_and_a_strange_one_is_no_error() {
+    fn a_bare_operation_has_no_context_and_a_foreign_context_is_ignored() {
         let id = MessageId::new(1, [1; 10]);
         let (mut message, _) = Operation::new("a").into_message(id, "q".parse().unwrap(), "ex").unwrap();
         assert_eq!((message.context.clone(), message.enqueued_by.as_deref()), (None, Some("ex")));
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_kept_is_refused_by_field() {
+    fn an_operation_that_cannot_be_captured_is_refused_by_field() {
         let id = MessageId::new(1, [1; 10]);
         let refused = |operation: Operation| {
             operation.into_message(id, "q".parse().unwrap(), "ex").unwrap_err().to_string()

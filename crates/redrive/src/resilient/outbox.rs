@@ -1,16 +1,16 @@
-//! Where captured operations wait to be written: in order, bounded, seen by everybody. One task writes them while
-//! there are any, batch by batch, and tries again with a growing delay while the store cannot be written. An
-//! operation leaves only when the store has it; whatever is not let in for want of room is counted and logged.
+//! The buffer of captured operations that are still to be written to the store: ordered and bounded, and its state is
+//! public. One task writes them batch by batch, and retries with a growing delay while the store cannot be written. An
+//! operation leaves the buffer only when the store has it. An operation that does not fit is counted and logged.
 
-use super::failed::Kept;
-use redrive_core::backoff::{Backoff, Growth, Jitter, Roll};
+use super::failed::CaptureStatus;
+use redrive_core::backoff::{Backoff, Growth, Jitter, JitterSeed};
 use redrive_core::dead_letter::{Actor, Captured};
-use redrive_core::error::{Error, Refusal};
+use redrive_core::error::{CallError, Refusal};
 use redrive_core::ids::{MessageId, QueueName};
 use redrive_core::limits;
 use redrive_core::metrics::{Counter, Gauge, process};
 use redrive_core::policy::QueuePolicy;
-use redrive_core::store::{Each, Store};
+use redrive_core::store::{BatchResults, Store};
 use redrive_core::time::{Clock, Span, Time};
 use std::collections::{BTreeMap, VecDeque};
 use std::pin::pin;
@@ -18,33 +18,33 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 
-/// How the operations stand that failed and are to be kept.
+/// The state of an executor's captured operations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct State {
-    /// Operations in memory, to be written.
+pub struct OutboxState {
+    /// Operations in memory that are still to be written.
     pub buffered: usize,
-    /// Roughly the bytes they take.
+    /// Roughly how many bytes they take.
     pub bytes: usize,
-    /// Since when the store has refused them; nothing when it takes them.
+    /// Since when writing fails. `None` if it does not.
     pub since: Option<Time>,
-    /// What it said last.
+    /// The last error of the store.
     pub last_error: Option<String>,
-    /// Operations written, ever.
+    /// Operations written since the executor was built.
     pub stored: u64,
-    /// Operations lost because there was no room for them, ever.
+    /// Operations lost because the buffer was full, since the executor was built.
     pub dropped: u64,
-    /// Calls whose caller went away before they ended, ever. Nothing is kept of them.
+    /// Calls whose future was dropped before they ended, since the executor was built. They are not captured.
     pub withdrawn: u64,
 }
 
-/// How much may wait.
+/// The capacity of the buffer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Room {
+pub(super) struct BufferLimits {
     pub(super) operations: usize,
     pub(super) bytes: usize,
 }
 
-impl Default for Room {
+impl Default for BufferLimits {
     fn default() -> Self {
         Self { operations: limits::CAPTURED_MAX, bytes: limits::CAPTURED_BYTES_MAX }
     }
@@ -53,7 +53,7 @@ impl Default for Room {
 struct Item {
     captured: Arc<Captured>,
     size: usize,
-    told: Option<oneshot::Sender<Kept>>,
+    on_stored: Option<oneshot::Sender<CaptureStatus>>,
 }
 
 impl Item {
@@ -61,57 +61,57 @@ impl Item {
         self.captured.message.id
     }
 
-    fn tell(&mut self, kept: Kept) {
-        if let Some(told) = self.told.take() {
-            // Nobody is there when the caller has gone; the letter does not need it.
-            let _ = told.send(kept);
+    fn tell(&mut self, capture: CaptureStatus) {
+        if let Some(on_stored) = self.on_stored.take() {
+            // The caller may have gone; the letter is stored all the same.
+            let _ = on_stored.send(capture);
         }
     }
 }
 
 #[derive(Default)]
-struct Inside {
+struct Buffer {
     waiting: VecDeque<Item>,
     bytes: usize,
-    /// A task is writing.
+    /// A writer task runs.
     writing: bool,
-    /// The store itself failed last time.
+    /// The last write failed as a whole.
     failing: bool,
-    /// Somebody waits for all of it to be written.
+    /// [`Outbox::drain`] waits until everything is written.
     draining: bool,
-    rounds_failed: u32,
+    failed_writes: u32,
     since: Option<Time>,
     last_error: Option<String>,
     stored: u64,
     dropped: u64,
 }
 
-/// The operations that wait, and who writes them.
+/// The buffer, and what is needed to write it to the store.
 pub(super) struct Outbox {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
     actor: Actor,
-    room: Room,
-    inside: Mutex<Inside>,
+    capacity: BufferLimits,
+    buffer: Mutex<Buffer>,
     changed: Notify,
-    hurry: Notify,
+    write_now: Notify,
 }
 
-/// What became of an operation that was handed in.
+/// The result of handing an operation to the outbox.
 pub(super) enum Accepted {
-    /// It is being written; this is told how that ends.
-    Writing(oneshot::Receiver<Kept>),
-    /// This, for now.
-    Settled(Kept),
+    /// It is being written; the receiver gets the result.
+    Writing(oneshot::Receiver<CaptureStatus>),
+    /// It is buffered or dropped.
+    Settled(CaptureStatus),
 }
 
-/// How long the store may take for one batch before it counts as failed.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// How often it is tried while somebody waits for the end.
-const DRAINING: Span = Span::from_millis(100);
+/// How long the store may take for one batch before the write counts as failed.
+const STORE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The longest delay between retries while [`Outbox::drain`] waits.
+const DRAIN_RETRY: Span = Span::from_millis(100);
 
-/// How long to wait after so many failed rounds.
-fn delay(rounds: u32, roll: Roll) -> Span {
+/// How long to wait after this number of failed writes in a row.
+fn delay(failed_writes: u32, jitter_seed: JitterSeed) -> Span {
     let backoff = Backoff {
         initial: Span::from_millis(250),
         cap: Span::from_secs(30),
@@ -119,83 +119,88 @@ fn delay(rounds: u32, roll: Roll) -> Span {
         growth: Growth::Exponential { multiplier: 2.0 },
         jitter: Jitter::Equal,
     };
-    backoff.delay(rounds, None, None, roll)
+    backoff.delay(failed_writes, None, None, jitter_seed)
 }
 
 impl Outbox {
-    pub(super) fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>, actor: Actor, room: Room) -> Self {
-        let (inside, changed, hurry) = (Mutex::default(), Notify::new(), Notify::new());
-        Self { store, clock, actor, room, inside, changed, hurry }
+    pub(super) fn new(
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        actor: Actor,
+        capacity: BufferLimits,
+    ) -> Self {
+        let (buffer, changed, write_now) = (Mutex::default(), Notify::new(), Notify::new());
+        Self { store, clock, actor, capacity, buffer, changed, write_now }
     }
 
-    fn inside(&self) -> MutexGuard<'_, Inside> {
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    fn buffer(&self) -> MutexGuard<'_, Buffer> {
+        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn state(&self, withdrawn: u64) -> State {
-        let inside = self.inside();
-        State {
-            buffered: inside.waiting.len(),
-            bytes: inside.bytes,
-            since: inside.since,
-            last_error: inside.last_error.clone(),
-            stored: inside.stored,
-            dropped: inside.dropped,
+    pub(super) fn state(&self, withdrawn: u64) -> OutboxState {
+        let buffer = self.buffer();
+        OutboxState {
+            buffered: buffer.waiting.len(),
+            bytes: buffer.bytes,
+            since: buffer.since,
+            last_error: buffer.last_error.clone(),
+            stored: buffer.stored,
+            dropped: buffer.dropped,
             withdrawn,
         }
     }
 
-    /// Takes an operation in, at once and without waiting: from here on it does not depend on its caller.
+    /// Takes in an operation without waiting. From here on the operation does not depend on its caller.
     pub(super) fn accept(self: &Arc<Self>, captured: Captured) -> Accepted {
         let (id, size) = (captured.message.id, captured.size());
-        let mut inside = self.inside();
-        if inside.waiting.len() >= self.room.operations || inside.bytes + size > self.room.bytes {
-            inside.dropped += 1;
+        let mut buffer = self.buffer();
+        if buffer.waiting.len() >= self.capacity.operations || buffer.bytes + size > self.capacity.bytes {
+            buffer.dropped += 1;
             process().count(Counter::CapturedDropped, 1);
-            let (dropped, why) = (inside.dropped, inside.last_error.clone());
-            drop(inside);
+            let (dropped, why) = (buffer.dropped, buffer.last_error.clone());
+            drop(buffer);
             tracing::error!(
                 id = %id, queue = %captured.message.queue, kind = %captured.message.kind, dropped,
                 store_error = why.as_deref().unwrap_or("none yet"),
-                "a failed operation is lost: the store cannot be written and there is no room in memory"
+                "a failed operation is lost: the store cannot be written and the buffer in memory is full"
             );
-            return Accepted::Settled(Kept::Dropped(id));
+            return Accepted::Settled(CaptureStatus::Dropped(id));
         }
-        inside.bytes += size;
+        buffer.bytes += size;
         process().raise(Gauge::CapturedBuffered, 1);
-        let (tell, told) = oneshot::channel();
-        let failing = inside.failing;
-        let tell = (!failing).then_some(tell);
-        inside.waiting.push_back(Item { captured: Arc::new(captured), size, told: tell });
-        drop(inside);
+        let (sender, receiver) = oneshot::channel();
+        let failing = buffer.failing;
+        let sender = (!failing).then_some(sender);
+        buffer.waiting.push_back(Item { captured: Arc::new(captured), size, on_stored: sender });
+        drop(buffer);
         self.start();
         if failing {
-            return Accepted::Settled(Kept::Buffered(id));
+            return Accepted::Settled(CaptureStatus::Buffered(id));
         }
-        self.hurry.notify_one();
-        Accepted::Writing(told)
+        self.write_now.notify_one();
+        Accepted::Writing(receiver)
     }
 
-    /// Sees to it that somebody writes while there is something to write.
+    /// Starts the writer task if there is something to write and no task runs.
     fn start(self: &Arc<Self>) {
-        // Without a runtime it stays in memory until the next one comes along inside one.
+        // Outside a runtime the operation stays in memory until the next one is accepted inside a runtime.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        let mut inside = self.inside();
-        if !inside.writing && !inside.waiting.is_empty() {
-            inside.writing = true;
-            runtime.spawn(Turn { outbox: self.clone(), over: false }.write());
+        let mut buffer = self.buffer();
+        if !buffer.writing && !buffer.waiting.is_empty() {
+            buffer.writing = true;
+            runtime.spawn(WriterTask { outbox: self.clone(), finished: false }.run());
         }
     }
 
-    /// The first operations that wait, as many as go into one commit; none ends the turn.
-    fn batch(&self, turn: &mut Turn) -> Vec<Arc<Captured>> {
-        let mut inside = self.inside();
+    /// The first waiting operations, as many as fit into one commit. If there are none, the writer task ends.
+    fn batch(&self, task: &mut WriterTask) -> Vec<Arc<Captured>> {
+        let mut buffer = self.buffer();
         let mut bytes = 0;
         let fits = |item: &&Item| {
             bytes += item.size;
             bytes == item.size || bytes <= limits::CAPTURED_BATCH_BYTES_MAX
         };
-        let batch: Vec<Arc<Captured>> = inside
+        let batch: Vec<Arc<Captured>> = buffer
             .waiting
             .iter()
             .take(limits::CAPTURED_BATCH_MAX)
@@ -203,21 +208,21 @@ impl Outbox {
             .map(|item| item.captured.clone())
             .collect();
         if batch.is_empty() {
-            // In the same breath, so that whoever comes now starts a new turn.
-            (inside.writing, turn.over) = (false, true);
+            // Still under the lock, so that an operation that is accepted next starts a new writer task.
+            (buffer.writing, task.finished) = (false, true);
         }
         batch
     }
 
-    /// Files a batch as letters, each by the rules of its queue.
-    async fn file(&self, batch: &[Arc<Captured>]) -> Result<Each<MessageId>, Error> {
+    /// Writes a batch as letters, each by the policy of its queue.
+    async fn write(&self, batch: &[Arc<Captured>]) -> Result<BatchResults<MessageId>, CallError> {
         let mut rules: BTreeMap<&QueueName, QueuePolicy> = BTreeMap::new();
         for captured in batch {
             let name = &captured.message.queue;
             if !rules.contains_key(name) {
                 let found = match self.store.queue(name.clone()).await {
                     Ok(queue) => queue.policy,
-                    Err(Error::Refused(Refusal::NoSuchQueue { .. })) => QueuePolicy::default(),
+                    Err(CallError::Refused(Refusal::NoSuchQueue { .. })) => QueuePolicy::default(),
                     Err(error) => return Err(error),
                 };
                 rules.insert(name, found);
@@ -229,144 +234,151 @@ impl Outbox {
         self.store.import(letters.collect(), self.actor.clone()).await
     }
 
-    async fn file_in_time(&self, batch: &[Arc<Captured>]) -> Result<Each<MessageId>, String> {
-        match tokio::time::timeout(PATIENCE, self.file(batch)).await {
-            Ok(filed) => filed.map_err(|error| error.to_string()),
-            Err(_) => Err(format!("the store did not answer within {} s", PATIENCE.as_secs())),
+    async fn write_in_time(&self, batch: &[Arc<Captured>]) -> Result<BatchResults<MessageId>, String> {
+        match tokio::time::timeout(STORE_TIMEOUT, self.write(batch)).await {
+            Ok(written) => written.map_err(|error| error.to_string()),
+            Err(_) => Err(format!("the store did not answer within {} s", STORE_TIMEOUT.as_secs())),
         }
     }
 
-    /// Takes note of how a batch went; says how long to wait before the next one.
-    fn note(&self, batch: &[Arc<Captured>], filed: Result<Each<MessageId>, String>) -> Option<Span> {
-        let mut inside = self.inside();
-        match filed {
-            Ok(each) => inside.filed(each),
-            Err(error) => inside.failed(error),
+    /// Records the result of a write. Returns how long to wait before the next one.
+    fn on_written(
+        &self,
+        batch: &[Arc<Captured>],
+        written: Result<BatchResults<MessageId>, String>,
+    ) -> Option<Span> {
+        let mut buffer = self.buffer();
+        match written {
+            Ok(results) => buffer.on_written(results),
+            Err(error) => buffer.on_store_error(error),
         }
-        let refused = inside.last_error.is_some();
+        let refused = buffer.last_error.is_some();
         if refused {
-            inside.rounds_failed = inside.rounds_failed.saturating_add(1);
-            if inside.since.is_none() {
-                inside.since = Some(self.clock.now());
+            buffer.failed_writes = buffer.failed_writes.saturating_add(1);
+            if buffer.since.is_none() {
+                buffer.since = Some(self.clock.now());
                 tracing::warn!(
-                    buffered = inside.waiting.len(),
-                    bytes = inside.bytes,
-                    store_error = inside.last_error.as_deref().unwrap_or_default(),
+                    buffered = buffer.waiting.len(),
+                    bytes = buffer.bytes,
+                    store_error = buffer.last_error.as_deref().unwrap_or_default(),
                     "failed operations wait in memory: the store cannot be written"
                 );
             }
         } else {
-            inside.rounds_failed = 0;
-            if let Some(since) = inside.since.take() {
+            buffer.failed_writes = 0;
+            if let Some(since) = buffer.since.take() {
                 let waited_ms = self.clock.now().since(since).as_millis();
-                tracing::info!(waited_ms, "the store takes failed operations again");
+                tracing::info!(waited_ms, "failed operations can be written to the store again");
             }
         }
-        let roll = batch.first().map_or(Roll(0), |first| Roll::of(first.message.id, inside.rounds_failed));
-        let wait = delay(inside.rounds_failed, roll);
-        let wait = if inside.draining { wait.min(DRAINING) } else { wait };
-        drop(inside);
+        let jitter_seed = batch
+            .first()
+            .map_or(JitterSeed(0), |first| JitterSeed::of(first.message.id, buffer.failed_writes));
+        let wait = delay(buffer.failed_writes, jitter_seed);
+        let wait = if buffer.draining { wait.min(DRAIN_RETRY) } else { wait };
+        drop(buffer);
         self.changed.notify_waiters();
         refused.then_some(wait)
     }
 
-    /// Writes what waits, for so long at most. Returns when there is nothing left, or the time is over.
-    pub(super) async fn drain(self: &Arc<Self>, at_most: Duration) {
-        self.inside().draining = true;
+    /// Writes everything in the buffer. Returns when it is empty or `grace` is over.
+    pub(super) async fn drain(self: &Arc<Self>, grace: Duration) {
+        self.buffer().draining = true;
         self.start();
-        self.hurry.notify_one();
+        self.write_now.notify_one();
         let empty = async {
             loop {
                 let mut changed = pin!(self.changed.notified());
                 changed.as_mut().enable();
-                if self.inside().waiting.is_empty() {
+                if self.buffer().waiting.is_empty() {
                     return;
                 }
                 changed.await;
             }
         };
-        // Over or not, what is left is in the state.
-        let _ = tokio::time::timeout(at_most, empty).await;
-        self.inside().draining = false;
+        // After a timeout, the state shows what is left.
+        let _ = tokio::time::timeout(grace, empty).await;
+        self.buffer().draining = false;
     }
 }
 
-impl Inside {
-    /// Each of the first operations was filed, or refused. Those that are here already were filed by a write
-    /// whose answer was lost. The refused ones go to the end, so that they are in nobody's way.
-    fn filed(&mut self, each: Each<MessageId>) {
+impl Buffer {
+    /// Each operation of the batch was stored or refused. An id conflict means that an earlier write, whose answer was
+    /// lost, has stored it. Refused operations go to the end, so that they do not block the others.
+    fn on_written(&mut self, results: BatchResults<MessageId>) {
         self.failing = false;
         self.last_error = None;
-        for result in each {
+        for result in results {
             let Some(mut item) = self.waiting.pop_front() else { return };
             match result {
                 Ok(_) | Err(Refusal::IdConflict { .. }) => {
                     self.bytes -= item.size;
                     process().lower(Gauge::CapturedBuffered, 1);
                     self.stored += 1;
-                    item.tell(Kept::Stored(item.id()));
+                    item.tell(CaptureStatus::Stored(item.id()));
                 }
                 Err(refusal) => {
                     self.last_error = Some(refusal.to_string());
-                    item.tell(Kept::Buffered(item.id()));
+                    item.tell(CaptureStatus::Buffered(item.id()));
                     self.waiting.push_back(item);
                 }
             }
         }
     }
 
-    /// The store failed: whoever waits need not wait for it.
-    fn failed(&mut self, error: String) {
+    /// The write failed as a whole. Callers stop waiting for it.
+    fn on_store_error(&mut self, error: String) {
         self.failing = true;
         self.last_error = Some(error);
         for item in &mut self.waiting {
-            item.tell(Kept::Buffered(item.id()));
+            item.tell(CaptureStatus::Buffered(item.id()));
         }
     }
 }
 
-impl Drop for Inside {
+impl Drop for Buffer {
     fn drop(&mut self) {
         if !self.waiting.is_empty() {
             process().lower(Gauge::CapturedBuffered, self.waiting.len() as u64);
             tracing::error!(
                 operations = self.waiting.len(),
                 store_error = self.last_error.as_deref().unwrap_or("none"),
-                "failed operations are lost: the process ends before its store could be written"
+                "failed operations are lost: the process ends before they could be written to the store"
             );
         }
     }
 }
 
-/// The one task that writes. Ended before its time, for instance with its runtime, it makes room for another.
-struct Turn {
+/// The one task that writes. HandlerEnd before its time, for instance with its runtime, it makes room for another.
+struct WriterTask {
     outbox: Arc<Outbox>,
-    over: bool,
+    /// The task ended by itself and has cleared `writing`.
+    finished: bool,
 }
 
-impl Turn {
-    async fn write(mut self) {
+impl WriterTask {
+    async fn run(mut self) {
         let outbox = self.outbox.clone();
         loop {
             let batch = outbox.batch(&mut self);
             if batch.is_empty() {
                 return;
             }
-            let filed = outbox.file_in_time(&batch).await;
-            if let Some(wait) = outbox.note(&batch, filed) {
+            let written = outbox.write_in_time(&batch).await;
+            if let Some(wait) = outbox.on_written(&batch, written) {
                 tokio::select! {
                     () = tokio::time::sleep(wait.to_std()) => {}
-                    () = outbox.hurry.notified() => {}
+                    () = outbox.write_now.notified() => {}
                 }
             }
         }
     }
 }
 
-impl Drop for Turn {
+impl Drop for WriterTask {
     fn drop(&mut self) {
-        if !self.over {
-            self.outbox.inside().writing = false;
+        if !self.finished {
+            self.outbox.buffer().writing = false;
         }
     }
 }

@@ -1,49 +1,49 @@
-//! How a call is tried: how often, how far apart, for how long. Pure: [`Policy::delay`] is arithmetic, and whether
-//! there is another attempt is decided by the same judge that decides for queues.
+//! The policy of a call: how many attempts, how far apart, how long each may take. There is no I/O here:
+//! [`Policy::delay`] is arithmetic, and [`judge`], which decides for queues, also decides about another attempt here.
 
-use redrive_core::backoff::{Backoff, Growth, Jitter, Roll};
+use redrive_core::backoff::{Backoff, Growth, Jitter, JitterSeed};
 use redrive_core::breaker::BreakerPolicy;
 use redrive_core::error::Refusal;
-use redrive_core::failure::{Analysed, Reason};
+use redrive_core::failure::{AnalysedFailure, Reason};
 use redrive_core::ids::QueueName;
-use redrive_core::lifecycle::Life;
+use redrive_core::lifecycle::Lifecycle;
 use redrive_core::limits;
-use redrive_core::message::Terms;
-use redrive_core::poison::Finding;
-use redrive_core::policy::{Case, QueuePolicy, Verdict, judge};
+use redrive_core::message::MessageLimits;
+use redrive_core::poison::PoisonVerdict;
+use redrive_core::policy::{FailureCase, QueuePolicy, Verdict, judge};
 use redrive_core::time::{Span, Time};
 
-/// What happens to a call whose breaker is open before it was tried at all.
+/// What happens to a call whose breaker is open before its first attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnOpen {
-    /// It is kept like one that failed, so that it is executed when the dependency is back.
+    /// It is captured like a failed call, so that it is executed when the dependency is back.
     #[default]
     Capture,
-    /// The caller is told, and that is all.
+    /// It fails and is not captured.
     Refuse,
 }
 
-/// How a call is tried.
+/// How an executor makes a call: attempts, delays, time limit, breaker.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
-    /// Executions, the first included.
+    /// The maximum number of attempts, including the first.
     pub attempts: u32,
-    /// How far apart.
+    /// The delays between attempts.
     pub backoff: Backoff,
-    /// Each delay is spread by so many percent to both sides, within floor and cap.
+    /// By how many percent each delay is spread to both sides, within floor and cap.
     pub spread_percent: u8,
     /// How long one attempt may take.
     pub timeout: Option<Span>,
-    /// When the other side is left alone; never when not said.
+    /// When to stop calling a dependency that fails. Defaults to never.
     pub breaker: Option<BreakerPolicy>,
-    /// What happens to calls that its open breaker holds back.
+    /// What happens to calls whose breaker is open.
     pub on_open: OnOpen,
-    /// The queue that failed calls are kept under; the policy's name when not said.
+    /// The queue of captured calls. Defaults to the name of the policy.
     pub queue: Option<QueueName>,
 }
 
-/// How long one attempt may take when nobody says: long enough for slow models and tools, so that its only task
-/// is that nothing hangs for ever.
+/// The default time limit of an attempt. It is long enough for slow models and tools, and only prevents calls that hang
+/// for ever.
 const TIMEOUT: Span = Span::from_secs(300);
 
 impl Default for Policy {
@@ -53,8 +53,8 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// So many attempts, with delays that start at `initial`, double up to `cap` and are spread by so many
-    /// percent to both sides. Five minutes per attempt, no breaker.
+    /// Creates a policy whose delays start at `initial`, double up to `cap`, and are spread by `spread_percent` to both
+    /// sides. An attempt may take five minutes, and there is no breaker.
     #[must_use]
     pub const fn exponential(attempts: u32, initial: Span, cap: Span, spread_percent: u8) -> Self {
         let growth = Growth::Exponential { multiplier: 2.0 };
@@ -81,46 +81,69 @@ impl Policy {
         ]
     }
 
-    /// The delay before retry `n` (1 is the first): the backoff's, spread to both sides, no shorter than what a
-    /// server asked for, all within floor and cap. `last` is the delay before the previous retry.
+    /// The delay before retry `n`, where 1 is the first: the backoff's delay, spread to both sides, no shorter than
+    /// `retry_after`, and within floor and cap. `last` is the delay before the previous retry.
     #[must_use]
-    pub fn delay(&self, n: u32, last: Option<Span>, retry_after: Option<Span>, roll: Roll) -> Span {
-        self.spread(self.backoff.delay(n, last, retry_after, roll), retry_after, roll)
+    pub fn delay(
+        &self,
+        n: u32,
+        last: Option<Span>,
+        retry_after: Option<Span>,
+        jitter_seed: JitterSeed,
+    ) -> Span {
+        self.spread(self.backoff.delay(n, last, retry_after, jitter_seed), retry_after, jitter_seed)
     }
 
-    fn spread(&self, delay: Span, retry_after: Option<Span>, roll: Roll) -> Span {
+    fn spread(&self, delay: Span, retry_after: Option<Span>, jitter_seed: JitterSeed) -> Span {
         let (whole, percent) = (delay.as_millis(), u64::from(self.spread_percent.min(100)));
         let width = whole / 100 * percent + whole % 100 * percent / 100;
-        // The backoff's own jitter looks at the high bits; these are as good, and not the same.
-        let roll = Roll(roll.0.rotate_left(32));
-        let spread = Span::from_millis(roll.between(whole - width, whole.saturating_add(width)));
+        // The backoff's own jitter uses the high bits of the seed; rotating it gives an independent value.
+        let jitter_seed = JitterSeed(jitter_seed.0.rotate_left(32));
+        let spread = Span::from_millis(jitter_seed.between(whole - width, whole.saturating_add(width)));
         spread.max(retry_after.unwrap_or(Span::ZERO)).max(self.backoff.floor).min(self.backoff.cap)
     }
 
-    /// What follows from a failed attempt; `life` counts it already.
-    pub(super) fn next(&self, life: &Life, failure: &Analysed, now: Time, roll: Roll) -> Next {
+    /// Decides what follows a failed attempt, which `lifecycle` already counts.
+    pub(super) fn next(
+        &self,
+        lifecycle: &Lifecycle,
+        failure: &AnalysedFailure,
+        now: Time,
+        jitter_seed: JitterSeed,
+    ) -> Next {
         let rules = QueuePolicy {
             max_attempts: self.attempts,
             backoff: self.backoff.clone(),
             ..QueuePolicy::default()
         };
-        let (finding, terms) = (&Finding::Continue, Terms::default());
-        let case = Case { policy: &rules, terms, life, failure, finding, said: None, now, roll };
+        let (poison_verdict, limits) = (&PoisonVerdict::Continue, MessageLimits::default());
+        let case = FailureCase {
+            policy: &rules,
+            limits,
+            lifecycle,
+            failure,
+            poison_verdict,
+            policy_override: None,
+            now,
+            jitter_seed,
+        };
         match judge(&case) {
-            Verdict::Retry { at } => Next::Wait(self.spread(at.since(now), failure.report.retry_after, roll)),
+            Verdict::Retry { at } => {
+                Next::Wait(self.spread(at.since(now), failure.report.retry_after, jitter_seed))
+            }
             Verdict::Dead { reason } => Next::Stop(reason),
             Verdict::Drop => Next::Stop(Reason::Expired),
         }
     }
 
-    /// Refuses what cannot be meant, naming the setting.
+    /// Checks the settings.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] for the first setting that is out of bounds.
+    /// Returns [`Refusal::Invalid`] with the first setting that is out of bounds.
     pub fn check(&self) -> Result<(), Refusal> {
         if self.attempts == 0 || self.attempts > limits::ATTEMPTS_MAX {
             let why = format!(
-                "{} is outside 1 to {}; it counts executions, the first included",
+                "{} is outside 1 to {}; it counts attempts, including the first",
                 self.attempts,
                 limits::ATTEMPTS_MAX
             );
@@ -139,29 +162,29 @@ impl Policy {
     }
 }
 
-/// What follows from a failed attempt.
+/// What follows a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Another, after this long.
+    /// Another attempt after this delay.
     Wait(Span),
-    /// None, for this reason.
+    /// No other attempt, for this reason.
     Stop(Reason),
 }
 
-/// The refusal of a policy name that nobody knows.
+/// The refusal of an unknown policy name, with the nearest known one.
 pub(super) fn unknown<'a>(name: &str, known: impl Iterator<Item = &'a str> + Clone) -> Refusal {
     let shown: String = name.chars().take(64).collect();
     let nearest = known.clone().min_by_key(|word| strsim::damerau_levenshtein(&shown, word));
-    let meant = nearest.map(|word| format!("; did you mean {word:?}?")).unwrap_or_default();
+    let suggestion = nearest.map(|word| format!("; did you mean {word:?}?")).unwrap_or_default();
     let all = known.collect::<Vec<_>>().join(", ");
-    Refusal::invalid("policy", format!("there is no policy {shown:?}{meant} Known: {all}"))
+    Refusal::invalid("policy", format!("there is no policy {shown:?}{suggestion} Known: {all}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use redrive_core::failure::{ErrorInfo, Report};
+    use redrive_core::failure::{ErrorInfo, FailureReport};
 
     const NOW: Time = Time::from_millis(1_000_000);
 
@@ -185,7 +208,7 @@ mod tests {
     fn a_tenth_of_jitter_is_a_tenth_to_both_sides() {
         let policy = Policy::default();
         let all: Vec<u64> =
-            (0..1_024_u64).map(|n| policy.delay(1, None, None, Roll(n << 22)).as_millis()).collect();
+            (0..1_024_u64).map(|n| policy.delay(1, None, None, JitterSeed(n << 22)).as_millis()).collect();
         assert_eq!((all.iter().min(), all.iter().max()), (Some(&900), Some(&1_100)));
     }
 
@@ -193,20 +216,22 @@ mod tests {
     fn without_jitter_delays_double_up_to_the_cap() {
         let [.., (_, verification)] = Policy::profiles();
         let delays: Vec<u64> =
-            (1..=6).map(|n| verification.delay(n, None, None, Roll(7)).as_millis() / 1_000).collect();
+            (1..=6).map(|n| verification.delay(n, None, None, JitterSeed(7)).as_millis() / 1_000).collect();
         assert_eq!(delays, [2, 4, 8, 16, 30, 30]);
     }
 
-    fn failure(permanent: bool, retry_after: Option<Span>) -> Analysed {
+    fn failure(permanent: bool, retry_after: Option<Span>) -> AnalysedFailure {
         let error = ErrorInfo { error_type: "E".into(), message: "no".into(), ..ErrorInfo::default() };
-        Report { error, permanent, retry_after, ..Report::default() }.analyse()
+        FailureReport { error, permanent, retry_after, ..FailureReport::default() }.analyse()
     }
 
     #[test]
     fn the_judge_of_the_queues_decides() {
         let policy = Policy { spread_percent: 0, ..Policy::default() };
-        let life = |attempts| Life { attempts, ..Life::new(NOW, NOW) };
-        let next = |attempts, failure: &Analysed| policy.next(&life(attempts), failure, NOW, Roll(0));
+        let lifecycle = |attempts| Lifecycle { attempts, ..Lifecycle::new(NOW, NOW) };
+        let next = |attempts, failure: &AnalysedFailure| {
+            policy.next(&lifecycle(attempts), failure, NOW, JitterSeed(0))
+        };
         let plain = failure(false, None);
         assert_eq!(next(1, &plain), Next::Wait(Span::from_secs(1)));
         assert_eq!(next(2, &plain), Next::Wait(Span::from_secs(2)));
@@ -218,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_policies_are_refused_by_name() {
+    fn invalid_policies_are_refused_by_field() {
         let wrong = |change: fn(&mut Policy), field: &str| {
             let mut policy = Policy::default();
             change(&mut policy);
@@ -231,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_policy_is_told_the_nearest() {
+    fn an_unknown_policy_name_suggests_the_nearest() {
         let text = unknown("lmm", ["github", "llm", "tool"].into_iter()).to_string();
         assert!(
             text.contains("\"lmm\"") && text.contains("\"llm\"") && text.contains("github, llm"),
@@ -240,7 +265,7 @@ mod tests {
     }
 
     proptest! {
-        /// Within floor and cap, at most so many percent from the backoff's own, never sooner than asked for.
+        /// Within floor and cap, at most `percent` away from the backoff's delay, never sooner than `retry_after`.
         #[test]
         fn every_delay_is_within_its_stated_range(
             initial in 0_u64..10_000_000,
@@ -249,7 +274,7 @@ mod tests {
             percent in 0_u8..=100,
             n in prop_oneof![1_u32..200, Just(u32::MAX)],
             hint in proptest::option::of(0_u64..u64::MAX),
-            roll in any::<u64>(),
+            jitter_seed in any::<u64>(),
             jitter in prop_oneof![Just(Jitter::None), Just(Jitter::Full), Just(Jitter::Decorrelated)],
             last in proptest::option::of(0_u64..u64::MAX),
         ) {
@@ -258,31 +283,31 @@ mod tests {
             policy.backoff.floor = Span::from_millis(floor);
             policy.backoff.jitter = jitter;
             let (last, hint) = (last.map(Span::from_millis), hint.map(Span::from_millis));
-            let plain = policy.backoff.delay(n, last, None, Roll(roll)).as_millis();
-            let d = policy.delay(n, last, None, Roll(roll)).as_millis();
+            let plain = policy.backoff.delay(n, last, None, JitterSeed(jitter_seed)).as_millis();
+            let d = policy.delay(n, last, None, JitterSeed(jitter_seed)).as_millis();
             prop_assert!((floor..=cap).contains(&d));
             let width = u128::from(plain) * u128::from(percent) / 100;
             let (low, high) = (u128::from(plain) - width, u128::from(plain) + width);
             prop_assert!(u128::from(d) + 1 >= low.min(u128::from(cap)), "{d} below {low}");
             prop_assert!(u128::from(d) <= high.max(u128::from(floor)), "{d} above {high}");
-            let hinted = policy.delay(n, last, hint, Roll(roll));
+            let hinted = policy.delay(n, last, hint, JitterSeed(jitter_seed));
             prop_assert!(hinted.as_millis() <= cap);
             prop_assert!(hinted >= hint.unwrap_or(Span::ZERO).min(Span::from_millis(cap)));
         }
 
-        /// However an error is, a policy never asks for more executions than it allows.
+        /// Whatever the errors are, a policy never makes more attempts than it allows.
         #[test]
         fn there_are_never_more_attempts_than_allowed(
             attempts in 1_u32..50,
             permanent in proptest::collection::vec(proptest::bool::weighted(0.05), 50),
-            roll in any::<u64>(),
+            jitter_seed in any::<u64>(),
         ) {
             let policy = Policy { attempts, ..Policy::default() };
             let mut made = 0;
             for permanent in permanent {
                 made += 1;
-                let life = Life { attempts: made, ..Life::new(NOW, NOW) };
-                match policy.next(&life, &failure(permanent, None), NOW, Roll(roll)) {
+                let lifecycle = Lifecycle { attempts: made, ..Lifecycle::new(NOW, NOW) };
+                match policy.next(&lifecycle, &failure(permanent, None), NOW, JitterSeed(jitter_seed)) {
                     Next::Wait(delay) => prop_assert!(delay <= policy.backoff.cap && !permanent),
                     Next::Stop(reason) => {
                         let expected = if permanent { Reason::Permanent } else { Reason::MaxAttempts };

@@ -1,11 +1,11 @@
-//! One execution of a captured operation: an ordinary delivery whose lease is kept alive while its handler works.
-//! Whatever happens to the handler, the store is told; what follows from it is the store's to decide.
+//! One execution of a captured operation: an ordinary delivery whose lease is extended while its handler runs. However
+//! the handler ends, the delivery is settled, and the store decides what follows.
 
-use super::attempt::caught;
-use crate::handler::{Context, Handler, HandlerError, Outcome, Reported};
-use crate::metrics::{Timer, Working};
-use redrive_core::error::{Error, Refusal};
-use redrive_core::failure::Report;
+use super::attempt::catch_panic_message;
+use crate::handler::{Context, Handler, HandlerError, Outcome, ProgressSlot};
+use crate::metrics::{BusyGuard, Timer};
+use redrive_core::error::{CallError, Refusal};
+use redrive_core::failure::FailureReport;
 use redrive_core::limits;
 use redrive_core::message::Delivery;
 use redrive_core::progress::Progress;
@@ -19,56 +19,56 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-/// How long a lease lasts; it is extended every third of that.
+/// How long a lease lasts. It is extended after a third of this time.
 pub(super) const LEASE: Span = Span::from_secs(30);
 const EXTEND: Duration = Duration::from_secs(10);
-/// How often the store is told how it ended, when it does not listen.
-const TELLS: u32 = 3;
-const TELL_AGAIN: Duration = Duration::from_millis(500);
+/// How often a settlement is tried when the store does not answer.
+const SETTLE_ATTEMPTS: u32 = 3;
+const SETTLE_RETRY: Duration = Duration::from_millis(500);
 
-/// How long a handler has for its last word when there is no more time.
-const LAST_WORD: Duration = Duration::from_secs(1);
+/// How long a cancelled handler may take to return an outcome.
+const CANCEL_GRACE: Duration = Duration::from_secs(1);
 
-/// One delivery and whatever is needed to execute it.
-pub(super) struct Rerun {
+/// One delivery and what is needed to execute it.
+pub(super) struct RerunTask {
     pub(super) store: Arc<dyn Store>,
     pub(super) delivery: Delivery,
-    /// Nothing when nobody here knows its kind.
+    /// `None` if the processor has no handler for its kind.
     pub(super) handler: Option<Arc<dyn Handler>>,
     pub(super) timeout: Duration,
-    /// How long a message of an unknown kind is put off.
-    pub(super) put_off: Duration,
-    /// Ends when there is no more time for anything.
-    pub(super) over: CancellationToken,
+    /// How long a message of an unknown kind is snoozed.
+    pub(super) snooze_for: Duration,
+    /// Cancelled when the grace time of the processor is over.
+    pub(super) grace_over: CancellationToken,
 }
 
 /// How an execution ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reran {
+pub(super) enum RerunResult {
     Succeeded,
     Failed,
-    /// Without a word on the operation.
+    /// Without a result.
     Returned,
 }
 
 /// How a handler ended.
-enum Ended {
-    Said(Outcome),
+enum HandlerEnd {
+    Returned(Outcome),
     Panicked(String),
     TimedOut,
-    /// The lease is somebody else's.
-    Lost,
-    /// There is no more time.
-    Over,
+    /// The lease is lost.
+    LeaseLost,
+    /// The processor stops, and the handler returned no outcome in time.
+    Stopped,
 }
 
-impl From<Result<Result<Outcome, String>, JoinError>> for Ended {
+impl From<Result<Result<Outcome, String>, JoinError>> for HandlerEnd {
     fn from(ended: Result<Result<Outcome, String>, JoinError>) -> Self {
         match ended {
-            Ok(Ok(outcome)) => Self::Said(outcome),
-            Ok(Err(words)) => Self::Panicked(words),
-            // Its runtime ends.
-            Err(_) => Self::Over,
+            Ok(Ok(outcome)) => Self::Returned(outcome),
+            Ok(Err(message)) => Self::Panicked(message),
+            // The runtime shuts down.
+            Err(_) => Self::Stopped,
         }
     }
 }
@@ -77,110 +77,120 @@ fn span_of(duration: Duration) -> Span {
     Span::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
 }
 
-impl Rerun {
-    pub(super) async fn run(self) -> Reran {
+impl RerunTask {
+    pub(super) async fn run(self) -> RerunResult {
         let Some(handler) = self.handler.clone() else {
             tracing::warn!(
                 id = %self.delivery.token.id, kind = %self.delivery.message.envelope.kind,
                 "no handler for this kind; the message is put off"
             );
-            return self.tell(Settle::Snooze { span: span_of(self.put_off) }, Reran::Returned).await;
+            return self
+                .settle_with_retries(Settle::Snooze { span: span_of(self.snooze_for) }, RerunResult::Returned)
+                .await;
         };
         let started = Instant::now();
-        let _busy = Working::begin(Timer::Handler);
+        let _busy = BusyGuard::begin(Timer::Handler);
         let ended = self.handle(handler).await;
         let (what, ended) = match ended {
-            Ended::Said(Outcome::Done) => (Settle::Ack, Reran::Succeeded),
-            Ended::Said(Outcome::Reply(answer)) if answer.bytes.len() > limits::PAYLOAD_BYTES_MAX => {
-                let words = "the reply is too large to be sent; the work was done, its answer is lost";
-                failure(HandlerError::new("ReplyTooLarge", words).permanent().into_report(), started)
+            HandlerEnd::Returned(Outcome::Done) => (Settle::Ack, RerunResult::Succeeded),
+            HandlerEnd::Returned(Outcome::Reply(answer))
+                if answer.bytes.len() > limits::PAYLOAD_BYTES_MAX =>
+            {
+                let message = "the reply is too large to be sent; the work was done, its answer is lost";
+                failure(HandlerError::new("ReplyTooLarge", message).permanent().into_report(), started)
             }
-            Ended::Said(Outcome::Reply(payload)) => (Settle::Reply { payload }, Reran::Succeeded),
-            Ended::Said(Outcome::Snooze(span)) => {
-                (Settle::Snooze { span: span.min(limits::SPAN_MAX) }, Reran::Returned)
+            HandlerEnd::Returned(Outcome::Reply(payload)) => {
+                (Settle::Reply { payload }, RerunResult::Succeeded)
             }
-            Ended::Said(Outcome::Release) | Ended::Over => (Settle::Release, Reran::Returned),
-            Ended::Lost => return Reran::Returned,
-            Ended::Said(Outcome::Fail(error)) => failure(error.into_report(), started),
-            Ended::Said(Outcome::DeadLetter(error)) => failure(error.permanent().into_report(), started),
-            Ended::TimedOut => {
-                let words = format!("not done within {}", span_of(self.timeout));
-                failure(HandlerError::new("Timeout", words).into_report(), started)
+            HandlerEnd::Returned(Outcome::Snooze(span)) => {
+                (Settle::Snooze { span: span.min(limits::SPAN_MAX) }, RerunResult::Returned)
             }
-            Ended::Panicked(words) => {
-                let report = HandlerError::new("Panic", words).into_report();
-                failure(Report { crashed: true, ..report }, started)
+            HandlerEnd::Returned(Outcome::Release) | HandlerEnd::Stopped => {
+                (Settle::Release, RerunResult::Returned)
+            }
+            HandlerEnd::LeaseLost => return RerunResult::Returned,
+            HandlerEnd::Returned(Outcome::Fail(error)) => failure(error.into_report(), started),
+            HandlerEnd::Returned(Outcome::DeadLetter(error)) => {
+                failure(error.permanent().into_report(), started)
+            }
+            HandlerEnd::TimedOut => {
+                let message = format!("not done within {}", span_of(self.timeout));
+                failure(HandlerError::new("Timeout", message).into_report(), started)
+            }
+            HandlerEnd::Panicked(message) => {
+                let report = HandlerError::new("Panic", message).into_report();
+                failure(FailureReport { crashed: true, ..report }, started)
             }
         };
-        self.tell(what, ended).await
+        self.settle_with_retries(what, ended).await
     }
 
-    /// Runs the handler in a task of its own and keeps the lease alive meanwhile, also while it blocks its thread.
-    async fn handle(&self, handler: Arc<dyn Handler>) -> Ended {
+    /// Runs the handler in a task of its own and extends the lease meanwhile, even if the handler blocks its thread.
+    async fn handle(&self, handler: Arc<dyn Handler>) -> HandlerEnd {
         let cancelled = CancellationToken::new();
-        let reported = Arc::new(Reported::default());
-        let context = Context::new(Arc::new(self.delivery.clone()), cancelled.clone(), reported.clone());
-        let work = async move { caught(handler.handle(context)).await };
+        let progress_slot = Arc::new(ProgressSlot::default());
+        let context = Context::new(Arc::new(self.delivery.clone()), cancelled.clone(), progress_slot.clone());
+        let work = async move { catch_panic_message(handler.handle(context)).await };
         let mut work = AbortOnDropHandle::new(tokio::spawn(work));
-        let mut late = pin!(tokio::time::sleep(self.timeout));
-        let mut beat = tokio::time::interval_at(Instant::now() + EXTEND, EXTEND);
+        let mut timeout = pin!(tokio::time::sleep(self.timeout));
+        let mut extension = tokio::time::interval_at(Instant::now() + EXTEND, EXTEND);
         loop {
             tokio::select! {
                 biased;
-                ended = &mut work => return Ended::from(ended),
-                () = self.over.cancelled() => {
-                    // A handler that listens may still say what to do.
+                ended = &mut work => return HandlerEnd::from(ended),
+                () = self.grace_over.cancelled() => {
+                    // A handler that observes its cancellation may still return an outcome.
                     cancelled.cancel();
-                    let said = tokio::time::timeout(LAST_WORD, &mut work).await;
-                    return match said {
-                        Ok(ended) => Ended::from(ended),
-                        Err(_) => Ended::Over,
+                    let stopped = tokio::time::timeout(CANCEL_GRACE, &mut work).await;
+                    return match stopped {
+                        Ok(ended) => HandlerEnd::from(ended),
+                        Err(_) => HandlerEnd::Stopped,
                     };
                 }
-                () = &mut late => return Ended::TimedOut,
-                _ = beat.tick() => if self.extend(reported.take()).await.is_err() { return Ended::Lost },
+                () = &mut timeout => return HandlerEnd::TimedOut,
+                _ = extension.tick() => if self.extend(progress_slot.take()).await.is_err() { return HandlerEnd::LeaseLost },
             }
         }
     }
 
-    /// Keeps the lease, and how far the handler said it is. Fails only when the lease is lost; a store that does
-    /// not answer may answer the next time.
+    /// Extends the lease and saves the progress of the handler. Fails only if the lease is lost; if the store does not
+    /// answer, the next extension tries again.
     async fn extend(&self, progress: Option<Progress>) -> Result<(), Refusal> {
-        let told = match progress {
+        let saved = match progress {
             Some(progress) => self.settle(Settle::Progress { progress }).await,
             None => Ok(()),
         };
-        match told.and(self.settle(Settle::Extend { by: Some(LEASE) }).await) {
-            Err(Error::Refused(refusal)) => Err(refusal),
-            Ok(()) | Err(Error::Store(_)) => Ok(()),
+        match saved.and(self.settle(Settle::Extend { by: Some(LEASE) }).await) {
+            Err(CallError::Refused(refusal)) => Err(refusal),
+            Ok(()) | Err(CallError::Store(_)) => Ok(()),
         }
     }
 
-    async fn settle(&self, what: Settle) -> Result<(), Error> {
+    async fn settle(&self, what: Settle) -> Result<(), CallError> {
         let settled = self.store.settle(vec![Settlement { token: self.delivery.token, what }]).await?;
-        settled.into_iter().try_for_each(|each| each.map(|_| ()).map_err(Error::from))
+        settled.into_iter().try_for_each(|each| each.map(|_| ()).map_err(CallError::from))
     }
 
-    /// Tells the store how it ended. If it cannot be told, the lease runs out, which counts as a failure.
-    async fn tell(&self, what: Settle, ended: Reran) -> Reran {
-        for _ in 0..TELLS {
+    /// Settles the delivery. If the store cannot be reached, the lease expires, which counts as a failure.
+    async fn settle_with_retries(&self, what: Settle, ended: RerunResult) -> RerunResult {
+        for _ in 0..SETTLE_ATTEMPTS {
             match self.settle(what.clone()).await {
                 Ok(()) => return ended,
-                Err(Error::Refused(refusal)) => {
-                    tracing::warn!(id = %self.delivery.token.id, %refusal, "an execution was not taken note of");
-                    return Reran::Returned;
+                Err(CallError::Refused(refusal)) => {
+                    tracing::warn!(id = %self.delivery.token.id, %refusal, "settlement refused");
+                    return RerunResult::Returned;
                 }
-                Err(Error::Store(error)) => {
-                    tracing::warn!(id = %self.delivery.token.id, %error, "the store did not take an outcome");
-                    tokio::time::sleep(TELL_AGAIN).await;
+                Err(CallError::Store(error)) => {
+                    tracing::warn!(id = %self.delivery.token.id, %error, "settling failed; trying again");
+                    tokio::time::sleep(SETTLE_RETRY).await;
                 }
             }
         }
-        Reran::Returned
+        RerunResult::Returned
     }
 }
 
-fn failure(mut report: Report, started: Instant) -> (Settle, Reran) {
+fn failure(mut report: FailureReport, started: Instant) -> (Settle, RerunResult) {
     report.duration = report.duration.or(Some(span_of(started.elapsed())));
-    (Settle::Fail { failure: Box::new(report.analyse()), said: None }, Reran::Failed)
+    (Settle::Fail { failure: Box::new(report.analyse()), policy_override: None }, RerunResult::Failed)
 }

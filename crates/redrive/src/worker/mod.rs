@@ -1,29 +1,41 @@
-//! The worker: leases messages from queues, runs a handler for each, and tells the store what came of it. It
-//! never decides about retries: it reports, and the store's judge has the word.
+//! The worker: leases messages from queues, runs a handler for each, and reports the result to the store. The
+//! worker never decides about retries; the store does, by the policy of the queue.
 //!
-//! One task, the [dispatcher], owns every count and every lease; each delivery runs in a task of its own, the
-//! [executor]. Between the two stands the core's [`PriorityQueue`](crate::PriorityQueue). Leases are taken for
-//! free slots only, so that a crash costs an attempt of nothing but what was really being worked on.
+//! One task, the [dispatcher], owns every lease and every counter. Each delivery runs in a task of its own, the
+//! [executor]. Leased deliveries wait for the executor in a [`PriorityQueue`](crate::PriorityQueue). By default
+//! the worker leases only as many messages as it has free slots, so a crash costs an attempt only of the
+//! messages whose handlers were running.
+//!
+//! | Module | What it does |
+//! |---|---|
+//! | [dispatcher] | the main loop: starts deliveries, receives results, decides when to wake up next |
+//! | [lease_loop] | leases messages for free slots and waits when nothing is due |
+//! | [executor] | runs the handler of one delivery and turns its outcome into a settlement |
+//! | [settle_loop] | sends settlements to the store in batches and retries them |
+//! | [leases] | extends the leases of running deliveries and saves their progress |
+//! | [throttle] | limits concurrency and rate by kind and key |
+//! | [shutdown] | stops the worker within its grace time |
+//! | [messages] | the types that dispatcher and executors exchange |
 
 mod dispatcher;
-mod ending;
 mod executor;
+mod lease_loop;
 mod leases;
-mod stage;
-mod taking;
-mod telling;
+mod messages;
+mod settle_loop;
+mod shutdown;
 mod throttle;
 
 use crate::dead_letter_policy::DeadLetterPolicy;
 use crate::handler::{Handler, IntoHandler};
-use crate::here;
-use crate::pace::{Pace, is_final, pause};
+use crate::host;
 use crate::runnable::{Heartbeat, Runnable};
+use crate::waiting::{GrowingDelay, is_fatal, pause};
 use async_trait::async_trait;
 use dispatcher::Dispatcher;
 use redrive_core::dead_letter::Actor;
-use redrive_core::error::{Error, Refusal};
-use redrive_core::failure::Knowledge;
+use redrive_core::error::{CallError, Refusal};
+use redrive_core::failure::ClassifierRules;
 use redrive_core::ids::QueueName;
 use redrive_core::limits;
 use redrive_core::message::Envelope;
@@ -37,8 +49,8 @@ use std::time::Duration;
 use throttle::{KeyOf, Limits};
 use tokio_util::sync::CancellationToken;
 
-/// Everything a worker was told; never changes while it runs.
-pub(crate) struct Plan {
+/// The configuration of a worker. It never changes while the worker runs.
+pub(crate) struct WorkerConfig {
     store: Arc<dyn Store>,
     queues: Vec<QueueName>,
     name: String,
@@ -53,7 +65,7 @@ pub(crate) struct Plan {
     lease: Option<Span>,
     grace: Span,
     limits: Limits,
-    knowledge: Knowledge,
+    classifier_rules: ClassifierRules,
     dead_letters: Option<DeadLetterPolicy>,
     at_most: Option<u64>,
     until_empty: bool,
@@ -91,65 +103,66 @@ pub(crate) struct Plan {
 /// ```
 #[derive(Clone)]
 pub struct Worker {
-    plan: Arc<Plan>,
+    config: Arc<WorkerConfig>,
     handle: WorkerHandle,
 }
 
 impl fmt::Debug for Worker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Plan { name, queues, concurrency, .. } = &*self.plan;
+        let WorkerConfig { name, queues, concurrency, .. } = &*self.config;
         write!(f, "Worker({name}, {queues:?}, {concurrency} at a time)")
     }
 }
 
 impl Worker {
-    /// A worker over this store.
+    /// Starts building a worker that takes its messages from `store`.
     #[must_use]
     pub fn builder(store: Arc<dyn Store>) -> WorkerBuilder {
         WorkerBuilder::new(store)
     }
 
-    /// To stop it and to see how it is doing, from elsewhere.
+    /// Returns a handle that can stop the worker and read its counters from another task.
     #[must_use]
     pub fn handle(&self) -> WorkerHandle {
         self.handle.clone()
     }
 
-    /// What it is called in leases and failures.
+    /// The name of the worker in leases and failures.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.plan.name
+        &self.config.name
     }
 
-    /// Works until [`WorkerHandle::stop`], then drains within the grace time and gives the rest back. A queue
-    /// that is not known yet is made, so that a worker may be there before its first message.
+    /// Works until [`WorkerHandle::stop`] is called, then lets running handlers finish within the grace time and
+    /// releases the messages that remain. Queues that do not exist yet are created, so a worker can be started
+    /// before the first message is sent.
     ///
     /// # Errors
-    /// When the store says that this request can never succeed, such as a queue that is a drawer. A store that
-    /// cannot be reached for a while is waited for.
-    pub async fn run(&self) -> Result<Counts, Error> {
+    /// Returns an error if the store refuses a request that can never succeed, for example because a queue is a
+    /// dead letter queue. If the store cannot be reached, the worker waits and tries again.
+    pub async fn run(&self) -> Result<Counts, CallError> {
         self.run_watched(self.handle.stop.clone(), Heartbeat::default()).await
     }
 
-    async fn run_watched(&self, stop: CancellationToken, heartbeat: Heartbeat) -> Result<Counts, Error> {
-        let policy = self.plan.dead_letters.clone().unwrap_or_default();
-        let mut pace = Pace::new(Duration::from_millis(50), Duration::from_secs(5));
-        for queue in &self.plan.queues {
+    async fn run_watched(&self, stop: CancellationToken, heartbeat: Heartbeat) -> Result<Counts, CallError> {
+        let policy = self.config.dead_letters.clone().unwrap_or_default();
+        let mut delay = GrowingDelay::new(Duration::from_millis(50), Duration::from_secs(5));
+        for queue in &self.config.queues {
             let propose =
-                || policy.propose(self.plan.store.as_ref(), queue, Actor::new(self.name(), "library"));
+                || policy.propose(self.config.store.as_ref(), queue, Actor::new(self.name(), "library"));
             while let Err(error) = propose().await {
-                if matches!(error, Error::Refused(_)) || is_final(&error) {
+                if matches!(error, CallError::Refused(_)) || is_fatal(&error) {
                     return Err(error);
                 }
-                tracing::warn!(worker = self.name(), %error, "the store cannot be reached yet");
-                self.handle.in_trouble(Some(error.to_string()));
+                tracing::warn!(worker = self.name(), %error, "the store cannot be reached yet; trying again");
+                self.handle.set_store_error(Some(error.to_string()));
                 heartbeat.beat();
-                if pause(&stop, pace.wait()).await {
+                if pause(&stop, delay.wait()).await {
                     return Ok(self.handle.counts());
                 }
             }
         }
-        Dispatcher::new(Arc::clone(&self.plan), self.handle.clone(), heartbeat).run(stop).await?;
+        Dispatcher::new(Arc::clone(&self.config), self.handle.clone(), heartbeat).run(stop).await?;
         Ok(self.handle.counts())
     }
 }
@@ -157,10 +170,10 @@ impl Worker {
 #[async_trait]
 impl Runnable for Worker {
     fn name(&self) -> String {
-        format!("worker {}", self.plan.name)
+        format!("worker {}", self.config.name)
     }
 
-    async fn run(&self, stop: CancellationToken, heartbeat: Heartbeat) -> Result<(), Error> {
+    async fn run(&self, stop: CancellationToken, heartbeat: Heartbeat) -> Result<(), CallError> {
         let either = self.handle.stop.child_token();
         let forward = either.clone();
         let watched = self.run_watched(either, heartbeat);
@@ -175,60 +188,59 @@ impl Runnable for Worker {
     }
 }
 
-/// Stops a worker and says how it is doing.
+/// Stops a worker and reads its counters.
 #[derive(Clone, Debug, Default)]
 pub struct WorkerHandle {
     stop: CancellationToken,
-    hurry: CancellationToken,
-    trouble: Arc<Mutex<Option<String>>>,
-    tally: Arc<Tally>,
+    stop_now: CancellationToken,
+    store_error: Arc<Mutex<Option<String>>>,
+    counters: Arc<Counters>,
 }
 
 impl WorkerHandle {
-    /// Take no more work, finish what is being worked on within the grace time, give the rest back.
+    /// Stops leasing, lets running handlers finish within the grace time, and releases the messages that remain.
     pub fn stop(&self) {
         self.stop.cancel();
     }
 
-    /// The same without the grace time: handlers are told to stop and their messages given back at once.
+    /// Stops without the grace time: handlers are cancelled and their messages released at once.
     pub fn stop_now(&self) {
-        self.hurry.cancel();
+        self.stop_now.cancel();
         self.stop.cancel();
     }
 
-    /// What keeps it from working at the moment: what the store said to the last call that failed, until one
-    /// succeeds.
+    /// The error of the last store call, if that call failed. `None` as soon as a call succeeds again.
     #[must_use]
-    pub fn trouble(&self) -> Option<String> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn store_error(&self) -> Option<String> {
+        self.store_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn in_trouble(&self, why: Option<String>) {
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    fn set_store_error(&self, error: Option<String>) {
+        *self.store_error.lock().unwrap_or_else(PoisonError::into_inner) = error;
     }
 
-    /// What it has done so far.
+    /// The current values of the worker's counters.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        let t = &self.tally;
+        let counters = &self.counters;
         let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
         Counts {
-            leased: get(&t.leased),
-            done: get(&t.done),
-            failed: get(&t.failed),
-            retried: get(&t.retried),
-            dead: get(&t.dead),
-            snoozed: get(&t.snoozed),
-            released: get(&t.released),
-            lost: get(&t.lost),
-            running: get(&t.running),
-            stuck: get(&t.stuck),
+            leased: get(&counters.leased),
+            done: get(&counters.done),
+            failed: get(&counters.failed),
+            retried: get(&counters.retried),
+            dead: get(&counters.dead),
+            snoozed: get(&counters.snoozed),
+            released: get(&counters.released),
+            lost: get(&counters.lost),
+            running: get(&counters.running),
+            stuck: get(&counters.stuck),
         }
     }
 }
 
 #[derive(Debug, Default)]
-struct Tally {
+struct Counters {
     leased: AtomicU64,
     done: AtomicU64,
     failed: AtomicU64,
@@ -241,50 +253,50 @@ struct Tally {
     stuck: AtomicU64,
 }
 
-/// What a worker has done since it started, and what it is doing.
+/// How many deliveries a worker has handled since it started, and how many it is handling now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Counts {
-    /// Deliveries taken.
+    /// Deliveries leased.
     pub leased: u64,
-    /// Messages done.
+    /// Deliveries whose handler succeeded.
     pub done: u64,
     /// Failed deliveries: [`Self::retried`] and [`Self::dead`] together.
     pub failed: u64,
-    /// Failed deliveries that will be tried again.
+    /// Failed deliveries whose message will be tried again.
     pub retried: u64,
-    /// Failed deliveries that became dead letters.
+    /// Failed deliveries whose message became a dead letter.
     pub dead: u64,
-    /// Deliveries put off.
+    /// Deliveries postponed by their handler or by a limit of the worker.
     pub snoozed: u64,
-    /// Deliveries given back, by their handler or at the end.
+    /// Deliveries released, by their handler or when the worker stopped.
     pub released: u64,
-    /// Deliveries whose lease was lost before they could be settled; somebody else has them now.
+    /// Deliveries whose lease was lost before they could be settled. The store delivers them again.
     pub lost: u64,
-    /// Handlers running now.
+    /// Handlers that are running now.
     pub running: u64,
-    /// Handlers that were told to stop and have not: each still takes up a slot.
+    /// Handlers that were cancelled and still run. Each of them still occupies a slot.
     pub stuck: u64,
 }
 
-/// Puts a [`Worker`] together.
+/// Builds a [`Worker`].
 pub struct WorkerBuilder {
-    plan: Plan,
-    wrong: Option<Refusal>,
+    config: WorkerConfig,
+    invalid: Option<Refusal>,
 }
 
 impl fmt::Debug for WorkerBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "WorkerBuilder({:?})", self.plan.queues)
+        write!(f, "WorkerBuilder({:?})", self.config.queues)
     }
 }
 
 impl WorkerBuilder {
     fn new(store: Arc<dyn Store>) -> Self {
-        let plan = Plan {
+        let config = WorkerConfig {
             store,
             queues: Vec::new(),
             name: default_name(),
-            host: here::host(),
+            host: host::host(),
             version: None,
             concurrency: 16,
             prefetch: 0,
@@ -295,201 +307,208 @@ impl WorkerBuilder {
             lease: None,
             grace: Span::from_secs(30),
             limits: Limits::default(),
-            knowledge: Knowledge::default(),
+            classifier_rules: ClassifierRules::default(),
             dead_letters: None,
             at_most: None,
             until_empty: false,
         };
-        Self { plan, wrong: None }
+        Self { config, invalid: None }
     }
 
-    /// Works on this queue, among others if called again.
+    /// Adds a queue to work on. Can be called more than once.
     #[must_use]
     pub fn queue(mut self, name: impl AsRef<str>) -> Self {
         match name.as_ref().parse() {
-            Ok(queue) => self.plan.queues.push(queue),
-            Err(why) => self.wrong = self.wrong.or_else(|| Some(Refusal::invalid("queue", why.to_string()))),
+            Ok(queue) => self.config.queues.push(queue),
+            Err(error) => {
+                self.invalid = self.invalid.or_else(|| Some(Refusal::invalid("queue", error.to_string())))
+            }
         }
         self
     }
 
-    /// Calls itself so in leases and failures. By default host, process and a random part: two workers that
-    /// share a name count as one where poison messages are told from bad workers.
+    /// The name of the worker in leases and failures. Defaults to the host, the process id and a random part.
+    /// Two workers that share a name count as one when the store tells poison messages from bad workers.
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.plan.name = name.into();
+        self.config.name = name.into();
         self
     }
 
-    /// The version of the code that runs, to be kept with failures.
+    /// The version of the code that runs. It is recorded with every failure.
     #[must_use]
     pub fn version(mut self, version: impl Into<String>) -> Self {
-        self.plan.version = Some(version.into());
+        self.config.version = Some(version.into());
         self
     }
 
-    /// So many handlers at once; 16 by default.
+    /// The maximum number of handlers that run at once. Defaults to 16.
     #[must_use]
     pub fn concurrency(mut self, handlers: usize) -> Self {
-        self.plan.concurrency = handlers;
+        self.config.concurrency = handlers;
         self
     }
 
-    /// Leases so many more than there are free slots. None by default: what is leased ahead loses an attempt
-    /// when the process dies.
+    /// The number of messages to lease beyond the free slots. Defaults to 0, because a message that was leased
+    /// ahead loses an attempt when the process dies.
     #[must_use]
     pub fn prefetch(mut self, deliveries: usize) -> Self {
-        self.plan.prefetch = deliveries;
+        self.config.prefetch = deliveries;
         self
     }
 
-    /// Runs this for messages of this kind.
+    /// The handler for messages of this kind.
     #[must_use]
-    pub fn handler<How>(mut self, kind: impl Into<String>, handler: impl IntoHandler<How>) -> Self {
+    pub fn handler<Marker>(mut self, kind: impl Into<String>, handler: impl IntoHandler<Marker>) -> Self {
         let kind = kind.into();
-        if self.plan.handlers.insert(kind.clone(), handler.into_handler()).is_some() {
-            let why = format!("two handlers for {kind:?}; which one?");
-            self.wrong = self.wrong.or_else(|| Some(Refusal::invalid("handler", why)));
+        if self.config.handlers.insert(kind.clone(), handler.into_handler()).is_some() {
+            let why = format!("the kind {kind:?} has two handlers; register only one");
+            self.invalid = self.invalid.or_else(|| Some(Refusal::invalid("handler", why)));
         }
         self
     }
 
-    /// Runs this for messages of every kind without a handler of its own. Without it such a message fails, is
-    /// retried like any other failure, and ends as a dead letter.
+    /// The handler for messages whose kind has no handler of its own. Without a fallback such a message fails,
+    /// is retried like any other failure, and ends as a dead letter.
     #[must_use]
-    pub fn fallback<How>(mut self, handler: impl IntoHandler<How>) -> Self {
-        self.plan.fallback = Some(handler.into_handler());
+    pub fn fallback<Marker>(mut self, handler: impl IntoHandler<Marker>) -> Self {
+        self.config.fallback = Some(handler.into_handler());
         self
     }
 
-    /// A handler that takes longer has failed. No limit by default: leases are extended while it runs.
+    /// How long a handler may run before its delivery fails. Unlimited by default: the lease is extended while
+    /// the handler runs.
     #[must_use]
     pub fn timeout(mut self, span: Span) -> Self {
-        self.plan.timeout = Some(span);
+        self.config.timeout = Some(span);
         self
     }
 
-    /// The same for one kind.
+    /// The time limit for handlers of one kind. Overrides [`Self::timeout`].
     #[must_use]
     pub fn timeout_of(mut self, kind: impl Into<String>, span: Span) -> Self {
-        self.plan.timeouts.insert(kind.into(), span);
+        self.config.timeouts.insert(kind.into(), span);
         self
     }
 
-    /// Leases for this long instead of what the queue says; extended every third of it.
+    /// How long a lease lasts. Defaults to the queue's policy. The worker extends a lease after a third of this
+    /// time.
     #[must_use]
     pub fn lease(mut self, span: Span) -> Self {
-        self.plan.lease = Some(span);
+        self.config.lease = Some(span);
         self
     }
 
-    /// How long a stopped worker waits for its handlers before it gives their messages back; 30 s by default.
+    /// How long a stopped worker may take until it has ended. Handlers have most of this time to finish; then
+    /// their messages are released. Defaults to 30 s.
     #[must_use]
     pub fn grace(mut self, span: Span) -> Self {
-        self.plan.grace = span;
+        self.config.grace = span;
         self
     }
 
-    /// At most so many handlers of this kind at once. What has to wait for its kind or key keeps its lease, so a
-    /// kind that is far slower than the others is better off in a queue of its own.
+    /// The maximum number of handlers of this kind that run at once. A delivery that waits for its kind or key
+    /// keeps its lease, so a kind that is much slower than the others is better placed in a queue of its own.
     #[must_use]
     pub fn concurrency_of(mut self, kind: impl Into<String>, handlers: usize) -> Self {
-        self.plan.limits.by_kind.insert(kind.into(), handlers);
+        self.config.limits.concurrency_by_kind.insert(kind.into(), handlers);
         self
     }
 
-    /// At most so many handlers at once for messages with the same key, such as a tenant in a header.
+    /// The maximum number of handlers that run at once for messages with the same key, such as a tenant in a
+    /// header.
     #[must_use]
     pub fn concurrency_per_key<F>(mut self, handlers: usize, key: F) -> Self
     where
         F: Fn(&Envelope) -> Option<String> + Send + Sync + 'static,
     {
-        self.plan.limits.by_key = Some((handlers, Arc::new(key) as KeyOf));
+        self.config.limits.concurrency_by_key = Some((handlers, Arc::new(key) as KeyOf));
         self
     }
 
-    /// Begins at most so many messages a second.
+    /// The maximum number of messages to start per second.
     #[must_use]
     pub fn rate(mut self, per_second: f64) -> Self {
-        self.plan.limits.rate = Some(per_second);
+        self.config.limits.rate = Some(per_second);
         self
     }
 
-    /// Begins at most so many messages of this kind a second.
+    /// The maximum number of messages of this kind to start per second.
     #[must_use]
     pub fn rate_of(mut self, kind: impl Into<String>, per_second: f64) -> Self {
-        self.plan.limits.rates.insert(kind.into(), per_second);
+        self.config.limits.rate_by_kind.insert(kind.into(), per_second);
         self
     }
 
-    /// When failing messages become dead letters. Its rules are proposed to the worker's queues when it starts;
-    /// its custom `should_dead_letter` has the word on each failure.
+    /// Decides when failing messages become dead letters. The rules of the policy are proposed to the worker's
+    /// queues when the worker starts; its custom `should_dead_letter` is called for each failure and overrides
+    /// the rules.
     #[must_use]
     pub fn dead_letters(mut self, policy: DeadLetterPolicy) -> Self {
-        self.plan.dead_letters = Some(policy);
+        self.config.dead_letters = Some(policy);
         self
     }
 
-    /// What you know better about errors: signature rules and classification patterns.
+    /// Rules that refine how failures are grouped and classified: signature rules and classification patterns.
     #[must_use]
-    pub fn knowledge(mut self, knowledge: Knowledge) -> Self {
-        self.plan.knowledge = knowledge;
+    pub fn classifier_rules(mut self, classifier_rules: ClassifierRules) -> Self {
+        self.config.classifier_rules = classifier_rules;
         self
     }
 
-    /// Ends by itself after so many deliveries.
+    /// Stops the worker after this number of deliveries.
     #[must_use]
     pub fn at_most(mut self, deliveries: u64) -> Self {
-        self.plan.at_most = Some(deliveries);
+        self.config.at_most = Some(deliveries);
         self
     }
 
-    /// Ends by itself when its queues hold nothing any more: nothing ready, nothing waiting for its time,
-    /// nothing with a worker.
+    /// Stops the worker when its queues are empty: no message is ready, scheduled or leased.
     #[must_use]
     pub fn until_empty(mut self) -> Self {
-        self.plan.until_empty = true;
+        self.config.until_empty = true;
         self
     }
 
-    /// The worker.
+    /// Builds the worker.
     ///
     /// # Errors
-    /// What is missing or cannot be meant, by field.
-    pub fn build(self) -> Result<Worker, Error> {
-        let Self { plan, wrong } = self;
-        if let Some(wrong) = wrong {
-            return Err(wrong.into());
+    /// Returns a refusal that names the first field that is missing or invalid.
+    pub fn build(self) -> Result<Worker, CallError> {
+        let Self { config, invalid } = self;
+        if let Some(invalid) = invalid {
+            return Err(invalid.into());
         }
         let request = LeaseRequest {
-            queues: plan.queues.clone(),
-            max: plan.concurrency.saturating_add(plan.prefetch),
-            lease_for: plan.lease,
-            worker: plan.name.clone(),
+            queues: config.queues.clone(),
+            max: config.concurrency.saturating_add(config.prefetch),
+            lease_for: config.lease,
+            worker: config.name.clone(),
         };
-        if plan.concurrency == 0 {
-            return Err(Refusal::invalid("concurrency", "at least one handler must run at a time").into());
+        if config.concurrency == 0 {
+            return Err(Refusal::invalid("concurrency", "must be at least 1").into());
         }
         request.check()?;
-        check_lease(plan.lease)?;
-        if plan.handlers.is_empty() && plan.fallback.is_none() {
+        check_lease(config.lease)?;
+        if config.handlers.is_empty() && config.fallback.is_none() {
             return Err(Refusal::invalid("handler", "a worker needs at least one handler").into());
         }
-        for span in plan.timeout.iter().chain(plan.timeouts.values()) {
+        for span in config.timeout.iter().chain(config.timeouts.values()) {
             if *span == Span::ZERO || *span > limits::LEASE_MAX {
                 let why = format!("{span} is outside 1ms to {}", limits::LEASE_MAX);
                 return Err(Refusal::invalid("timeout", why).into());
             }
         }
-        plan.limits.check()?;
-        plan.dead_letters.as_ref().map_or(Ok(()), DeadLetterPolicy::check)?;
-        Ok(Worker { plan: Arc::new(plan), handle: WorkerHandle::default() })
+        config.limits.check()?;
+        config.dead_letters.as_ref().map_or(Ok(()), DeadLetterPolicy::check)?;
+        Ok(Worker { config: Arc::new(config), handle: WorkerHandle::default() })
     }
 }
 
-/// Host, process, and a random part: the process id alone comes back after a restart in a container.
+/// The default worker name: host, process id and a random part. In a container, a process id alone is reused after
+/// a restart.
 fn default_name() -> String {
-    let host = here::host().unwrap_or_else(|| "worker".into());
+    let host = host::host().unwrap_or_else(|| "worker".into());
     let id = crate::new_id().to_string();
     let tail = id.get(id.len().saturating_sub(6)..).unwrap_or_default();
     format!("{host}-{}-{tail}", std::process::id())

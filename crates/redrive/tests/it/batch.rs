@@ -6,7 +6,7 @@ use redrive::core::filter::Filter;
 use redrive::core::message::{NewMessage, Payload};
 use redrive::core::query::{PageRequest, Query};
 use redrive::core::store::Store;
-use redrive::{Batch, BatchError, BatchSummary, Begin, Job};
+use redrive::{Batch, BatchError, BatchSummary, Job, StartMode};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -129,8 +129,8 @@ async fn skipped_items_are_closed_letters() {
     let summary = shop.run(&job(5, THREE_FAILS, "on_item_failure: skip")).await;
     assert_eq!(counts(&summary), [5, 4, 0, 1, 0]);
     let letter = shop.letters().await.remove(0);
-    assert_eq!(letter.file.status, Status::Abandoned);
-    assert!(letter.file.resolution.unwrap().contains("skip"));
+    assert_eq!(letter.record.status, Status::Abandoned);
+    assert!(letter.record.resolution.unwrap().contains("skip"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -146,8 +146,8 @@ async fn a_custom_command_sees_the_letter_and_decides() {
     assert_eq!(seen.len(), 2, "each letter once");
     assert!(seen.iter().all(|letter| letter["error"]["type"] == "CommandFailed"));
     let open: Vec<DeadLetter> =
-        shop.letters().await.into_iter().filter(|letter| !letter.file.status.is_closed()).collect();
-    assert_eq!(open[0].file.status, Status::Review);
+        shop.letters().await.into_iter().filter(|letter| !letter.record.status.is_closed()).collect();
+    assert_eq!(open[0].record.status, Status::Review);
     assert_eq!(open[0].message.envelope.payload.bytes, b"2");
 }
 
@@ -281,15 +281,20 @@ async fn a_changed_input_is_refused_until_it_is_accepted() {
     shop.write("items.csv", "id,v\n5,e\n1,a\n2,b\n3,cc\n");
     let error = shop.batch(text).run().await.unwrap_err().to_string();
     assert!(error.contains("the input changed") && error.contains("--accept-changes"), "{error}");
-    let summary = shop.batch(text).begin(Begin::AcceptChanges).run().await.unwrap();
+    let summary = shop.batch(text).start_mode(StartMode::AcceptChanges).run().await.unwrap();
     assert_eq!(counts(&summary), [4, 4, 0, 0, 0], "{summary:?}");
     let mut new = shop.lines("effects").split_off(4);
     new.sort();
     assert_eq!(new, ["2=b", "5=e"], "what was done is not done again");
-    let summary = shop.batch(text).begin(Begin::Restart).run().await.unwrap();
+    let summary = shop.batch(text).start_mode(StartMode::Restart).run().await.unwrap();
     assert_eq!(counts(&summary), [4, 4, 0, 0, 0]);
     assert_eq!(shop.lines("effects").len(), 10);
-    let none = shop.batch(&text.replace("name: t", "name: u")).begin(Begin::Resume).run().await.unwrap_err();
+    let none = shop
+        .batch(&text.replace("name: t", "name: u"))
+        .start_mode(StartMode::Resume)
+        .run()
+        .await
+        .unwrap_err();
     assert!(matches!(none, BatchError::NothingToResume(_)));
 }
 
@@ -347,7 +352,7 @@ async fn reduce_runs_again_when_as_many_results_are_other_ones() {
     shop.write("items.csv", "id\n1\n2\n");
     assert!(shop.run(text).await.is_complete());
     shop.write("items.csv", "id\n1\n3\n");
-    let summary = shop.batch(text).begin(Begin::AcceptChanges).run().await.unwrap();
+    let summary = shop.batch(text).start_mode(StartMode::AcceptChanges).run().await.unwrap();
     assert_eq!(counts(&summary), [2, 2, 0, 0, 0]);
     assert!(shop.lines("all")[1].contains("\"id\":\"3\""), "{:?}", shop.lines("all"));
     let again = shop.run(text).await;
@@ -365,14 +370,14 @@ async fn what_is_no_item_of_the_run_is_neither_executed_nor_lost() {
     let is_refused = |letter: &DeadLetter| letter.error.message.contains("not an item of this run");
     let letters = shop.letters().await;
     assert_eq!(letters.iter().filter(|letter| is_refused(letter)).count(), 1, "{letters:?}");
-    assert!(letters.iter().all(|letter| !letter.file.status.is_closed()));
+    assert!(letters.iter().all(|letter| !letter.record.status.is_closed()));
 
     // A letter of an earlier run, sent back.
     let shop = Shop::new();
     shop.run(&text).await;
     shop.write("mended", "");
     let stopping = text + "max_failures: 1\n";
-    let anew = shop.batch(&stopping).begin(Begin::Restart).run().await.unwrap();
+    let anew = shop.batch(&stopping).start_mode(StartMode::Restart).run().await.unwrap();
     assert_eq!(counts(&anew), [4, 4, 0, 0, 0]);
     let effects = shop.lines("effects").len();
     shop.act(Act::Reopen).await;
@@ -381,7 +386,7 @@ async fn what_is_no_item_of_the_run_is_neither_executed_nor_lost() {
     assert_eq!((counts(&summary), summary.stopped), ([4, 4, 0, 0, 0], None), "no failure of the run");
     assert_eq!(shop.lines("effects").len(), effects);
     let letter = shop.letters().await.remove(0);
-    assert!(is_refused(&letter) && !letter.file.status.is_closed(), "{letter:?}");
+    assert!(is_refused(&letter) && !letter.record.status.is_closed(), "{letter:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -393,7 +398,7 @@ async fn letters_of_others_are_left_alone() {
         let letters = shop.letters().await;
         let closed: Vec<&[u8]> = letters
             .iter()
-            .filter(|letter| letter.file.status.is_closed())
+            .filter(|letter| letter.record.status.is_closed())
             .map(|letter| letter.message.envelope.payload.bytes.as_slice())
             .collect();
         assert_eq!((letters.len(), closed), (2, vec![b"3".as_slice()]), "{extra}");

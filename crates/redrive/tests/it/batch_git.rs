@@ -2,7 +2,7 @@
 
 use super::batch::Shop;
 use redrive::core::dead_letter::{Act, ActRequest, Actor};
-use redrive::{Batch, Begin, PrunedTree};
+use redrive::{Batch, PrunedTree, StartMode};
 use std::process::Command;
 
 fn git(shop: &Shop, args: &[&str]) -> String {
@@ -133,9 +133,9 @@ async fn the_work_tree_of_a_closed_item_goes_with_the_next_run_and_with_a_restar
     batch.run().await.unwrap();
     assert_eq!((branches(&shop), trees(&shop)), (Vec::new(), 0));
 
-    batch.clone().begin(Begin::Restart).run().await.unwrap();
+    batch.clone().start_mode(StartMode::Restart).run().await.unwrap();
     let first = branches(&shop);
-    batch.begin(Begin::Restart).run().await.unwrap();
+    batch.start_mode(StartMode::Restart).run().await.unwrap();
     let second = branches(&shop);
     assert_eq!((first.len(), second.len(), trees(&shop)), (1, 1, 1));
     assert_ne!(first, second, "that of the run before is gone");
@@ -172,7 +172,8 @@ async fn pruning_takes_what_holds_nothing_and_leaves_commits_that_are_nowhere_el
     assert!(pruned[0].removed && pruned[0].why.contains("no changes"), "{pruned:?}");
     assert_eq!((branches(&shop), trees(&shop)), (Vec::new(), 0));
 
-    let batch = stubborn(&shop, "echo x > new && git add . && git commit -qm new").begin(Begin::Restart);
+    let batch =
+        stubborn(&shop, "echo x > new && git add . && git commit -qm new").start_mode(StartMode::Restart);
     batch.run().await.unwrap();
     let pruned = batch.prune(false, false).await.unwrap();
     assert!(!pruned[0].removed && pruned[0].why.contains("not merged (1)"), "{pruned:?}");

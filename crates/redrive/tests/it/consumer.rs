@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 struct Running {
     stop: CancellationToken,
-    task: JoinHandle<Result<(), redrive::core::error::Error>>,
+    task: JoinHandle<Result<(), redrive::core::error::CallError>>,
 }
 
 fn start(builder: DeadLetterConsumerBuilder) -> Running {
@@ -77,20 +77,20 @@ async fn every_disposition_is_what_becomes_of_the_letter() {
     }
     let left = ids[6];
     until("it is left", || async {
-        store.letter(left).await.unwrap().file.available_at > store.info().await.unwrap().now
+        store.letter(left).await.unwrap().record.available_at > store.info().await.unwrap().now
     })
     .await;
     running.end().await;
-    let resolved = store.letter(ids[0]).await.unwrap().file;
+    let resolved = store.letter(ids[0]).await.unwrap().record;
     assert_eq!(
         (resolved.resolution.as_deref(), resolved.closed_by.as_deref()),
         (Some("done by hand"), Some("mender"))
     );
-    assert_eq!(store.letter(ids[3]).await.unwrap().file.resolution.as_deref(), Some("not worth it"));
+    assert_eq!(store.letter(ids[3]).await.unwrap().record.resolution.as_deref(), Some("not worth it"));
     let now = store.info().await.unwrap().now;
     assert!(store.message(ids[1]).await.unwrap().ready_at <= now);
     assert!(store.message(ids[2]).await.unwrap().ready_at > now);
-    let left = store.letter(left).await.unwrap().file;
+    let left = store.letter(left).await.unwrap().record;
     assert_eq!(
         (left.status, left.version, left.consumer),
         (Status::Pending, 1, None),
@@ -118,14 +118,14 @@ async fn panics_errors_and_lateness_are_noted_and_the_letter_rests() {
             },
         ));
     for id in &ids {
-        until("a note", || async { !store.letter(*id).await.unwrap().file.notes.is_empty() }).await;
+        until("a note", || async { !store.letter(*id).await.unwrap().record.notes.is_empty() }).await;
     }
     running.end().await;
     for (id, words) in ids.iter().zip(["panicked", "NoRoute: the pager is down", "longer than"]) {
-        let file = store.letter(*id).await.unwrap().file;
-        assert!(file.notes[0].text.contains(words), "{:?}", file.notes);
-        assert_eq!((file.status, &*file.notes[0].by), (Status::Pending, "mender"));
-        assert_eq!(file.available_at.since(file.notes[0].at), CONSUMER_BACKOFF);
+        let record = store.letter(*id).await.unwrap().record;
+        assert!(record.notes[0].text.contains(words), "{:?}", record.notes);
+        assert_eq!((record.status, &*record.notes[0].by), (Status::Pending, "mender"));
+        assert_eq!(record.available_at.since(record.notes[0].at), CONSUMER_BACKOFF);
     }
     assert_eq!(all_letters(&*store).await.len(), 3, "nothing died of it");
 }
@@ -138,7 +138,7 @@ async fn what_cannot_be_done_is_the_handlers_failure() {
     let running = start(on(&store).handler(move |_: DeadLetter| std::future::ready(absurd.clone())));
     until("it is discarded", || async { status(&*store, id).await == Status::Abandoned }).await;
     running.end().await;
-    assert!(store.letter(id).await.unwrap().file.resolution.unwrap().len() <= 4_096, "cut, not refused");
+    assert!(store.letter(id).await.unwrap().record.resolution.unwrap().len() <= 4_096, "cut, not refused");
 }
 
 #[tokio::test(start_paused = true)]
@@ -154,10 +154,10 @@ async fn a_replay_keeps_id_reply_to_and_history() {
         let message = &delivery.message;
         assert_eq!((message.envelope.id, message.generation, delivery.attempt), (id, generation, 1));
         assert_eq!(message.envelope.reply_to, Some(name("answers")));
-        let failure = redrive::core::failure::Report::default().analyse();
+        let failure = redrive::core::failure::FailureReport::default().analyse();
         let what = Settle::Fail {
             failure: Box::new(failure),
-            said: Some(redrive::core::policy::Override::DeadLetter),
+            policy_override: Some(redrive::core::policy::Override::DeadLetter),
         };
         store.settle(vec![Settlement { token: delivery.token, what }]).await.unwrap();
     }
@@ -205,9 +205,9 @@ async fn a_long_handler_keeps_its_letter_and_nobody_else_gets_it() {
         }
     }));
     tokio::time::timeout(PATIENCE, begun.notified()).await.expect("it begins");
-    let first = store.letter(id).await.unwrap().file.consumer_until.expect("leased");
+    let first = store.letter(id).await.unwrap().record.consumer_until.expect("leased");
     until("it is extended twice", || async {
-        store.letter(id).await.unwrap().file.consumer_until.expect("leased")
+        store.letter(id).await.unwrap().record.consumer_until.expect("leased")
             >= first.plus(Span::from_millis(200))
     })
     .await;
@@ -230,8 +230,11 @@ async fn stopping_gives_back_what_does_not_end_in_time() {
     }));
     tokio::time::timeout(PATIENCE, begun.notified()).await.expect("it begins");
     running.end().await;
-    let file = store.letter(id).await.unwrap().file;
-    assert_eq!((file.consumer, file.status, file.version, file.notes.len()), (None, Status::Pending, 1, 0));
+    let record = store.letter(id).await.unwrap().record;
+    assert_eq!(
+        (record.consumer, record.status, record.version, record.notes.len()),
+        (None, Status::Pending, 1, 0)
+    );
 }
 
 #[tokio::test(start_paused = true)]

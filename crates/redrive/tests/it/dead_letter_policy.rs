@@ -1,15 +1,15 @@
 //! The policy of a worker: what it proposes, what it finds, what it says.
 
 use crate::loops_kit::{dead, me, message, name, send, take};
-use redrive::core::error::{Error, Refusal};
-use redrive::core::failure::{Analysed, ErrorInfo, Report, Route};
+use redrive::core::error::{CallError, Refusal};
+use redrive::core::failure::{AnalysedFailure, ErrorInfo, FailureReport, Route};
 use redrive::core::policy::{Override, QueuePolicy};
 use redrive::core::time::Span;
 use redrive::{DeadLetterPolicy, Drift};
 
-fn failure(error_type: &str) -> Analysed {
+fn failure(error_type: &str) -> AnalysedFailure {
     let error = ErrorInfo { error_type: error_type.into(), message: "no".into(), ..ErrorInfo::default() };
-    Report { error, ..Report::default() }.analyse()
+    FailureReport { error, ..FailureReport::default() }.analyse()
 }
 
 fn wanted() -> DeadLetterPolicy {
@@ -78,7 +78,7 @@ async fn what_cannot_be_meant_is_refused_and_changes_nothing() {
     ];
     for (policy, wrong) in bad {
         match policy.propose(&*store, &name("q"), me()).await {
-            Err(Error::Refused(Refusal::Invalid { field, .. })) => assert_eq!(field, wrong),
+            Err(CallError::Refused(Refusal::Invalid { field, .. })) => assert_eq!(field, wrong),
             other => panic!("{wrong}: {other:?}"),
         }
     }
@@ -90,17 +90,17 @@ async fn only_custom_code_speaks_about_a_failure() {
     let store = redrive::memory();
     send(&*store, message("q", &serde_json::json!({"n": 1}))).await;
     let delivery = take(&*store, "q").await;
-    assert_eq!(wanted().said(&delivery, &failure("ValidationError")), None);
+    assert_eq!(wanted().decide(&delivery, &failure("ValidationError")), None);
     let custom = wanted().should_dead_letter(|delivery, failure| {
         assert_ne!(failure.report.error.error_type, "Trap", "a bug in the policy");
         (failure.report.error.error_type == "Mine").then_some(delivery.attempt > 1)
     });
-    assert_eq!(custom.said(&delivery, &failure("Other")), None);
-    assert_eq!(custom.said(&delivery, &failure("Mine")), Some(Override::Retry));
-    assert_eq!(custom.said(&delivery, &failure("Trap")), None, "a panic says nothing");
+    assert_eq!(custom.decide(&delivery, &failure("Other")), None);
+    assert_eq!(custom.decide(&delivery, &failure("Mine")), Some(Override::Retry));
+    assert_eq!(custom.decide(&delivery, &failure("Trap")), None, "a panic says nothing");
     let later = Override::RetryAfter(Span::from_secs(9));
     let patient = DeadLetterPolicy::new().should_dead_letter(move |_, _| later);
-    assert_eq!(patient.said(&delivery, &failure("Any")), Some(later));
+    assert_eq!(patient.decide(&delivery, &failure("Any")), Some(later));
 }
 
 #[tokio::test]
@@ -108,5 +108,5 @@ async fn deaths_lie_where_the_policy_says() {
     let store = redrive::memory();
     DeadLetterPolicy::new().dlq("graves").propose(&*store, &name("q"), me()).await.unwrap();
     let id = dead(&*store, "q", &serde_json::json!({})).await;
-    assert_eq!(store.letter(id).await.unwrap().file.dlq, name("graves"));
+    assert_eq!(store.letter(id).await.unwrap().record.dlq, name("graves"));
 }

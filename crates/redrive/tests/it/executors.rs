@@ -29,7 +29,7 @@ async fn failure(target: CommandTarget) -> (Counts, serde_json::Value, String) {
     let letters = letters(&store).await;
     assert_eq!(letters.len(), 1, "{counts:?}");
     let last = serde_json::to_value(letters[0].message.failures.last().unwrap()).unwrap();
-    (counts, last, letters[0].file.reason.to_string())
+    (counts, last, letters[0].record.reason.to_string())
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use crate::loops_kit::{PATIENCE, dead, memory, until};
 use async_trait::async_trait;
-use redrive::core::error::{Error, StoreError, StoreErrorKind};
+use redrive::core::error::{CallError, StoreError, StoreErrorKind};
 use redrive::core::time::Span;
 use redrive::maintenance::Maintenance;
 use redrive::{
@@ -44,7 +44,7 @@ impl Looping {
     }
 }
 
-fn broken() -> Error {
+fn broken() -> CallError {
     StoreError::new(StoreErrorKind::Stopped, "the disk is gone").into()
 }
 
@@ -54,7 +54,7 @@ impl Runnable for Looping {
         "looping".into()
     }
 
-    async fn run(&self, stop: CancellationToken, heartbeat: Heartbeat) -> Result<(), Error> {
+    async fn run(&self, stop: CancellationToken, heartbeat: Heartbeat) -> Result<(), CallError> {
         let start = self.starts.fetch_add(1, Ordering::Relaxed);
         match self.how {
             How::Ends => return Ok(()),
@@ -217,7 +217,7 @@ async fn a_stuck_loop_is_reported_and_cut_off() {
     assert_eq!(get(address, "/health/ready").await.0, 503);
     assert!(!run.is_finished(), "reporting is all that was asked for");
     stop.cancel();
-    assert_eq!(ended(run).await, Err(GroupError::CutOff { names: vec!["looping".into()] }));
+    assert_eq!(ended(run).await, Err(GroupError::Aborted { names: vec!["looping".into()] }));
 }
 
 #[tokio::test(start_paused = true)]
@@ -244,7 +244,7 @@ async fn a_port_that_is_taken_is_said_before_work_begins() {
     let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = taken.local_addr().unwrap();
     let group = LoopGroup::new(memory()).run(Looping::new(How::Well)).health_at(address);
-    assert!(matches!(group.bind().await, Err(GroupError::Setup(why)) if why.contains("cannot be had")));
+    assert!(matches!(group.bind().await, Err(GroupError::Setup(why)) if why.contains("cannot be bound")));
 }
 
 #[tokio::test]

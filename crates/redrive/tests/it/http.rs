@@ -148,7 +148,7 @@ async fn a_template_makes_the_body_and_a_payload_that_does_not_fit_is_dead() {
     enqueue(&store, vec![message("q", "k", "no json")]).await;
     let counts = run(&store, with_body).await;
     assert_eq!((counts.dead, counts.retried), (1, 0));
-    assert_eq!(letters(&store).await[0].file.reason.to_string(), "undecodable");
+    assert_eq!(letters(&store).await[0].record.reason.to_string(), "undecodable");
     assert_eq!(server.requests.lock().unwrap().len(), 1);
 }
 

@@ -1,7 +1,7 @@
 //! What the tests of the loops share: messages, deaths, and waiting for something to become true.
 
 use redrive::core::dead_letter::{Actor, DeadLetter, Status};
-use redrive::core::failure::{ErrorInfo, Report};
+use redrive::core::failure::{ErrorInfo, FailureReport};
 use redrive::core::ids::{MessageId, QueueName};
 use redrive::core::message::{Delivery, NewMessage, Payload};
 use redrive::core::policy::Override;
@@ -41,8 +41,8 @@ pub(crate) async fn bury(store: &dyn Store, queue: &str, error_type: &str) -> Me
     let delivery = take(store, queue).await;
     let error =
         ErrorInfo { error_type: error_type.into(), message: "it broke".into(), ..ErrorInfo::default() };
-    let failure = Box::new(Report { error, ..Report::default() }.analyse());
-    let what = Settle::Fail { failure, said: Some(Override::DeadLetter) };
+    let failure = Box::new(FailureReport { error, ..FailureReport::default() }.analyse());
+    let what = Settle::Fail { failure, policy_override: Some(Override::DeadLetter) };
     let settled = store.settle(vec![Settlement { token: delivery.token, what }]).await.expect("settle");
     settled.into_iter().next().expect("one").expect("held").id
 }
@@ -54,7 +54,7 @@ pub(crate) async fn dead(store: &dyn Store, queue: &str, payload: &serde_json::V
 }
 
 pub(crate) async fn status(store: &dyn Store, id: MessageId) -> Status {
-    store.letter(id).await.expect("a letter").file.status
+    store.letter(id).await.expect("a letter").record.status
 }
 
 pub(crate) async fn all_letters(store: &dyn Store) -> Vec<DeadLetter> {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio_util::sync::CancellationToken;
 
-/// A message that its policy buries at once lies in its drawer; when the cause is mended the consumer sends it
+/// A message that its policy buries at once is in its dead letter queue; when the cause is mended the consumer sends it
 /// back; it is done. Worker, consumer and maintenance run as one and stop as one.
 #[tokio::test]
 async fn what_failed_is_buried_sent_back_and_done() {
@@ -45,13 +45,17 @@ async fn what_failed_is_buried_sent_back_and_done() {
     let id = redrive::send(&store, "mail", "send", "hello").await.unwrap();
     until("it is buried", || async { store.letter(id).await.is_ok() }).await;
     let letter = store.letter(id).await.unwrap();
-    assert_eq!((letter.file.reason, letter.message.attempts), (Reason::Manual, 1), "at once, by custom code");
-    assert_eq!(letter.file.dlq, name("broken-mail"));
+    assert_eq!(
+        (letter.record.reason, letter.message.attempts),
+        (Reason::Manual, 1),
+        "at once, by custom code"
+    );
+    assert_eq!(letter.record.dlq, name("broken-mail"));
     mended.store(true, Ordering::Relaxed);
     until("it is done", || async { status(&*store, id).await == Status::Resolved }).await;
     stop.cancel();
     tokio::time::timeout(PATIENCE, running).await.expect("it ends").unwrap().unwrap();
     let letter = store.letter(id).await.unwrap();
-    assert_eq!((letter.file.resolution.as_deref(), letter.file.redrives), (Some("retried"), 1));
+    assert_eq!((letter.record.resolution.as_deref(), letter.record.redrives), (Some("retried"), 1));
     assert!(store.verify(Default::default()).await.unwrap().is_clean());
 }

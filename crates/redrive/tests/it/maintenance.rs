@@ -6,14 +6,16 @@ use crate::loops_kit::{
 use async_trait::async_trait;
 use redrive::core::auto_redrive::AutoRedrive;
 use redrive::core::dead_letter::{Act, ActRequest, Actor, Status};
-use redrive::core::error::{Error, StoreError, StoreErrorKind};
+use redrive::core::error::{CallError, StoreError, StoreErrorKind};
 use redrive::core::ids::OperationId;
-use redrive::core::operation::{Control, OperationSpec, Pace, Stage};
+use redrive::core::operation::{Control, OperationSpec, Rollout, Stage};
 use redrive::core::policy::QueuePolicy;
 use redrive::core::query::PageRequest;
 use redrive::core::store::{LeaseRequest, Settle, Settlement, Store};
 use redrive::core::time::Span;
-use redrive::maintenance::{AutoRedriveLetters, Chore, Done, Maintenance, Reap, ResumeOperations, TrimAudit};
+use redrive::maintenance::{
+    AutoRedriveLetters, Chore, Maintenance, PassReport, Reap, ResumeOperations, TrimAudit,
+};
 use redrive::{Heartbeat, Runnable as _};
 use serde_json::json;
 use std::sync::Arc;
@@ -75,10 +77,10 @@ async fn a_pass_is_bounded_and_says_that_there_is_more() {
     }
     let reap = Reap { every: MS, page: 2 };
     until("they are old", || async { all_letters(&*store).await.is_empty() }).await;
-    assert_eq!(reap.pass(&*store).await.unwrap(), Done { did: 2, more: true });
-    assert_eq!(reap.pass(&*store).await.unwrap(), Done { did: 2, more: true });
-    assert_eq!(reap.pass(&*store).await.unwrap(), Done { did: 1, more: false });
-    assert_eq!(reap.pass(&*store).await.unwrap(), Done::default());
+    assert_eq!(reap.pass(&*store).await.unwrap(), PassReport { changed: 2, more: true });
+    assert_eq!(reap.pass(&*store).await.unwrap(), PassReport { changed: 2, more: true });
+    assert_eq!(reap.pass(&*store).await.unwrap(), PassReport { changed: 1, more: false });
+    assert_eq!(reap.pass(&*store).await.unwrap(), PassReport::default());
 }
 
 #[tokio::test(start_paused = true)]
@@ -105,11 +107,11 @@ async fn dead_letters_go_back_by_themselves_a_few_times() {
     .await;
     until("the wait is over", || async {
         let now = store.info().await.unwrap().now;
-        now.since(store.letter(id).await.unwrap().file.dead_at) > Span::from_millis(20)
+        now.since(store.letter(id).await.unwrap().record.dead_at) > Span::from_millis(20)
     })
     .await;
-    assert_eq!(every.pass(&*store).await.unwrap(), Done::default(), "twice is enough");
-    let letter = store.letter(id).await.unwrap().file;
+    assert_eq!(every.pass(&*store).await.unwrap(), PassReport::default(), "twice is enough");
+    let letter = store.letter(id).await.unwrap().record;
     assert_eq!((letter.status, letter.redrives), (Status::Pending, 2));
     assert_eq!(letter.notes[0].text, "automatic redrive 1 of 2");
     assert_eq!(
@@ -127,11 +129,11 @@ async fn several_nodes_send_a_letter_back_once() {
     for n in 0..20 {
         last = Some(dead(&*store, "q", &json!(n)).await);
     }
-    let last = store.letter(last.unwrap()).await.unwrap().file.dead_at;
+    let last = store.letter(last.unwrap()).await.unwrap().record.dead_at;
     until("they are due", || async { store.info().await.unwrap().now > last.plus(MS) }).await;
     let chore = AutoRedriveLetters::default();
     let nodes = tokio::join!(chore.pass(&*store), chore.pass(&*store), chore.pass(&*store));
-    let sent = nodes.0.unwrap().did + nodes.1.unwrap().did + nodes.2.unwrap().did;
+    let sent = nodes.0.unwrap().changed + nodes.1.unwrap().changed + nodes.2.unwrap().changed;
     assert_eq!(sent, 20);
     assert_eq!(store.queue(name("q")).await.unwrap().ready, 20);
 }
@@ -144,8 +146,11 @@ async fn the_audit_trail_is_trimmed_when_asked_for() {
     }
     let newest = store.audit(PageRequest::default()).await.unwrap().items[0].entry.at;
     until("time passes", || async { store.info().await.unwrap().now > newest }).await;
-    assert_eq!(TrimAudit::keeping(Span::from_days(1)).pass(&*store).await.unwrap(), Done::default());
-    assert_eq!(TrimAudit::keeping(Span::ZERO).pass(&*store).await.unwrap(), Done { did: 3, more: false });
+    assert_eq!(TrimAudit::keeping(Span::from_days(1)).pass(&*store).await.unwrap(), PassReport::default());
+    assert_eq!(
+        TrimAudit::keeping(Span::ZERO).pass(&*store).await.unwrap(),
+        PassReport { changed: 3, more: false }
+    );
     let report = store.audit_verify(None).await.unwrap();
     assert_eq!((report.rows, report.trimmed, report.broken), (1, 3, None));
 }
@@ -156,20 +161,20 @@ async fn operations_that_nobody_moves_are_gone_on_with_and_paused_ones_are_not()
     for n in 0..3 {
         dead(&*store, "q", &json!(n)).await;
     }
-    let begin = async |pace: Pace| {
+    let begin = async |rollout: Rollout| {
         let id = OperationId::new(redrive::new_id());
         let spec = OperationSpec::new(id, Act::retry(), "queue:q".parse().unwrap(), Actor::new("x", "cli"));
-        store.start(OperationSpec { pace, ..spec }).await.unwrap().id
+        store.start(OperationSpec { rollout, ..spec }).await.unwrap().id
     };
-    let paused = begin(Pace::default()).await;
+    let paused = begin(Rollout::default()).await;
     store.control(paused, Control::Pause, Actor::new("x", "cli")).await.unwrap();
-    let left = begin(Pace { in_flight: Some(1), ..Pace::default() }).await;
+    let left = begin(Rollout { in_flight: Some(1), ..Rollout::default() }).await;
     let chore = ResumeOperations::every(MS);
-    assert_eq!(chore.pass(&*store).await.unwrap().did, 0, "first it only looks");
+    assert_eq!(chore.pass(&*store).await.unwrap().changed, 0, "first it only looks");
     store.step(left).await.unwrap();
-    assert_eq!(chore.pass(&*store).await.unwrap().did, 0, "somebody moves it");
+    assert_eq!(chore.pass(&*store).await.unwrap().changed, 0, "somebody moves it");
     let done = chore.pass(&*store).await.unwrap();
-    assert!(done.did > 0 && done.more, "nobody does, and there is more to send");
+    assert!(done.changed > 0 && done.more, "nobody does, and there is more to send");
     let at = async |id| store.operation(id).await.unwrap();
     assert_eq!((at(left).await.outcomes.running, at(paused).await.stage), (1, Stage::Paused));
     for _ in 0..3 {
@@ -199,13 +204,13 @@ impl Chore for Unlucky {
         MS
     }
 
-    async fn pass(&self, _: &dyn Store) -> Result<Done, Error> {
+    async fn pass(&self, _: &dyn Store) -> Result<PassReport, CallError> {
         let before = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
         if before.is_ok() {
             return Err(StoreError::new(StoreErrorKind::Unreachable, "nobody answers").into());
         }
         self.done.notify_one();
-        Ok(Done::default())
+        Ok(PassReport::default())
     }
 }
 
@@ -228,12 +233,12 @@ async fn an_outage_is_survived_and_a_store_that_stopped_ends_it() {
         fn every(&self) -> Span {
             MS
         }
-        async fn pass(&self, _: &dyn Store) -> Result<Done, Error> {
+        async fn pass(&self, _: &dyn Store) -> Result<PassReport, CallError> {
             Err(StoreError::new(StoreErrorKind::Stopped, "the disk is gone").into())
         }
     }
     let maintenance = Maintenance::new(store).chore(Broken);
     let run = maintenance.run(CancellationToken::new(), Heartbeat::default());
     let ended = tokio::time::timeout(PATIENCE, run).await.expect("it ends by itself");
-    assert!(matches!(ended, Err(Error::Store(error)) if error.kind == StoreErrorKind::Stopped));
+    assert!(matches!(ended, Err(CallError::Store(error)) if error.kind == StoreErrorKind::Stopped));
 }

@@ -3,22 +3,22 @@
 
 use crate::support::{PATIENCE, StoppedClock};
 use redrive::core::time::Span;
-use redrive::executor::output::Keep;
-use redrive::executor::process::{Ended, Finished, NotStartedKind, Process, Stream};
+use redrive::executor::output::OutputLimit;
+use redrive::executor::process::{NotStartedKind, Process, ProcessEnd, ProcessOutput, Stream};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-async fn run(process: Process) -> Finished {
+async fn run(process: Process) -> ProcessOutput {
     // A runner that hangs is a failed test, not a stuck one.
     let finished = tokio::time::timeout(PATIENCE, process.run(&CancellationToken::new())).await;
     finished.expect("the runner returns")
 }
 
 /// Starts it, and waits for its first line: it is set up by then.
-async fn once_up(process: Process) -> tokio::task::JoinHandle<Finished> {
+async fn once_up(process: Process) -> tokio::task::JoinHandle<ProcessOutput> {
     let up = Arc::new(Notify::new());
     let told = Arc::clone(&up);
     let process = process.on_line(Arc::new(move |_, _| told.notify_one()));
@@ -27,8 +27,8 @@ async fn once_up(process: Process) -> tokio::task::JoinHandle<Finished> {
     running
 }
 
-fn exited(code: i32) -> Ended {
-    Ended::Exited(code)
+fn exited(code: i32) -> ProcessEnd {
+    ProcessEnd::Exited(code)
 }
 
 /// Waits until the process with this number is gone.
@@ -53,7 +53,7 @@ async fn it_says_how_the_child_ended_and_what_it_printed() {
     assert_eq!(done.stdout.whole().as_deref(), Some(&b"hello"[..]));
     assert_eq!(done.stderr.text(), "oops\n");
     assert!(done.cpu.is_some());
-    assert_eq!(run(Process::shell("kill -SEGV $$")).await.ended, Ended::Signalled(11));
+    assert_eq!(run(Process::shell("kill -SEGV $$")).await.ended, ProcessEnd::Signalled(11));
 }
 
 #[tokio::test]
@@ -84,7 +84,7 @@ async fn arguments_environment_and_directory_are_exact() {
 async fn what_does_not_exist_or_may_not_run_says_so() {
     let absent = run(Process::argv(["redrive-no-such-command"])).await;
     assert!(
-        matches!(&absent.ended, Ended::NotStarted(n) if n.kind == NotStartedKind::NotFound
+        matches!(&absent.ended, ProcessEnd::NotStarted(n) if n.kind == NotStartedKind::NotFound
         && n.why.contains("redrive-no-such-command")),
         "{absent:?}"
     );
@@ -92,15 +92,15 @@ async fn what_does_not_exist_or_may_not_run_says_so() {
     let file = directory.path().join("data.txt");
     std::fs::write(&file, "not a program").unwrap();
     let forbidden = run(Process::argv([file.clone()])).await;
-    assert!(matches!(&forbidden.ended, Ended::NotStarted(n) if n.kind == NotStartedKind::NotAllowed));
+    assert!(matches!(&forbidden.ended, ProcessEnd::NotStarted(n) if n.kind == NotStartedKind::NotAllowed));
     let nowhere = run(Process::argv(["true"]).directory(directory.path().join("absent"))).await;
-    assert!(matches!(&nowhere.ended, Ended::NotStarted(n) if n.why.contains("no working directory")));
+    assert!(matches!(&nowhere.ended, ProcessEnd::NotStarted(n) if n.why.contains("no working directory")));
     let nothing = run(Process::argv(Vec::<String>::new())).await;
-    assert!(matches!(nothing.ended, Ended::NotStarted(_)));
+    assert!(matches!(nothing.ended, ProcessEnd::NotStarted(_)));
     let nul = run(Process::argv(["echo", "a\0b"])).await;
-    assert!(matches!(nul.ended, Ended::NotStarted(n) if n.kind == NotStartedKind::Other));
+    assert!(matches!(nul.ended, ProcessEnd::NotStarted(n) if n.kind == NotStartedKind::Other));
     let unlogged = run(Process::argv(["true"]).log(directory.path().join("absent/log"))).await;
-    assert!(matches!(unlogged.ended, Ended::NotStarted(n) if n.why.contains("log file")));
+    assert!(matches!(unlogged.ended, ProcessEnd::NotStarted(n) if n.why.contains("log file")));
 }
 
 #[tokio::test]
@@ -111,7 +111,7 @@ async fn a_child_that_takes_too_long_gets_sigterm_and_may_clean_up() {
     let running = once_up(process).await;
     clock.advance(Duration::from_secs(2)).await;
     let done = running.await.unwrap();
-    assert_eq!(done.ended, Ended::TimedOut);
+    assert_eq!(done.ended, ProcessEnd::TimedOut);
     assert_eq!(done.stdout.text(), "up\ncleaned\n");
     assert!(done.duration >= Span::from_secs(2) && done.cpu.is_some());
 }
@@ -127,7 +127,7 @@ async fn a_child_that_ignores_sigterm_is_killed_with_its_group() {
     assert!(!running.is_finished(), "it has its grace time");
     clock.advance(Duration::from_millis(200)).await;
     let done = running.await.unwrap();
-    assert_eq!(done.ended, Ended::TimedOut);
+    assert_eq!(done.ended, ProcessEnd::TimedOut);
     gone(done.stdout.text().trim()).await;
 }
 
@@ -137,7 +137,7 @@ async fn cancelling_ends_it() {
     let heard = cancel.clone();
     let process = Process::shell("echo up; exec sleep 3600").on_line(Arc::new(move |_, _| heard.cancel()));
     let done = process.run(&cancel).await;
-    assert_eq!(done.ended, Ended::Cancelled);
+    assert_eq!(done.ended, ProcessEnd::Cancelled);
 }
 
 #[tokio::test]
@@ -202,7 +202,7 @@ async fn a_child_that_never_reads_its_input_is_no_error() {
 #[tokio::test]
 async fn a_gigabyte_of_output_is_read_and_not_kept() {
     const GIGABYTE: u64 = 1 << 30;
-    let keep = Keep { head: 100, tail: 100 };
+    let keep = OutputLimit { head: 100, tail: 100 };
     let script = format!("echo begin; head -c {GIGABYTE} /dev/zero; echo; echo end; echo bad >&2; exit 4");
     let done = run(Process::shell(script).keep_stdout(keep)).await;
     assert_eq!(done.ended, exited(4));

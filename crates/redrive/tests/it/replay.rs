@@ -5,7 +5,9 @@ use redrive::core::dead_letter::{DeadLetter, Status};
 use redrive::core::message::NewMessage;
 use redrive::core::store::{LeaseRequest, Settle, Settlement, Store};
 use redrive::core::time::Span;
-use redrive::{OpenOptions, Others, Replayed, replay, replay_distinct, replay_if, replay_where, resume};
+use redrive::{
+    OnDuplicate, OpenOptions, ReplayReport, replay, replay_distinct, replay_if, replay_where, resume,
+};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +32,7 @@ async fn by_id_each_is_sent_back_once() {
     let second = dead(&*store, "q", &json!(2)).await;
     let unknown = redrive::new_id();
     let done = replay(&store, [first, second, first, unknown], me()).await.unwrap();
-    assert_eq!(done, Replayed { matched: 3, replayed: 2, skipped: 1, ..Replayed::default() });
+    assert_eq!(done, ReplayReport { matched: 3, replayed: 2, skipped: 1, ..ReplayReport::default() });
     let again = replay(&store, [first, second], me()).await.unwrap();
     assert_eq!((again.replayed, again.skipped), (0, 2), "they are under way");
     let delivery = take(&*store, "q").await;
@@ -66,21 +68,21 @@ async fn one_of_each_key_goes_back_and_the_others_are_left_or_closed() {
     let store = redrive::memory();
     dead_many(&*store, "q", 30).await;
     let q = || "queue:q".parse().unwrap();
-    let done = replay_distinct(&store, q(), me(), Others::Leave, key).await.unwrap();
-    assert_eq!(done, Replayed { matched: 30, replayed: 10, skipped: 20, ..Replayed::default() });
+    let done = replay_distinct(&store, q(), me(), OnDuplicate::Leave, key).await.unwrap();
+    assert_eq!(done, ReplayReport { matched: 30, replayed: 10, skipped: 20, ..ReplayReport::default() });
     let letters = all_letters(&*store).await;
-    let first_ten = letters.iter().filter(|l| l.death <= 10).all(|l| l.file.status == Status::Retrying);
+    let first_ten = letters.iter().filter(|l| l.death <= 10).all(|l| l.record.status == Status::Retrying);
     assert!(first_ten, "the one that died first of each key");
-    let again = replay_distinct(&store, q(), me(), Others::Resolve, key).await.unwrap();
+    let again = replay_distinct(&store, q(), me(), OnDuplicate::Resolve, key).await.unwrap();
     assert_eq!((again.replayed, again.resolved), (0, 0), "every key is under way");
 
     let fresh = redrive::memory();
     dead_many(&*fresh, "q", 30).await;
-    let done = replay_distinct(&fresh, q(), me(), Others::Resolve, key).await.unwrap();
-    assert_eq!(done, Replayed { matched: 30, replayed: 10, resolved: 20, ..Replayed::default() });
+    let done = replay_distinct(&fresh, q(), me(), OnDuplicate::Resolve, key).await.unwrap();
+    assert_eq!(done, ReplayReport { matched: 30, replayed: 10, resolved: 20, ..ReplayReport::default() });
     let single = redrive::memory();
     dead_many(&*single, "q", 3).await;
-    let done = replay_distinct(&single, q(), me(), Others::Resolve, |_| None).await.unwrap();
+    let done = replay_distinct(&single, q(), me(), OnDuplicate::Resolve, |_| None).await.unwrap();
     assert_eq!(done.replayed, 3, "without a key each is its own");
 }
 
@@ -99,11 +101,11 @@ async fn trap4_trap5_replays_at_once_never_multiply_and_skip_nothing() {
             match n % 3 {
                 0 => replay_where(&store, q, me()).await,
                 1 => replay_if(&store, q, me(), |_| true).await,
-                _ => replay_distinct(&store, q, me(), Others::Leave, |l| Some(l.id().to_string())).await,
+                _ => replay_distinct(&store, q, me(), OnDuplicate::Leave, |l| Some(l.id().to_string())).await,
             }
         });
     }
-    let done: Vec<Replayed> = replays.join_all().await.into_iter().map(|done| done.unwrap()).collect();
+    let done: Vec<ReplayReport> = replays.join_all().await.into_iter().map(|done| done.unwrap()).collect();
     let replayed: u64 = done.iter().map(|done| done.replayed).sum();
     assert_eq!(replayed, 60, "each once, none left out: {done:?}");
     let mut executions = BTreeMap::new();

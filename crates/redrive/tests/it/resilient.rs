@@ -12,7 +12,7 @@ use redrive::core::dead_letter::DeadLetter;
 use redrive::core::query::{PageRequest, Query};
 use redrive::core::store::{Store, VerifyRequest};
 use redrive::core::time::Span;
-use redrive::resilient::{Kept, Operation, Policy};
+use redrive::resilient::{CaptureStatus, Operation, Policy};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -53,10 +53,12 @@ fn quick(attempts: u32) -> Policy {
     Policy::exponential(attempts, Span::from_millis(1), Span::from_millis(2), 0)
 }
 
-fn stored(kept: Kept) -> redrive::core::ids::MessageId {
-    match kept {
-        Kept::Stored(id) => id,
-        Kept::Buffered(_) | Kept::Dropped(_) | Kept::Nowhere => panic!("not in the store: {kept:?}"),
+fn stored(capture: CaptureStatus) -> redrive::core::ids::MessageId {
+    match capture {
+        CaptureStatus::Stored(id) => id,
+        CaptureStatus::Buffered(_) | CaptureStatus::Dropped(_) | CaptureStatus::NotCaptured => {
+            panic!("not in the store: {capture:?}")
+        }
     }
 }
 

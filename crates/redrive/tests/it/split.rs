@@ -5,7 +5,7 @@ use redrive::core::error::StoreErrorKind;
 use redrive::core::ids::QueueName;
 use redrive::core::store::Store;
 use redrive::{
-    HealthStatus, Heartbeat, LetterFerry, LoopGroup, OpenOptions, ReplyForwarder, ReplyTarget, Runnable as _,
+    HealthStatus, Heartbeat, LetterMover, LoopGroup, OpenOptions, ReplyForwarder, ReplyTarget, Runnable as _,
     replay_between,
 };
 use serde_json::json;
@@ -30,18 +30,18 @@ async fn while_the_letter_store_is_down_letters_stay_and_the_group_says_so() {
     let (holder, letters) = away(directory.path()).await;
     let work = memory();
     let first = dead(&*work, "q", &json!(1)).await;
-    let ferry = LetterFerry::new(Arc::clone(&work), letters);
-    assert_eq!(ferry.pass().await.unwrap().moved, 1);
-    assert!(ferry.degraded().is_empty());
+    let mover = LetterMover::new(Arc::clone(&work), letters);
+    assert_eq!(mover.pass().await.unwrap().moved, 1);
+    assert!(mover.degraded().is_empty());
     drop(holder);
     let second = dead(&*work, "q", &json!(2)).await;
     until("the store is gone", || async {
-        matches!(&ferry.pass().await, Err(redrive::core::error::Error::Store(e)) if e.kind == StoreErrorKind::Unreachable)
+        matches!(&mover.pass().await, Err(redrive::core::error::CallError::Store(e)) if e.kind == StoreErrorKind::Unreachable)
     })
     .await;
     assert_eq!(all_letters(&*work).await.len(), 1, "it stays where it is");
-    assert!(ferry.degraded()[0].contains("wait to be moved"), "{:?}", ferry.degraded());
-    let group = LoopGroup::new(Arc::clone(&work)).run(ferry.clone()).bind().await.unwrap();
+    assert!(mover.degraded()[0].contains("wait to be moved"), "{:?}", mover.degraded());
+    let group = LoopGroup::new(Arc::clone(&work)).run(mover.clone()).bind().await.unwrap();
     let report = group.health().ready().await;
     assert_eq!(report.status, HealthStatus::Degraded);
     assert!(report.reasons[0].contains("wait to be moved"));
@@ -49,8 +49,8 @@ async fn while_the_letter_store_is_down_letters_stay_and_the_group_says_so() {
     let holder = open(directory.path()).await;
     let stop = CancellationToken::new();
     let running = tokio::spawn({
-        let (ferry, stop) = (ferry.clone(), stop.clone());
-        async move { ferry.run(stop, Heartbeat::default()).await }
+        let (mover, stop) = (mover.clone(), stop.clone());
+        async move { mover.run(stop, Heartbeat::default()).await }
     });
     until("it crosses", || async {
         holder.letter(second).await.is_ok() && all_letters(&*work).await.is_empty()
@@ -58,7 +58,7 @@ async fn while_the_letter_store_is_down_letters_stay_and_the_group_says_so() {
     .await;
     stop.cancel();
     tokio::time::timeout(PATIENCE, running).await.unwrap().unwrap().unwrap();
-    assert!(ferry.degraded().is_empty());
+    assert!(mover.degraded().is_empty());
     let back = replay_between(&holder, &work, [first, second], me()).await.unwrap();
     assert_eq!((back.replayed, back.refused.len()), (2, 0));
     assert_eq!(work.queue(name("q")).await.unwrap().ready, 2);
@@ -70,8 +70,8 @@ async fn two_ferries_at_once_carry_each_letter_once() {
     for n in 0..40 {
         dead(&*work, "q", &json!(n)).await;
     }
-    let ferry = || LetterFerry::new(Arc::clone(&work), Arc::clone(&letters));
-    let (one, other) = tokio::join!(async { ferry().pass().await }, async { ferry().pass().await });
+    let mover = || LetterMover::new(Arc::clone(&work), Arc::clone(&letters));
+    let (one, other) = tokio::join!(async { mover().pass().await }, async { mover().pass().await });
     assert_eq!(one.unwrap().moved + other.unwrap().moved, 40);
     assert_eq!((all_letters(&*work).await.len(), all_letters(&*letters).await.len()), (0, 40));
     for store in [work, letters] {
@@ -101,7 +101,7 @@ async fn replies_reach_a_sender_in_another_store_once() {
         (id, &b"{\"answer\":42}"[..])
     );
     until("the other waits", || async { work.queue(name("lost")).await.unwrap().scheduled == 1 }).await;
-    assert!(forwarder.degraded()[0].contains("nobody knows where"), "{:?}", forwarder.degraded());
+    assert!(forwarder.degraded()[0].contains("knows no target"), "{:?}", forwarder.degraded());
     stop.cancel();
     tokio::time::timeout(PATIENCE, running).await.unwrap().unwrap().unwrap();
     assert!(ReplyForwarder::new(work, ["?"], |_: &QueueName| None).is_err());

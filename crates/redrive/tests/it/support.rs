@@ -2,7 +2,7 @@
 
 use redrive::core::backoff::Backoff;
 use redrive::core::dead_letter::{Actor, DeadLetter};
-use redrive::core::error::{Error, Refusal};
+use redrive::core::error::{CallError, Refusal};
 use redrive::core::message::{NewMessage, Payload};
 use redrive::core::policy::QueuePolicy;
 use redrive::core::query::Query;
@@ -144,8 +144,8 @@ pub(crate) async fn eventually<F: AsyncFnMut() -> bool>(what: &str, mut is_so: F
 }
 
 /// Which field a refusal names.
-pub(crate) fn field_of(error: Error) -> String {
-    let Error::Refused(Refusal::Invalid { field, .. }) = error else {
+pub(crate) fn field_of(error: CallError) -> String {
+    let CallError::Refused(Refusal::Invalid { field, .. }) = error else {
         panic!("not a refusal that names a field: {error}");
     };
     field

@@ -81,7 +81,7 @@ async fn every_outcome_leads_where_it_says() {
 
     let by_kind: BTreeMap<String, _> =
         letters(&store).await.into_iter().map(|l| (l.message.envelope.kind.clone(), l)).collect();
-    let reason = |kind: &str| by_kind[kind].file.reason;
+    let reason = |kind: &str| by_kind[kind].record.reason;
     assert_eq!(reason("fail"), Reason::MaxAttempts);
     assert_eq!(reason("dead"), Reason::Permanent);
     assert_eq!(reason("undecodable"), Reason::Undecodable);
@@ -467,7 +467,7 @@ async fn a_dead_letter_policy_rules_and_speaks() {
     let ends: BTreeMap<String, _> = letters(&store)
         .await
         .into_iter()
-        .map(|l| (l.message.envelope.kind.clone(), (l.file.reason, l.message.attempts)))
+        .map(|l| (l.message.envelope.kind.clone(), (l.record.reason, l.message.attempts)))
         .collect();
     assert_eq!(ends["invalid"], (Reason::Rule, 1));
     assert_eq!(ends["funds"], (Reason::Manual, 2));

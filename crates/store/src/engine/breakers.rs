@@ -1,17 +1,17 @@
-//! Breakers in the life of a store: every lease asks the breaker of its key, every settlement tells it, and the
-//! hot index shows what it lets through. The decisions are [`redrive_core::breaker`]'s.
+//! Breakers: granting a lease asks the breaker of the message's key, settling reports the outcome to it, and the
+//! ready index offers only what the breaker lets through. The core ([`redrive_core::breaker`]) decides.
 
 use super::Engine;
-use super::lines::Mode;
-use super::tables::{BreakerAt, Kept, Tables};
+use super::breaker_queue::Mode;
+use super::tables::{BreakerId, TableResult, Tables};
 use redrive_core::audit::AuditEntry;
-use redrive_core::breaker::{Breaker, BreakerPolicy, BreakerView, Signal, Stance};
+use redrive_core::breaker::{Breaker, BreakerGate, BreakerPolicy, BreakerSignal, BreakerView};
 use redrive_core::dead_letter::Actor;
-use redrive_core::error::{Outcome, Refusal};
+use redrive_core::error::{Refusal, StoreResult};
 use redrive_core::ids::QueueName;
-use redrive_core::lifecycle::Life;
+use redrive_core::lifecycle::Lifecycle;
 use redrive_core::limits;
-use redrive_core::message::Slip;
+use redrive_core::message::MessageMeta;
 use redrive_core::policy::QueuePolicy;
 use redrive_core::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,163 +19,173 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The breakers of a store, read once and written with the commits that change them.
 #[derive(Default)]
 pub(super) struct Breakers {
-    all: Option<BTreeMap<BreakerAt, Breaker>>,
-    changed: BTreeSet<BreakerAt>,
-    /// Open ones by when they may be tried again.
-    reopen: BTreeSet<(Time, BreakerAt)>,
+    all: Option<BTreeMap<BreakerId, Breaker>>,
+    changed: BTreeSet<BreakerId>,
+    /// Open breakers by when they may be tried again.
+    by_probe_time: BTreeSet<(Time, BreakerId)>,
 }
 
-fn mode(stance: Stance) -> Mode {
-    match stance {
-        Stance::Free => Mode::Free,
-        Stance::Probing(left) if left > 0 => Mode::Probing,
-        Stance::Probing(_) | Stance::Held(_) => Mode::Held,
+fn mode(gate: BreakerGate) -> Mode {
+    match gate {
+        BreakerGate::Free => Mode::Free,
+        BreakerGate::Probing(left) if left > 0 => Mode::Probing,
+        BreakerGate::Probing(_) | BreakerGate::Held(_) => Mode::Held,
     }
 }
 
-fn ends(stance: Stance) -> Option<Time> {
-    match stance {
-        Stance::Held(until) => until,
-        Stance::Free | Stance::Probing(_) => None,
+fn held_until(gate: BreakerGate) -> Option<Time> {
+    match gate {
+        BreakerGate::Held(until) => until,
+        BreakerGate::Free | BreakerGate::Probing(_) => None,
     }
 }
 
 impl<T: Tables> Engine<T> {
-    fn breakers(&mut self) -> Kept<&mut BTreeMap<BreakerAt, Breaker>> {
+    fn breakers(&mut self) -> TableResult<&mut BTreeMap<BreakerId, Breaker>> {
         if self.breakers.all.is_none() {
             self.breakers.all = Some(self.tables.breakers()?);
         }
         Ok(self.breakers.all.get_or_insert_default())
     }
 
-    /// Writes what this commit changed.
-    pub(super) fn flush_breakers(&mut self) -> Kept<()> {
+    /// Writes the breakers that this commit changed.
+    pub(super) fn flush_breakers(&mut self) -> TableResult<()> {
         let Some(all) = &self.breakers.all else { return Ok(()) };
-        for at in std::mem::take(&mut self.breakers.changed) {
-            self.tables.put_breaker(&at, all.get(&at))?;
+        for id in std::mem::take(&mut self.breakers.changed) {
+            self.tables.put_breaker(&id, all.get(&id))?;
         }
         Ok(())
     }
 
-    /// Where the breaker of a message is, if it has one.
-    fn breaker_at(slip: &Slip, policy: &QueuePolicy) -> Option<BreakerAt> {
-        let key = policy.breaker.as_ref()?.key.of(slip)?;
-        Some((slip.queue.clone(), key))
+    /// The breaker of a message, if it has one.
+    fn breaker_id_of(meta: &MessageMeta, policy: &QueuePolicy) -> Option<BreakerId> {
+        let key = policy.breaker.as_ref()?.key.of(meta)?;
+        Some((meta.queue.clone(), key))
     }
 
-    /// Changes a breaker, and what the index shows of its messages. A key beyond the limit is not watched.
+    /// Changes a breaker, and which of its messages the index offers. Returns `None`, and does nothing, if there are
+    /// too many breakers to add another.
     fn with_breaker<R>(
         &mut self,
-        at: &BreakerAt,
+        id: &BreakerId,
         policy: &BreakerPolicy,
         now: Time,
         change: impl FnOnce(&mut Breaker) -> R,
-    ) -> Kept<Option<R>> {
-        self.make_room(at, policy, now)?;
+    ) -> TableResult<Option<R>> {
+        self.make_room(id, policy, now)?;
         let all = self.breakers()?;
-        let is_new = !all.contains_key(at);
+        let is_new = !all.contains_key(id);
         if is_new && all.len() >= limits::BREAKERS_MAX {
             return Ok(None);
         }
-        let breaker = all.entry(at.clone()).or_insert_with(|| Breaker::new(now));
-        let (before, old) = (breaker.stance(policy, now), breaker.clone());
+        let breaker = all.entry(id.clone()).or_insert_with(|| Breaker::new(now));
+        let (before, old) = (breaker.gate(policy, now), breaker.clone());
         let result = change(breaker);
-        let after = breaker.stance(policy, now);
-        // A new one is kept even if nothing has changed yet: permits of its first epoch are out.
+        let after = breaker.gate(policy, now);
+        // A new breaker is stored even if nothing has changed yet: a permit of its first epoch has been given out.
         if is_new || old != *breaker {
-            self.touched += 1;
-            self.breakers.changed.insert(at.clone());
+            self.cached_writes += 1;
+            self.breakers.changed.insert(id.clone());
         }
-        if let Some(until) = ends(after).filter(|_| before != after) {
-            self.breakers.reopen.insert((until, at.clone()));
+        if let Some(until) = held_until(after).filter(|_| before != after) {
+            self.breakers.by_probe_time.insert((until, id.clone()));
         }
         if mode(before) != mode(after) {
-            self.woke |= mode(after) != Mode::Held;
-            if let Some(hot) = &mut self.hot {
-                hot.set_mode(&at.0, &at.1, mode(after));
+            self.made_work_available |= mode(after) != Mode::Held;
+            if let Some(ready_index) = &mut self.ready_index {
+                ready_index.set_breaker_mode(&id.0, &id.1, mode(after));
             }
         }
         Ok(Some(result))
     }
 
-    /// Forgets breakers with nothing left to remember when there are too many.
-    fn make_room(&mut self, at: &BreakerAt, policy: &BreakerPolicy, now: Time) -> Kept<()> {
+    /// Makes room by dropping breakers that have nothing to remember, if there are too many.
+    fn make_room(&mut self, id: &BreakerId, policy: &BreakerPolicy, now: Time) -> TableResult<()> {
         let all = self.breakers()?;
-        if all.len() < limits::BREAKERS_MAX || all.contains_key(at) {
+        if all.len() < limits::BREAKERS_MAX || all.contains_key(id) {
             return Ok(());
         }
-        let idle = all.iter().filter(|(_, b)| !b.is_remarkable(policy, now));
-        let idle: Vec<BreakerAt> = idle.map(|(at, _)| at.clone()).collect();
-        for at in idle {
-            self.breakers()?.remove(&at);
-            self.breakers.changed.insert(at);
+        let idle = all.iter().filter(|(_, b)| !b.worth_keeping(policy, now));
+        let idle: Vec<BreakerId> = idle.map(|(id, _)| id.clone()).collect();
+        for id in idle {
+            self.breakers()?.remove(&id);
+            self.breakers.changed.insert(id);
         }
         Ok(())
     }
 
-    /// The permit of a lease that is about to be granted.
-    pub(super) fn permit(&mut self, slip: &Slip, policy: &QueuePolicy, now: Time) -> Kept<Option<u64>> {
-        let (Some(at), Some(rules)) = (Self::breaker_at(slip, policy), &policy.breaker) else {
+    /// The permit for a lease that is about to be granted.
+    pub(super) fn grant_permit(
+        &mut self,
+        meta: &MessageMeta,
+        policy: &QueuePolicy,
+        now: Time,
+    ) -> TableResult<Option<u64>> {
+        let (Some(id), Some(rules)) = (Self::breaker_id_of(meta, policy), &policy.breaker) else {
             return Ok(None);
         };
-        self.with_breaker(&at, rules, now, |breaker| breaker.grant(now))
+        self.with_breaker(&id, rules, now, |breaker| breaker.grant(now))
     }
 
-    /// What holds back a message of this slip, in words, if its breaker does.
-    pub(super) fn breaker_holds(&mut self, slip: &Slip, now: Time) -> Kept<Option<String>> {
-        let row = self.queues()?.get(&slip.queue);
+    /// Says which open breaker holds back a message, if one does.
+    pub(super) fn breaker_holds(&mut self, meta: &MessageMeta, now: Time) -> TableResult<Option<String>> {
+        let row = self.queues()?.get(&meta.queue);
         let Some(rules) = row.and_then(|row| row.policy.breaker.clone()) else { return Ok(None) };
-        let Some(at) = rules.key.of(slip).map(|key| (slip.queue.clone(), key)) else { return Ok(None) };
-        let stance = self.breakers()?.get(&at).map_or(Stance::Free, |breaker| breaker.stance(&rules, now));
-        Ok(match stance {
-            Stance::Held(_) => Some(format!("the breaker of queue {} is open for {}", at.0, at.1)),
-            Stance::Free | Stance::Probing(_) => None,
+        let Some(id) = rules.key.of(meta).map(|key| (meta.queue.clone(), key)) else { return Ok(None) };
+        let gate = self.breakers()?.get(&id).map_or(BreakerGate::Free, |breaker| breaker.gate(&rules, now));
+        Ok(match gate {
+            BreakerGate::Held(_) => Some(format!("the breaker of queue {} is open for {}", id.0, id.1)),
+            BreakerGate::Free | BreakerGate::Probing(_) => None,
         })
     }
 
-    /// Tells the breaker how a delivery ended.
-    pub(super) fn signal(
+    /// Reports to the breaker how a delivery ended.
+    pub(super) fn signal_breaker(
         &mut self,
-        slip: &Slip,
-        life: &Life,
-        signal: Signal,
+        meta: &MessageMeta,
+        lifecycle: &Lifecycle,
+        signal: BreakerSignal,
         policy: &QueuePolicy,
         now: Time,
-    ) -> Kept<()> {
-        let Some(permit) = life.lease().and_then(|lease| lease.permit) else { return Ok(()) };
-        let (Some(at), Some(rules)) = (Self::breaker_at(slip, policy), &policy.breaker) else {
+    ) -> TableResult<()> {
+        let Some(permit) = lifecycle.lease().and_then(|lease| lease.permit) else { return Ok(()) };
+        let (Some(id), Some(rules)) = (Self::breaker_id_of(meta, policy), &policy.breaker) else {
             return Ok(());
         };
-        self.with_breaker(&at, rules, now, |breaker| breaker.settle(permit, signal, rules, now))?;
+        self.with_breaker(&id, rules, now, |breaker| breaker.settle(permit, signal, rules, now))?;
         Ok(())
     }
 
-    /// Lets probes of breakers through whose time is over.
-    pub(super) fn tick_breakers(&mut self, now: Time) -> Outcome<()> {
-        while let Some((until, at)) = self.breakers.reopen.first().cloned().filter(|(until, _)| *until <= now)
+    /// Lets probes through open breakers whose time is over.
+    pub(super) fn tick_breakers(&mut self, now: Time) -> StoreResult<()> {
+        while let Some((until, id)) =
+            self.breakers.by_probe_time.first().cloned().filter(|(until, _)| *until <= now)
         {
-            self.breakers.reopen.remove(&(until, at.clone()));
-            let Ok(row) = self.queue(&at.0) else { continue };
+            self.breakers.by_probe_time.remove(&(until, id.clone()));
+            let Ok(row) = self.queue(&id.0) else { continue };
             let Some(rules) = row.policy.breaker.clone() else { continue };
-            let Some(stance) = self.breakers()?.get(&at).map(|b| b.stance(&rules, now)) else { continue };
-            if let Some(hot) = &mut self.hot {
-                hot.set_mode(&at.0, &at.1, mode(stance));
+            let Some(gate) = self.breakers()?.get(&id).map(|b| b.gate(&rules, now)) else { continue };
+            if let Some(ready_index) = &mut self.ready_index {
+                ready_index.set_breaker_mode(&id.0, &id.1, mode(gate));
             }
         }
         Ok(())
     }
 
-    /// When held messages of a queue may be tried again.
-    pub(super) fn breakers_due(&mut self, queue: &QueueName) -> Kept<Option<Time>> {
-        let due: Vec<(Time, BreakerAt)> =
-            self.breakers.reopen.iter().filter(|(_, at)| at.0 == *queue).cloned().collect();
-        let hot = self.hot()?;
-        Ok(due.into_iter().find(|(_, at)| hot.held(&at.0, &at.1) > 0).map(|(until, _)| until))
+    /// When messages of a queue that a breaker holds may be tried again.
+    pub(super) fn next_breaker_probe(&mut self, queue: &QueueName) -> TableResult<Option<Time>> {
+        let due: Vec<(Time, BreakerId)> =
+            self.breakers.by_probe_time.iter().filter(|(_, id)| id.0 == *queue).cloned().collect();
+        let ready_index = self.ready_index()?;
+        Ok(due
+            .into_iter()
+            .find(|(_, id)| ready_index.waiting_behind(&id.0, &id.1) > 0)
+            .map(|(until, _)| until))
     }
 
-    /// What a new index must show of each breaker. Open ones are held, also when their time is over: the next
-    /// tick lets their probes through.
-    pub(super) fn breaker_modes(&mut self) -> Kept<Vec<(BreakerAt, Mode)>> {
+    /// What a new index must show of each breaker. An open breaker is held even if its time is over: the next tick
+    /// lets its probes through.
+    pub(super) fn breaker_modes(&mut self) -> TableResult<Vec<(BreakerId, Mode)>> {
         let rules: BTreeMap<QueueName, BreakerPolicy> = self
             .queues()?
             .iter()
@@ -185,51 +195,51 @@ impl<T: Tables> Engine<T> {
             return Ok(Vec::new());
         }
         let mut modes = Vec::new();
-        let mut reopen = BTreeSet::new();
-        for (at, breaker) in self.breakers()?.iter() {
-            let Some(rules) = rules.get(&at.0) else { continue };
-            let stance = breaker.stance(rules, Time::ZERO);
-            reopen.extend(ends(stance).map(|until| (until, at.clone())));
-            modes.push((at.clone(), mode(stance)));
+        let mut by_probe_time = BTreeSet::new();
+        for (id, breaker) in self.breakers()?.iter() {
+            let Some(rules) = rules.get(&id.0) else { continue };
+            let gate = breaker.gate(rules, Time::ZERO);
+            by_probe_time.extend(held_until(gate).map(|until| (until, id.clone())));
+            modes.push((id.clone(), mode(gate)));
         }
-        self.breakers.reopen = reopen;
+        self.breakers.by_probe_time = by_probe_time;
         Ok(modes)
     }
 
-    /// A queue's breakers start afresh: what they went by has changed.
-    pub(super) fn forget_breakers(&mut self, queue: &QueueName) -> Kept<()> {
-        let theirs: Vec<BreakerAt> = self.breakers()?.keys().filter(|at| at.0 == *queue).cloned().collect();
-        for at in theirs {
-            self.breakers()?.remove(&at);
-            self.breakers.changed.insert(at);
+    /// Removes the breakers of a queue, because their key has changed.
+    pub(super) fn forget_breakers(&mut self, queue: &QueueName) -> TableResult<()> {
+        let theirs: Vec<BreakerId> = self.breakers()?.keys().filter(|id| id.0 == *queue).cloned().collect();
+        for id in theirs {
+            self.breakers()?.remove(&id);
+            self.breakers.changed.insert(id);
         }
-        self.breakers.reopen.retain(|(_, at)| at.0 != *queue);
+        self.breakers.by_probe_time.retain(|(_, id)| id.0 != *queue);
         Ok(())
     }
 
     /// Every breaker, by queue and key.
-    pub(crate) fn list_breakers(&mut self, now: Time) -> Outcome<Vec<BreakerView>> {
+    pub(crate) fn list_breakers(&mut self, now: Time) -> StoreResult<Vec<BreakerView>> {
         let watched: BTreeSet<QueueName> = self
             .queues()?
             .iter()
             .filter(|(_, row)| row.policy.breaker.is_some())
             .map(|(name, _)| name.clone())
             .collect();
-        let all: Vec<(BreakerAt, Breaker)> = self
+        let all: Vec<(BreakerId, Breaker)> = self
             .breakers()?
             .iter()
-            .filter(|(at, _)| watched.contains(&at.0))
-            .map(|(at, breaker)| (at.clone(), breaker.clone()))
+            .filter(|(id, _)| watched.contains(&id.0))
+            .map(|(id, breaker)| (id.clone(), breaker.clone()))
             .collect();
         if all.is_empty() {
             return Ok(Vec::new());
         }
-        let hot = self.hot()?;
-        let held = |at: &BreakerAt| hot.held(&at.0, &at.1);
-        Ok(all.iter().map(|(at, breaker)| breaker.view(&at.0, &at.1, held(at), now)).collect())
+        let ready_index = self.ready_index()?;
+        let held = |id: &BreakerId| ready_index.waiting_behind(&id.0, &id.1);
+        Ok(all.iter().map(|(id, breaker)| breaker.view(&id.0, &id.1, held(id), now)).collect())
     }
 
-    /// An operator's word on a breaker.
+    /// Opens or closes a breaker by hand.
     pub(crate) fn force_breaker(
         &mut self,
         queue: &QueueName,
@@ -237,7 +247,7 @@ impl<T: Tables> Engine<T> {
         open: bool,
         actor: &Actor,
         now: Time,
-    ) -> Outcome<BreakerView> {
+    ) -> StoreResult<BreakerView> {
         actor.check()?;
         let Some(rules) = self.queue(queue)?.policy.breaker.clone() else {
             let why = format!(
@@ -246,10 +256,10 @@ impl<T: Tables> Engine<T> {
             return Err(Refusal::invalid("breaker", why).into());
         };
         rules.check_key(queue, key)?;
-        let at = (queue.clone(), key.to_owned());
-        // The index must be there, so that what is held is known and shown.
-        self.hot()?;
-        let forced = self.with_breaker(&at, &rules, now, |breaker| {
+        let id = (queue.clone(), key.to_owned());
+        // The index is built first, so that the number of held messages is known.
+        self.ready_index()?;
+        let forced = self.with_breaker(&id, &rules, now, |breaker| {
             breaker.force(open, actor, now);
             breaker.clone()
         })?;
@@ -258,8 +268,8 @@ impl<T: Tables> Engine<T> {
             return Err(Refusal::invalid("key", why).into());
         };
         let act = if open { "open breaker" } else { "close breaker" };
-        self.record(AuditEntry::new(now, actor, act, format!("{queue}/{key}"), 1))?;
-        let held = self.hot()?.held(queue, key);
+        self.append_audit(AuditEntry::new(now, actor, act, format!("{queue}/{key}"), 1))?;
+        let held = self.ready_index()?.waiting_behind(queue, key);
         Ok(breaker.view(queue, key, held, now))
     }
 }

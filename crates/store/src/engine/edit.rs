@@ -1,26 +1,26 @@
-//! Changes to what a letter says: the content that is replaced goes to the revisions, the new one to the bodies, in
-//! one commit. What may be changed, and what becomes of the file, is the core's word.
+//! Changes to the content of a letter: the old content becomes a revision and the new one the body, in one commit.
+//! The core decides what may be changed and what the letter's record says afterwards.
 
 use super::Engine;
 use super::tables::{Letter, Tables, unless_damaged};
 use redrive_core::dead_letter::{Act, ActRequest};
-use redrive_core::error::{Outcome, Refusal};
+use redrive_core::error::{Refusal, StoreResult};
 use redrive_core::ids::OperationId;
-use redrive_core::message::{Envelope, NewMessage, Slip};
+use redrive_core::message::{Envelope, MessageMeta, NewMessage};
 use redrive_core::revision::{Content, Edited};
 use redrive_core::store::LetterState;
 use redrive_core::time::Time;
 
 impl<T: Tables> Engine<T> {
-    /// Edits, patches, restores or erases one letter, without its audit row.
+    /// Edits, patches, restores or erases the content of one letter, without its audit row.
     pub(super) fn change_content(
         &mut self,
         letter: &Letter,
         request: &ActRequest,
         operation: Option<OperationId>,
         now: Time,
-    ) -> Outcome<LetterState> {
-        let envelope = unless_damaged(self.tables.envelope(&letter.slip))?;
+    ) -> StoreResult<LetterState> {
+        let envelope = unless_damaged(self.tables.envelope(&letter.meta))?;
         let mut changed = match (&request.act, &envelope) {
             (Act::Erase, _) => self.erase(letter, request, envelope.as_ref(), now)?,
             (_, Some(envelope)) => self.edit(letter, request, envelope, now)?,
@@ -30,17 +30,17 @@ impl<T: Tables> Engine<T> {
             }
         };
         if let Some(next) = &mut changed {
-            next.file.done_by(operation);
-            next.secret = letter.secret.filter(|_| next.file.consumer.is_some());
-            self.pay_if_due(next, now)?;
+            next.record.set_operation(operation);
+            next.secret = letter.secret.filter(|_| next.record.consumer.is_some());
+            self.send_owed_reply_if_due(next, now)?;
         }
-        let file = changed.as_ref().map_or(&letter.file, |letter| &letter.file);
-        let state = LetterState { id: letter.slip.id, status: Some(file.status), version: file.version };
+        let record = changed.as_ref().map_or(&letter.record, |letter| &letter.record);
+        let state = LetterState { id: letter.meta.id, status: Some(record.status), version: record.version };
         if let Some(next) = changed {
-            // The whole row: size and breaker may have changed, which no other act does to a letter.
+            // The whole row is replaced: only content changes alter the size and the breaker value of a letter.
             self.tables.drop_letter(letter)?;
             self.tables.add_letter(&next)?;
-            self.tables.text_changed(next.slip.id)?;
+            self.tables.text_changed(next.meta.id)?;
         }
         Ok(state)
     }
@@ -51,19 +51,19 @@ impl<T: Tables> Engine<T> {
         request: &ActRequest,
         envelope: &Envelope,
         now: Time,
-    ) -> Outcome<Option<Letter>> {
-        let slip = &letter.slip;
+    ) -> StoreResult<Option<Letter>> {
+        let meta = &letter.meta;
         let mut earlier = None;
         if let Act::Restore { n } = &request.act {
-            earlier = unless_damaged(self.tables.revision(slip, *n))?.flatten();
+            earlier = unless_damaged(self.tables.revision(meta, *n))?.flatten();
         }
-        let Edited { file, envelope: next } = letter.file.edit(request, envelope, earlier, now)?;
-        self.tables.add_revision(slip, letter.file.revision(), &Content::of(envelope))?;
-        let rules = self.queue(&slip.queue)?.policy.breaker.clone();
+        let Edited { record, envelope: next } = letter.record.edit(request, envelope, earlier, now)?;
+        self.tables.add_revision(meta, letter.record.revision(), &Content::of(envelope))?;
+        let rules = self.queue(&meta.queue)?.policy.breaker.clone();
         let breaker = rules.and_then(|rules| rules.key.read(&next.headers, &next.payload));
-        let slip = Slip { size: next.size(), breaker, ..slip.clone() };
-        self.tables.replace_body(&slip, T::pack(&mut as_new(&next)))?;
-        Ok(Some(Letter { slip, file, ..letter.clone() }))
+        let meta = MessageMeta { size: next.size(), breaker, ..meta.clone() };
+        self.tables.replace_body(&meta, T::pack(&mut as_new(&next)))?;
+        Ok(Some(Letter { meta, record, ..letter.clone() }))
     }
 
     fn erase(
@@ -72,22 +72,22 @@ impl<T: Tables> Engine<T> {
         request: &ActRequest,
         envelope: Option<&Envelope>,
         now: Time,
-    ) -> Outcome<Option<Letter>> {
-        let slip = &letter.slip;
-        let Some(file) = letter.file.erase(request, slip.size, envelope, now)? else { return Ok(None) };
-        self.tables.drop_revisions(slip)?;
+    ) -> StoreResult<Option<Letter>> {
+        let meta = &letter.meta;
+        let Some(record) = letter.record.erase(request, meta.size, envelope, now)? else { return Ok(None) };
+        self.tables.drop_revisions(meta)?;
         self.tables.text_erased(letter)?;
         let mut rest = match envelope {
-            Some(envelope) => as_new(&envelope.clone().emptied()),
-            None => NewMessage::new(slip.id, slip.queue.clone(), redrive_core::message::Payload::default()),
+            Some(envelope) => as_new(&envelope.clone().without_content()),
+            None => NewMessage::new(meta.id, meta.queue.clone(), redrive_core::message::Payload::default()),
         };
-        let slip = Slip { size: 0, ..slip.clone() };
-        self.tables.replace_body(&slip, T::pack(&mut rest))?;
-        Ok(Some(Letter { slip, file, ..letter.clone() }))
+        let meta = MessageMeta { size: 0, ..meta.clone() };
+        self.tables.replace_body(&meta, T::pack(&mut rest))?;
+        Ok(Some(Letter { meta, record, ..letter.clone() }))
     }
 }
 
-/// The message as it would be handed in today.
+/// The message as it would be enqueued today.
 pub(super) fn as_new(e: &Envelope) -> NewMessage {
     NewMessage {
         priority: Some(e.priority),

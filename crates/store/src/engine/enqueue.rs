@@ -1,24 +1,24 @@
-//! Enqueue, and the verbs of queues and of waiting messages: configure, pause, cancel, purge.
+//! Enqueueing, and the operations on queues and waiting messages: configure, pause, cancel, purge.
 
 use super::Engine;
-use super::settle::Along;
-use super::tables::{Incoming, Kept, KeyRow, Live, QueueRow, Tables, unless_damaged};
+use super::settle::SideEffects;
+use super::tables::{Incoming, KeyRow, Live, QueueRow, TableResult, Tables, unless_damaged};
 use redrive_core::audit::{self, AuditEntry};
 use redrive_core::breaker::{BreakerKey, BreakerPolicy};
 use redrive_core::dead_letter::Actor;
-use redrive_core::error::{Outcome, Refusal};
+use redrive_core::error::{Refusal, StoreResult};
 use redrive_core::ids::{MessageId, QueueName};
 use redrive_core::lifecycle::{Command, Phase, State};
 use redrive_core::limits;
-use redrive_core::message::{NewMessage, Slip};
+use redrive_core::message::{MessageMeta, NewMessage};
 use redrive_core::metrics::Event;
 use redrive_core::policy::QueuePolicy;
-use redrive_core::store::{Each, Enqueued, Purged};
+use redrive_core::store::{BatchResults, Enqueued, Purged};
 use redrive_core::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Refuses a batch that one commit should not carry.
+/// Refuses a batch that is too large for one commit.
 pub(crate) fn check_batch(entries: usize, bytes: usize) -> Result<(), Refusal> {
     if entries > limits::BATCH_ENTRIES_MAX || bytes > limits::BATCH_BYTES_MAX {
         let why = format!(
@@ -32,27 +32,27 @@ pub(crate) fn check_batch(entries: usize, bytes: usize) -> Result<(), Refusal> {
 }
 
 impl<T: Tables> Engine<T> {
-    /// Accepts work, entry by entry; entries before count for the limits of those after.
+    /// Enqueues each entry on its own. Earlier entries of the batch count towards the limits of later ones.
     pub(crate) fn enqueue(
         &mut self,
         batch: Vec<Result<Incoming<T::Body>, Refusal>>,
         now: Time,
-    ) -> Outcome<Each<Enqueued>> {
-        let results = self.each(batch, |engine, entry| engine.enqueue_one(entry?, now))?;
-        // After the entries, because an entry that is refused must not have written anything.
+    ) -> StoreResult<BatchResults<Enqueued>> {
+        let results = self.run_batch(batch, |engine, entry| engine.enqueue_one(entry?, now))?;
+        // Counted after the entries, because a refused entry must not have written anything.
         for result in &results {
             if let Err(Refusal::QueueFull { queue, .. }) = result {
-                self.tally(Event::Overflowed, queue, &[], 0, now)?;
+                self.count_event(Event::Overflowed, queue, &[], 0, now)?;
             }
         }
         Ok(results)
     }
 
-    fn enqueue_one(&mut self, incoming: Incoming<T::Body>, now: Time) -> Outcome<Enqueued> {
+    fn enqueue_one(&mut self, incoming: Incoming<T::Body>, now: Time) -> StoreResult<Enqueued> {
         let new = &incoming.new;
         self.check_queue(&new.queue, &QueuePolicy::default())?;
-        if let Some(known) = self.known(&incoming, now)? {
-            return Ok(known);
+        if let Some(duplicate) = self.find_duplicate(&incoming, now)? {
+            return Ok(duplicate);
         }
         if let Some(reply_to) = &new.reply_to {
             self.check_reply_to(&new.queue, reply_to)?;
@@ -68,37 +68,37 @@ impl<T: Tables> Engine<T> {
         self.accept(incoming, now)
     }
 
-    /// Takes a message in: nothing stands in its way any more.
-    pub(super) fn accept(&mut self, incoming: Incoming<T::Body>, now: Time) -> Outcome<Enqueued> {
+    /// Stores a new message that has passed all checks.
+    pub(super) fn accept(&mut self, incoming: Incoming<T::Body>, now: Time) -> StoreResult<Enqueued> {
         let Incoming { new, body, body_hash, size } = incoming;
         let policy = self.queue(&new.queue)?.policy.clone();
         let breaker = breaker_value::<T>(&policy, &new, &body)?;
         let heads = self.heads()?;
         heads.seq += 1;
         let record = new.accept(&policy, heads.seq, now);
-        let mut slip = Slip::from(&record);
-        slip.size = size;
-        slip.breaker = breaker;
-        self.tables.put_body(slip.seq, body, record.envelope.ttl, now)?;
-        if let (Some(key), Some(body_hash)) = (&slip.key, body_hash) {
-            let row = KeyRow { id: slip.id, body_hash, created_at: now, ended: None };
-            self.tables.put_key(&slip.queue, key, &row)?;
+        let mut meta = MessageMeta::from(&record);
+        meta.size = size;
+        meta.breaker = breaker;
+        self.tables.put_body(meta.seq, body, record.envelope.ttl, now)?;
+        if let (Some(key), Some(body_hash)) = (&meta.key, body_hash) {
+            let row = KeyRow { id: meta.id, body_hash, created_at: now, ended: None };
+            self.tables.put_key(&meta.queue, key, &row)?;
         }
-        self.move_count(&slip, None, &Phase::Waiting)?;
-        self.tally(Event::Enqueued, &slip.queue, &[&slip.kind, slip.priority.name()], size, now)?;
-        let state = record.life.state(now);
-        let id = slip.id;
-        let live = Live { slip, life: record.life };
+        self.move_count(&meta, None, &Phase::Waiting)?;
+        self.count_event(Event::Enqueued, &meta.queue, &[&meta.kind, meta.priority.name()], size, now)?;
+        let state = record.lifecycle.state(now);
+        let id = meta.id;
+        let live = Live { meta, lifecycle: record.lifecycle };
         self.tables.add_live(&live)?;
-        if let Some(hot) = &mut self.hot {
-            hot.add(&live.slip, &live.life);
+        if let Some(ready_index) = &mut self.ready_index {
+            ready_index.add(&live.meta, &live.lifecycle);
         }
-        self.woke = true;
+        self.made_work_available = true;
         Ok(Enqueued { id, state, duplicate: false })
     }
 
-    /// Whether this message is here already: by key within its window, or by id (I41, I42).
-    fn known(&mut self, incoming: &Incoming<T::Body>, now: Time) -> Outcome<Option<Enqueued>> {
+    /// The message that was enqueued before with the same key, within the key's window, or with the same id (I41, I42).
+    fn find_duplicate(&mut self, incoming: &Incoming<T::Body>, now: Time) -> StoreResult<Option<Enqueued>> {
         let new = &incoming.new;
         if let Some(key) = &new.key
             && let Some(row) = self.tables.key(&new.queue, key)?
@@ -111,21 +111,21 @@ impl<T: Tables> Engine<T> {
             let state = super::reads::key_state(&self.tables, &row, now)?;
             return Ok(Some(Enqueued { id: row.id, state, duplicate: true }));
         }
-        if !self.tables.is_known(new.id)? {
+        if !self.tables.id_exists(new.id)? {
             return Ok(None);
         }
         let (live, letter) = (self.tables.live(new.id)?, self.tables.letter(new.id)?);
-        let hash = T::whole(new, &incoming.body)?.body_hash();
-        // Whoever sends it again knows nothing of edits: what counts is what it was enqueued with.
-        let edited = letter.as_ref().and_then(|letter| letter.file.was_sent_as(&hash));
+        let hash = T::unpack(new, &incoming.body)?.body_hash();
+        // A sender that repeats a message knows nothing of edits: compare with what was enqueued originally.
+        let edited = letter.as_ref().and_then(|letter| letter.record.is_original_body(&hash));
         let found = match live {
-            Some(live) => Some((live.slip, live.life.state(now))),
-            None => letter.map(|letter| (letter.slip, letter.file.state())),
+            Some(live) => Some((live.meta, live.lifecycle.state(now))),
+            None => letter.map(|letter| (letter.meta, letter.record.state())),
         };
-        let Some((slip, state)) = found else { return Ok(None) };
+        let Some((meta, state)) = found else { return Ok(None) };
         let same = match edited {
             Some(same) => same,
-            None => unless_damaged(self.tables.envelope(&slip))?.is_some_and(|e| e.body_hash() == hash),
+            None => unless_damaged(self.tables.envelope(&meta))?.is_some_and(|e| e.body_hash() == hash),
         };
         if same {
             return Ok(Some(Enqueued { id: new.id, state, duplicate: true }));
@@ -133,89 +133,91 @@ impl<T: Tables> Engine<T> {
         Err(Refusal::IdConflict { id: new.id }.into())
     }
 
-    /// Makes a queue if it is not there, unless its name is a drawer's or its drawers are queues (I38).
-    pub(super) fn ensure_queue(&mut self, name: &QueueName, policy: &QueuePolicy) -> Outcome<()> {
+    /// Creates a queue if it does not exist, unless its name is taken by a dead letter queue or its own dead letter
+    /// queues are queues (I38).
+    pub(super) fn ensure_queue(&mut self, name: &QueueName, policy: &QueuePolicy) -> StoreResult<()> {
         if self.queues()?.contains_key(name) {
             return Ok(());
         }
         self.check_queue(name, policy)?;
         self.queues()?
             .insert(name.clone(), QueueRow { policy: Arc::new(policy.clone()), ..QueueRow::default() });
-        self.touched += 1;
-        self.queue_whole(name)?;
+        self.cached_writes += 1;
+        self.queue_config_mut(name)?;
         Ok(())
     }
 
-    /// Refuses to send a letter back to a queue that is not there, is a drawer, or is full.
-    pub(super) fn check_destination(&mut self, slip: &Slip) -> Outcome<()> {
+    /// Refuses to redrive a letter to a queue that does not exist, is a dead letter queue, or is full.
+    pub(super) fn check_destination(&mut self, meta: &MessageMeta) -> StoreResult<()> {
         let queues = self.queues()?;
-        let Some(row) = queues.get(&slip.queue) else {
-            let queue = slip.queue.clone();
-            return Err(match owner_of_drawer(queues.iter(), &queue) {
-                Some(owner) => Refusal::IsDrawer { queue, owner },
+        let Some(row) = queues.get(&meta.queue) else {
+            let queue = meta.queue.clone();
+            return Err(match dlq_owner(queues.iter(), &queue) {
+                Some(owner) => Refusal::IsDlq { queue, owner },
                 None => Refusal::NoSuchQueue { queue },
             }
             .into());
         };
-        // What can never fit is refused for good; whoever waits for room would wait for ever.
-        if let Some(most) = row.policy.max_bytes.filter(|most| slip.size > *most) {
-            let why = format!("{} bytes; queue {} holds {most} at most", slip.size, slip.queue);
+        // A message that can never fit is refused for good: waiting for room would never end.
+        if let Some(most) = row.policy.max_bytes.filter(|most| meta.size > *most) {
+            let why = format!("{} bytes; queue {} holds {most} at most", meta.size, meta.queue);
             return Err(Refusal::invalid("payload", why).into());
         }
-        Ok(check_room(&slip.queue, row, slip.size)?)
+        Ok(check_room(&meta.queue, row, meta.size)?)
     }
 
-    /// Refuses to put a letter into what is a queue, or no queue's drawer (I38).
-    pub(super) fn check_drawer(&mut self, dlq: &QueueName) -> Outcome<()> {
+    /// Refuses to put a letter into a queue, or into a dead letter queue that belongs to no queue (I38).
+    pub(super) fn check_dlq(&mut self, dlq: &QueueName) -> StoreResult<()> {
         let queues = self.queues()?;
         if queues.contains_key(dlq) {
-            let why = format!("{dlq} is a queue, not a drawer; name another");
+            let why = format!("{dlq} is a queue, not a dead letter queue; name another");
             return Err(Refusal::invalid("dlq", why).into());
         }
-        if owner_of_drawer(queues.iter(), dlq).is_none() {
-            let why = format!("{dlq} is no queue's drawer; give it to one with `queue set --dlq` first");
+        if dlq_owner(queues.iter(), dlq).is_none() {
+            let why =
+                format!("{dlq} is no queue's dead letter queue; assign it with `queue set --dlq` first");
             return Err(Refusal::invalid("dlq", why).into());
         }
         Ok(())
     }
 
-    /// Refuses a queue that is not there and cannot be made.
-    fn check_queue(&mut self, name: &QueueName, policy: &QueuePolicy) -> Outcome<()> {
+    /// Refuses a queue that does not exist and cannot be created.
+    fn check_queue(&mut self, name: &QueueName, policy: &QueuePolicy) -> StoreResult<()> {
         let queues = self.queues()?;
         if queues.contains_key(name) {
             return Ok(());
         }
-        if let Some(owner) = owner_of_drawer(queues.iter(), name) {
-            return Err(Refusal::IsDrawer { queue: name.clone(), owner }.into());
+        if let Some(owner) = dlq_owner(queues.iter(), name) {
+            return Err(Refusal::IsDlq { queue: name.clone(), owner }.into());
         }
-        check_drawers(queues, name, policy)?;
+        check_policy_dlqs(queues, name, policy)?;
         if queues.len() >= limits::QUEUES_MAX {
             return Err(too_many_queues().into());
         }
         Ok(())
     }
 
-    /// Refuses a place for replies that is a drawer, also one of the message's own queue if that is new, and
-    /// one whose own drawer would be that queue.
-    fn check_reply_to(&mut self, queue: &QueueName, reply_to: &QueueName) -> Outcome<()> {
+    /// Refuses a reply queue that is a dead letter queue, including one of the message's own queue if that is new,
+    /// and a reply queue whose own dead letter queue would be the message's queue.
+    fn check_reply_to(&mut self, queue: &QueueName, reply_to: &QueueName) -> StoreResult<()> {
         self.check_queue(reply_to, &QueuePolicy::default())?;
         if self.queues()?.contains_key(queue) || queue == reply_to {
             return Ok(());
         }
         let plain = QueuePolicy::default();
-        if plain.drawers(queue).contains(reply_to) {
-            return Err(Refusal::IsDrawer { queue: reply_to.clone(), owner: queue.clone() }.into());
+        if plain.dlqs(queue).contains(reply_to) {
+            return Err(Refusal::IsDlq { queue: reply_to.clone(), owner: queue.clone() }.into());
         }
-        if plain.drawers(reply_to).contains(queue) && !self.queues()?.contains_key(reply_to) {
-            let why = format!("{queue} is its drawer; name another queue for replies");
+        if plain.dlqs(reply_to).contains(queue) && !self.queues()?.contains_key(reply_to) {
+            let why = format!("{queue} is its dead letter queue; name another queue for replies");
             return Err(Refusal::invalid("reply_to", why).into());
         }
         Ok(())
     }
 
-    /// Refuses a message whose queue and place for replies are both new where there is room for one more: it would be
-    /// refused after the first was made.
-    fn check_room_for_both(&mut self, queue: &QueueName, reply_to: &QueueName) -> Outcome<()> {
+    /// Refuses a message that needs a new queue and a new reply queue when there is room for only one: otherwise it
+    /// would be refused after the first was created.
+    fn check_room_for_both(&mut self, queue: &QueueName, reply_to: &QueueName) -> StoreResult<()> {
         let queues = self.queues()?;
         let new = [queue, reply_to].into_iter().collect::<BTreeSet<_>>();
         let missing = new.into_iter().filter(|name| !queues.contains_key(*name)).count();
@@ -225,63 +227,74 @@ impl<T: Tables> Engine<T> {
         Ok(())
     }
 
-    /// Sets the rules of a queue, making it if need be.
+    /// Sets the policy of a queue and creates the queue if needed.
     pub(crate) fn configure(
         &mut self,
         name: &QueueName,
         policy: QueuePolicy,
         actor: &Actor,
         now: Time,
-    ) -> Outcome<()> {
+    ) -> StoreResult<()> {
         policy.check(name)?;
         actor.check()?;
         self.check_queue(name, &policy)?;
-        check_drawers(self.queues()?, name, &policy)?;
+        check_policy_dlqs(self.queues()?, name, &policy)?;
         let rules = self.queues()?.get(name).and_then(|row| row.policy.breaker.clone());
         let key = |rules: &Option<BreakerPolicy>| rules.as_ref().map(|rules| rules.key.clone());
-        let (rekeyed, renumbered) = (key(&rules) != key(&policy.breaker), rules != policy.breaker);
+        let (key_changed, rules_changed) = (key(&rules) != key(&policy.breaker), rules != policy.breaker);
         let is_new = !self.queues()?.contains_key(name);
         self.ensure_queue(name, &policy)?;
         let before = Arc::clone(&self.queue(name)?.policy);
-        // A queue that is made has the rules it is made with: what they are beside the usual ones is what changed.
+        // For a new queue, the recorded changes are the differences from the default policy.
         let before = if is_new { Arc::default() } else { before };
         if !is_new && *before == policy {
             return Ok(());
         }
         let changes = audit::changes(before.as_ref(), &policy);
-        self.queue_whole(name)?.policy = Arc::new(policy);
-        if rekeyed {
+        self.queue_config_mut(name)?.policy = Arc::new(policy);
+        if key_changed {
             self.forget_breakers(name)?;
         }
-        if renumbered {
-            // What the index lets through was decided by the old rules.
-            self.hot = None;
-            self.woke = true;
+        if rules_changed {
+            // The index shows what the old breaker rules let through.
+            self.ready_index = None;
+            self.made_work_available = true;
         }
         let entry = AuditEntry::new(now, actor, "configure", name, 1);
-        self.record(if changes.is_empty() { entry } else { entry.with_detail(changes) })?;
+        self.append_audit(if changes.is_empty() { entry } else { entry.with_detail(changes) })?;
         Ok(())
     }
 
-    /// Halts or resumes leasing.
-    pub(crate) fn pause(&mut self, name: &QueueName, paused: bool, actor: &Actor, now: Time) -> Outcome<()> {
+    /// Pauses or resumes leasing from a queue.
+    pub(crate) fn pause(
+        &mut self,
+        name: &QueueName,
+        paused: bool,
+        actor: &Actor,
+        now: Time,
+    ) -> StoreResult<()> {
         actor.check()?;
         self.queue(name)?;
-        self.queue_whole(name)?.paused_by = paused.then(|| actor.name.clone());
-        self.woke = true;
+        self.queue_config_mut(name)?.paused_by = paused.then(|| actor.name.clone());
+        self.made_work_available = true;
         let act = if paused { "pause" } else { "resume" };
-        self.record(AuditEntry::new(now, actor, act, name, 1))?;
+        self.append_audit(AuditEntry::new(now, actor, act, name, 1))?;
         Ok(())
     }
 
-    /// Takes waiting messages back.
-    pub(crate) fn cancel(&mut self, ids: &[MessageId], actor: &Actor, now: Time) -> Outcome<Each<MessageId>> {
+    /// Cancels waiting messages.
+    pub(crate) fn cancel(
+        &mut self,
+        ids: &[MessageId],
+        actor: &Actor,
+        now: Time,
+    ) -> StoreResult<BatchResults<MessageId>> {
         actor.check()?;
         check_batch(ids.len(), 0)?;
-        self.each(ids.to_vec(), |engine, id| engine.cancel_one(id, actor, now).map(|()| id))
+        self.run_batch(ids.to_vec(), |engine, id| engine.cancel_one(id, actor, now).map(|()| id))
     }
 
-    fn cancel_one(&mut self, id: MessageId, actor: &Actor, now: Time) -> Outcome<()> {
+    fn cancel_one(&mut self, id: MessageId, actor: &Actor, now: Time) -> StoreResult<()> {
         let Some(live) = self.tables.live(id)? else {
             return Err(match self.tables.letter(id)? {
                 Some(_) => Refusal::WrongState { id, state: State::Dead, command: "cancel".into() },
@@ -289,55 +302,59 @@ impl<T: Tables> Engine<T> {
             }
             .into());
         };
-        let policy = self.queue(&live.slip.queue)?.policy.clone();
-        self.change(live, &Command::Cancel, Along::NONE, &policy, now)?;
-        self.record(AuditEntry::new(now, actor, "cancel", id, 1))?;
+        let policy = self.queue(&live.meta.queue)?.policy.clone();
+        self.change(live, &Command::Cancel, SideEffects::NONE, &policy, now)?;
+        self.append_audit(AuditEntry::new(now, actor, "cancel", id, 1))?;
         Ok(())
     }
 
-    /// Removes waiting messages of a queue; redriven ones stay, their letters are waiting for them.
-    pub(crate) fn purge(&mut self, name: &QueueName, actor: &Actor, now: Time) -> Outcome<Purged> {
+    /// Removes waiting messages of a queue. Redriven messages stay, because their letters depend on them.
+    pub(crate) fn purge(&mut self, name: &QueueName, actor: &Actor, now: Time) -> StoreResult<Purged> {
         actor.check()?;
         let policy = self.queue(name)?.policy.clone();
-        // Others wait for this commit: it looks at one page of messages, whichever queue they are of, and the next
-        // call goes on behind it.
-        let begun = self.purging.take().filter(|begun| begun.goes_on(name, now));
-        let after = begun.map(|begun| begun.to);
+        // To keep the commit short, each call looks at one page of messages, of whatever queue. The next call
+        // continues after that page.
+        let previous = self.purging.take().filter(|previous| previous.is_continued_by(name, now));
+        let after = previous.map(|previous| previous.last_id);
         let page = self.tables.live_after(after, limits::REAP_MAX)?;
         let last = page.last().map(|(id, _)| *id).filter(|_| page.len() >= limits::REAP_MAX);
         let mut purged = 0;
-        let of_queue = page.into_iter().filter_map(|(_, live)| live.ok()).filter(|l| l.slip.queue == *name);
-        for live in of_queue.filter(|l| l.life.lease().is_none() && l.life.generation == 1) {
-            self.change(live, &Command::Purge, Along::NONE, &policy, now)?;
+        let of_queue = page.into_iter().filter_map(|(_, live)| live.ok()).filter(|l| l.meta.queue == *name);
+        for live in of_queue.filter(|l| l.lifecycle.lease().is_none() && l.lifecycle.generation == 1) {
+            self.change(live, &Command::Purge, SideEffects::NONE, &policy, now)?;
             purged += 1;
         }
-        self.purging = last.map(|to| Purging { queue: name.clone(), to, at: now });
+        self.purging = last.map(|last_id| PurgeProgress { queue: name.clone(), last_id, at: now });
         if purged > 0 || after.is_none() {
-            self.record(AuditEntry::new(now, actor, "purge", name, purged))?;
+            self.append_audit(AuditEntry::new(now, actor, "purge", name, purged))?;
         }
         Ok(Purged { purged, more: last.is_some() })
     }
 }
 
-/// How far a purge has come that its caller has not finished.
-pub(super) struct Purging {
+/// How far an unfinished purge has come.
+pub(super) struct PurgeProgress {
     queue: QueueName,
-    to: MessageId,
+    last_id: MessageId,
     at: Time,
 }
 
-impl Purging {
-    /// Whether a call goes on with it. One that came late, or for another queue, begins anew.
-    fn goes_on(&self, queue: &QueueName, now: Time) -> bool {
+impl PurgeProgress {
+    /// Whether a call continues this purge. A late call, or one for another queue, starts over.
+    fn is_continued_by(&self, queue: &QueueName, now: Time) -> bool {
         self.queue == *queue && now.since(self.at) <= limits::PURGE_PAUSE_MAX
     }
 }
 
-/// The value a new message's breaker goes by, where that is in its headers or payload.
-fn breaker_value<T: Tables>(policy: &QueuePolicy, new: &NewMessage, body: &T::Body) -> Kept<Option<String>> {
+/// The value of a new message's breaker key, if the key is taken from its headers or payload.
+fn breaker_value<T: Tables>(
+    policy: &QueuePolicy,
+    new: &NewMessage,
+    body: &T::Body,
+) -> TableResult<Option<String>> {
     match policy.breaker.as_ref().map(|rules| &rules.key) {
         Some(key @ (BreakerKey::Header(_) | BreakerKey::Payload(_))) => {
-            let whole = T::whole(new, body)?;
+            let whole = T::unpack(new, body)?;
             Ok(key.read(&whole.headers, &whole.payload))
         }
         Some(BreakerKey::Queue | BreakerKey::Kind) | None => Ok(None),
@@ -345,33 +362,35 @@ fn breaker_value<T: Tables>(policy: &QueuePolicy, new: &NewMessage, body: &T::Bo
 }
 
 fn too_many_queues() -> Refusal {
-    let why = format!("there may be {} and no more; a name per message is a mistake", limits::QUEUES_MAX);
+    let why =
+        format!("there can be at most {} queues; do not create a queue per message", limits::QUEUES_MAX);
     Refusal::invalid("queue", why)
 }
 
-/// Refuses a policy whose letters would lie among work.
-fn check_drawers(
+/// Refuses a policy whose dead letter queue is a queue.
+fn check_policy_dlqs(
     queues: &BTreeMap<QueueName, QueueRow>,
     name: &QueueName,
     policy: &QueuePolicy,
 ) -> Result<(), Refusal> {
-    match policy.drawers(name).into_iter().find(|drawer| queues.contains_key(drawer)) {
-        Some(drawer) => {
-            Err(Refusal::invalid("dlq", format!("{drawer} is a queue, not a drawer; name another")))
+    match policy.dlqs(name).into_iter().find(|dlq| queues.contains_key(dlq)) {
+        Some(dlq) => {
+            let why = format!("{dlq} is a queue, not a dead letter queue; name another");
+            Err(Refusal::invalid("dlq", why))
         }
         None => Ok(()),
     }
 }
 
-/// The first queue, by name, that files into this drawer.
-fn owner_of_drawer<'a>(
+/// The first queue, by name, that uses this dead letter queue.
+fn dlq_owner<'a>(
     mut queues: impl Iterator<Item = (&'a QueueName, &'a QueueRow)>,
-    drawer: &QueueName,
+    dlq: &QueueName,
 ) -> Option<QueueName> {
-    queues.find(|(name, row)| row.policy.drawers(name).contains(drawer)).map(|(name, _)| name.clone())
+    queues.find(|(name, row)| row.policy.dlqs(name).contains(dlq)).map(|(name, _)| name.clone())
 }
 
-/// Refuses what is over the queue's limits.
+/// Refuses a message that would exceed the limits of its queue.
 fn check_room(queue: &QueueName, row: &QueueRow, size: u64) -> Result<(), Refusal> {
     let held = u64::try_from(row.counts.waiting + row.counts.leased).unwrap_or(0);
     let bytes = u64::try_from(row.counts.bytes).unwrap_or(0);
@@ -392,7 +411,7 @@ fn check_room(queue: &QueueName, row: &QueueRow, size: u64) -> Result<(), Refusa
 mod tests {
     use super::*;
     use crate::memory::MemoryStore;
-    use crate::verbs::{Access as _, Load};
+    use crate::verbs::{Access as _, WriteCost};
     use redrive_core::message::Payload;
 
     fn incoming<T: Tables>(_: &Engine<T>, mut new: NewMessage) -> Incoming<T::Body> {
@@ -403,7 +422,7 @@ mod tests {
     #[tokio::test]
     async fn a_refused_entry_at_the_limit_of_queues_leaves_no_queue_behind() {
         let store = MemoryStore::new();
-        let answer = store.0.write(Load::GROWS, |engine, now| {
+        let answer = store.0.write(WriteCost::GROWS, |engine, now| {
             for n in 1..limits::QUEUES_MAX {
                 engine.queues()?.insert(format!("q{n}").parse().unwrap(), QueueRow::default());
             }
@@ -416,6 +435,6 @@ mod tests {
         });
         let (refused, queues) = answer.await.unwrap();
         assert!(matches!(refused, Err(Refusal::Invalid { .. })), "{refused:?}");
-        assert_eq!(queues, limits::QUEUES_MAX - 1, "none was made");
+        assert_eq!(queues, limits::QUEUES_MAX - 1, "none was created");
     }
 }

@@ -1,12 +1,12 @@
-//! What leaves the store on purpose: letters for an export, oldest death first, and the record of who was shown what.
+//! Data that leaves the store: letters for an export, oldest death first, and the record of who was shown what.
 
 use super::Engine;
-use super::reads::{assemble_with, earlier_contents, or_damaged, policies, with_present_groups};
-use super::tables::{Kept, Letter, Reads, Tables};
+use super::reads::{assemble_with, earlier_contents, or_report_damaged, policies, with_merged_groups};
+use super::tables::{Letter, Reads, TableResult, Tables};
 use redrive_core::dead_letter::{Actor, DeadLetter};
 use redrive_core::disclosure::Disclosure;
-use redrive_core::error::Outcome;
-use redrive_core::filter::Needs;
+use redrive_core::error::StoreResult;
+use redrive_core::filter::LetterParts;
 use redrive_core::limits;
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Cursor, Page, Query};
@@ -14,27 +14,27 @@ use redrive_core::revision::Revision;
 use redrive_core::time::Time;
 use redrive_core::transfer::exported;
 
-/// Letters that match, oldest death first, whole.
-pub(crate) fn export(tables: &dyn Reads, query: &Query, now: Time) -> Outcome<Page<DeadLetter>> {
+/// Complete letters that match, oldest death first.
+pub(crate) fn export(tables: &dyn Reads, query: &Query, now: Time) -> StoreResult<Page<DeadLetter>> {
     /// Rows read at once while a page is filled.
     const CHUNK: usize = 256;
-    let filter = with_present_groups(tables, &query.filter)?;
+    let filter = with_merged_groups(tables, &query.filter)?;
     let mut after = query.page.position("x")?.unwrap_or(0);
     let (limit, mut looked_at, mut bytes) = (query.page.limit(), 0, 0);
     let (policies, standard) = (policies(tables)?, QueuePolicy::default());
-    let whole = Needs { body: true, failures: true };
-    let open = |letter: Letter| -> Kept<Option<(u64, DeadLetter)>> {
-        let policy = policies.get(&letter.slip.queue).map_or(&standard, AsRef::as_ref);
-        // No more is read of what does not match than is needed to see that.
-        let glance = assemble_with(tables, policy, &letter, filter.needs(), now)?;
-        if !filter.matches_letter(&glance, now) {
+    let whole = LetterParts { body: true, failures: true };
+    let open = |letter: Letter| -> TableResult<Option<(u64, DeadLetter)>> {
+        let policy = policies.get(&letter.meta.queue).map_or(&standard, AsRef::as_ref);
+        // Read only the parts the filter needs before reading the whole letter.
+        let parts = assemble_with(tables, policy, &letter, filter.letter_parts(), now)?;
+        if !filter.matches_letter(&parts, now) {
             return Ok(None);
         }
-        let seen = assemble_with(tables, policy, &letter, whole, now)?;
-        let revisions = earlier(tables, &letter, &seen)?;
-        let said_before = revisions.iter().map(|r| r.content.payload.bytes.len() as u64).sum::<u64>();
-        let size = seen.message.envelope.size() + said_before;
-        Ok(Some((size, exported(DeadLetter { revisions, ..seen }))))
+        let complete = assemble_with(tables, policy, &letter, whole, now)?;
+        let revisions = earlier_revisions(tables, &letter, &complete)?;
+        let earlier_bytes = revisions.iter().map(|r| r.content.payload.bytes.len() as u64).sum::<u64>();
+        let size = complete.message.envelope.size() + earlier_bytes;
+        Ok(Some((size, exported(DeadLetter { revisions, ..complete }))))
     };
     let (mut items, mut damaged) = (Vec::new(), Vec::new());
     loop {
@@ -45,7 +45,7 @@ pub(crate) fn export(tables: &dyn Reads, query: &Query, now: Time) -> Outcome<Pa
             left -= 1;
             looked_at += 1;
             after = death;
-            if let Some((size, letter)) = or_damaged(letter.and_then(open), &mut damaged)?.flatten() {
+            if let Some((size, letter)) = or_report_damaged(letter.and_then(open), &mut damaged)?.flatten() {
                 bytes += size;
                 items.push(letter);
             }
@@ -64,25 +64,29 @@ pub(crate) fn export(tables: &dyn Reads, query: &Query, now: Time) -> Outcome<Pa
 }
 
 impl<T: Tables> Engine<T> {
-    /// Writes down what somebody is about to be shown.
-    pub(crate) fn disclose(&mut self, disclosure: &Disclosure, actor: &Actor, now: Time) -> Outcome<()> {
+    /// Records in the audit trail what somebody is about to be shown.
+    pub(crate) fn disclose(&mut self, disclosure: &Disclosure, actor: &Actor, now: Time) -> StoreResult<()> {
         actor.check()?;
         disclosure.check()?;
         for entry in disclosure.entries(actor, now) {
-            self.record(entry)?;
+            self.append_audit(entry)?;
         }
         Ok(())
     }
 }
 
-/// What a letter said before, oldest first.
-fn earlier(tables: &dyn Reads, letter: &Letter, seen: &DeadLetter) -> Kept<Vec<Revision>> {
-    if letter.file.edits.is_empty() {
+/// The earlier revisions of a letter, oldest first.
+fn earlier_revisions(
+    tables: &dyn Reads,
+    letter: &Letter,
+    complete: &DeadLetter,
+) -> TableResult<Vec<Revision>> {
+    if letter.record.edits.is_empty() {
         return Ok(Vec::new());
     }
     let kept = earlier_contents(tables, letter)?;
-    let mut all = Revision::list(&letter.file, &seen.message.envelope, kept);
-    // The present one is the letter's own.
+    let mut all = Revision::list(&letter.record, &complete.message.envelope, kept);
+    // The last revision is the current content, which the letter has already.
     all.pop();
     Ok(all)
 }

@@ -1,30 +1,30 @@
-//! Letters that leave for another store. Only removes: whoever asks has put them there first.
+//! Handing letters over to another store. Only removes them here: the caller has stored them there first.
 
 use super::Engine;
 use super::tables::Tables;
 use redrive_core::audit::AuditEntry;
 use redrive_core::dead_letter::Actor;
-use redrive_core::error::Outcome;
+use redrive_core::error::StoreResult;
 use redrive_core::ids::MessageId;
-use redrive_core::store::{Each, HandOver};
+use redrive_core::store::{BatchResults, HandOver};
 use redrive_core::time::Time;
 
 impl<T: Tables> Engine<T> {
-    /// Removes letters that another store has now.
+    /// Removes letters that another store holds now.
     pub(crate) fn hand_over(
         &mut self,
         batch: Vec<HandOver>,
         actor: &Actor,
         now: Time,
-    ) -> Outcome<Each<MessageId>> {
+    ) -> StoreResult<BatchResults<MessageId>> {
         super::enqueue::check_batch(batch.len(), 0)?;
         actor.check()?;
-        self.each(batch, |engine, HandOver { id, version }| {
-            let letter = engine.letter_of(id)?;
-            letter.file.may_leave(id, version, now)?;
-            // The message is not over: its key goes on saying that it is dead.
-            engine.take_out_letter(&letter, "hand_over", now)?;
-            engine.record(AuditEntry::new(now, actor, "hand over", id, 1))?;
+        self.run_batch(batch, |engine, HandOver { id, version }| {
+            let letter = engine.require_letter(id)?;
+            letter.record.check_hand_over(id, version, now)?;
+            // The message has not ended: its idempotency key still says that it is dead.
+            engine.delete_letter(&letter, "hand_over", now)?;
+            engine.append_audit(AuditEntry::new(now, actor, "hand over", id, 1))?;
             Ok(id)
         })
     }

@@ -1,16 +1,18 @@
-//! Leasing: who gets which message next. Run-out leases and overdue messages are dealt with first, in the
-//! same commit (I19); then the scheduler picks levels and the hot index says which message that is.
+//! Leasing: chooses the next message for a worker.
+//!
+//! A lease call first deals with expired leases and overdue messages, in the same commit (I19). Then, for each message
+//! to hand out, the scheduler picks a priority level and the ready index names the next message of that level.
 
 use super::Engine;
-use super::hot::{Hot, Next, Refill};
-use super::settle::Along;
-use super::tables::{Kept, Live, Tables, unless_damaged};
-use redrive_core::error::{Outcome, Refusal};
-use redrive_core::failure::Analysed;
+use super::ready_index::{Next, ReadyIndex, Refill};
+use super::settle::SideEffects;
+use super::tables::{Live, TableResult, Tables, unless_damaged};
+use redrive_core::error::{Refusal, StoreResult};
+use redrive_core::failure::AnalysedFailure;
 use redrive_core::ids::{LeaseToken, MessageId, QueueName};
 use redrive_core::lifecycle::{Command, Phase};
 use redrive_core::limits;
-use redrive_core::message::{Delivery, Priority, Record};
+use redrive_core::message::{Delivery, Priority, StoredMessage};
 use redrive_core::metrics::{self, Counter};
 use redrive_core::poison::Admission;
 use redrive_core::policy::{QueuePolicy, overdue, too_late};
@@ -20,14 +22,14 @@ use redrive_core::time::Time;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Rows looked at per refill of a spilled level.
+/// Rows read from disk per refill of a spilled level.
 const REFILL_ROWS: usize = 65_536;
-/// Refills before one pick.
+/// The maximum number of refills before one pick.
 const REFILLS_PER_CALL: usize = 64;
-/// A spilled level is refilled when it has fewer entries than this in memory.
+/// A spilled level is refilled when fewer entries than this are in memory.
 const REFILL_BELOW: usize = limits::LEASE_BATCH_MAX;
 
-/// A granted lease whose message still has to be put together.
+/// A granted lease. The delivery is completed with the message's body outside the commit, by [`deliver`].
 pub(crate) struct Grant {
     pub(crate) live: Live,
     pub(crate) token: LeaseToken,
@@ -35,58 +37,58 @@ pub(crate) struct Grant {
 }
 
 impl<T: Tables> Engine<T> {
-    /// Hands out due work, without its payloads.
-    pub(crate) fn lease(&mut self, request: &LeaseRequest, now: Time) -> Outcome<Vec<Grant>> {
+    /// Leases the messages that are due, at most as many as the request allows, without their bodies.
+    pub(crate) fn lease(&mut self, request: &LeaseRequest, now: Time) -> StoreResult<Vec<Grant>> {
         request.check()?;
         let mut queues = request.queues.clone();
         queues.sort();
         queues.dedup();
         let mut policies: HashMap<QueueName, Arc<QueuePolicy>> = HashMap::new();
-        let mut open = Vec::new();
+        let mut unpaused = Vec::new();
         for name in &queues {
             let row = self.queue(name)?;
             policies.insert(name.clone(), row.policy.clone());
             if row.paused_by.is_none() {
-                open.push(name.clone());
+                unpaused.push(name.clone());
             }
         }
         self.reap_messages(limits::REAP_MAX, now)?;
         self.end_quarantines(limits::REAP_MAX, now)?;
         self.tick_breakers(now)?;
-        let mut admission = self.admit(&request.worker, &open, now)?;
+        let mut admission = self.admit(&request.worker, &unpaused, now)?;
         if admission == Admission::Nothing {
             return Ok(Vec::new());
         }
         let mut scheduler = self.schedulers.remove(&queues).unwrap_or_default();
         let (mut grants, mut bytes) = (Vec::new(), 0);
         while grants.len() < request.max && bytes < limits::LEASE_BYTES_MAX {
-            self.refill(&open)?;
-            let hot = self.hot()?;
+            self.refill(&unpaused)?;
+            let ready_index = self.ready_index()?;
             let next = match admission {
                 Admission::SuspectFirst => {
-                    hot.oldest_suspect(&open, now).map(|(_, id)| Next { id, suspect: true })
+                    ready_index.oldest_suspect(&unpaused, now).map(|(_, id)| Next { id, suspect: true })
                 }
                 Admission::Anything | Admission::NoSuspects | Admission::Nothing => {
                     let suspects = admission == Admission::Anything && grants.is_empty();
-                    pick(&mut scheduler, hot, &open, suspects, now)
+                    pick(&mut scheduler, ready_index, &unpaused, suspects, now)
                 }
             };
             let Some(Next { id, suspect }) = next else { break };
             let Some(live) = unless_damaged(self.tables.live(id))?.flatten() else {
-                // The index is ahead of the tables, or the row was damaged since: build it again rather than hand out
-                // what is not there.
-                self.hot = None;
+                // The index disagrees with the tables, or the row was damaged meanwhile: rebuild the index.
+                self.ready_index = None;
                 continue;
             };
-            let Some(policy) = policies.get(&live.slip.queue) else { break };
-            if overdue(live.slip.terms.in_generation(live.life.generation), now).is_some() {
+            let Some(policy) = policies.get(&live.meta.queue) else { break };
+            if overdue(live.meta.limits.in_generation(live.lifecycle.generation), now).is_some() {
                 self.time_out(live, now)?;
-                admission = self.admit(&request.worker, &open, now)?;
+                admission = self.admit(&request.worker, &unpaused, now)?;
                 continue;
             }
-            bytes += live.slip.size;
+            bytes += live.meta.size;
             grants.push(self.grant(live, policy, request, now)?);
             if suspect {
+                // A suspect runs alone: its worker gets nothing else with it.
                 break;
             }
         }
@@ -97,154 +99,160 @@ impl<T: Tables> Engine<T> {
         Ok(grants)
     }
 
+    /// Leases one message to the worker of the request.
     fn grant(
         &mut self,
         live: Live,
         policy: &Arc<QueuePolicy>,
         request: &LeaseRequest,
         now: Time,
-    ) -> Outcome<Grant> {
-        let token = LeaseToken { id: live.slip.id, secret: self.entropy.secret() };
-        let permit = self.permit(&live.slip, policy, now)?;
+    ) -> StoreResult<Grant> {
+        let token = LeaseToken { id: live.meta.id, secret: self.entropy.secret() };
+        let permit = self.grant_permit(&live.meta, policy, now)?;
         let command = Command::Lease {
             secret: token.secret,
             worker: request.worker.clone(),
             lease_for: request.lease_for.unwrap_or(policy.lease),
             permit,
         };
-        let slip = live.slip.clone();
-        let changed = self.change(live, &command, Along::NONE, policy, now)?;
-        Ok(Grant { live: Live { slip, life: changed.life }, token, policy: Arc::clone(policy) })
+        let meta = live.meta.clone();
+        let changed = self.change(live, &command, SideEffects::NONE, policy, now)?;
+        Ok(Grant { live: Live { meta, lifecycle: changed.lifecycle }, token, policy: Arc::clone(policy) })
     }
 
-    /// What this worker may be given now.
-    fn admit(&mut self, worker: &str, queues: &[QueueName], now: Time) -> Kept<Admission> {
-        let hot = self.hot()?;
-        let (hands, oldest) = (hot.hands(worker), hot.oldest_suspect(queues, now).map(|(since, _)| since));
-        Ok(self.isolation.admit(worker, hands, oldest, now))
+    /// Which messages this worker may be given now.
+    fn admit(&mut self, worker: &str, queues: &[QueueName], now: Time) -> TableResult<Admission> {
+        let ready_index = self.ready_index()?;
+        let load = ready_index.worker_load(worker);
+        let oldest = ready_index.oldest_suspect(queues, now).map(|(since, _)| since);
+        Ok(self.isolation.admit(worker, load, oldest, now))
     }
 
-    /// Deals with run-out leases, then with overdue messages; at most `limit` of each (I23). Says how many.
-    pub(super) fn reap_messages(&mut self, limit: usize, now: Time) -> Outcome<(u64, u64)> {
+    /// Deals with expired leases, then with overdue messages, at most `limit` of each (I23). Returns both counts.
+    pub(super) fn reap_messages(&mut self, limit: usize, now: Time) -> StoreResult<(u64, u64)> {
         let mut lost = 0;
-        for id in self.hot()?.run_out(now, limit) {
-            let Some(live) = self.indexed(id)? else { continue };
-            let policy = self.queue(&live.slip.queue)?.policy.clone();
-            let Some(lease) = live.life.lease() else { continue };
-            let failure = Analysed::lease_lost(now.since(lease.granted_at));
-            let found = self.review(&live, failure, None, &policy, now)?;
-            let command = Command::LoseLease { verdict: found.verdict };
-            self.change(live, &command, Along::filing(found), &policy, now)?;
+        for id in self.ready_index()?.expired_leases(now, limit) {
+            let Some(live) = self.live_from_index(id)? else { continue };
+            let policy = self.queue(&live.meta.queue)?.policy.clone();
+            let Some(lease) = live.lifecycle.lease() else { continue };
+            let failure = AnalysedFailure::lease_lost(now.since(lease.granted_at));
+            let review = self.review(&live, failure, None, &policy, now)?;
+            let command = Command::LoseLease { verdict: review.verdict };
+            self.change(live, &command, SideEffects::failure(review), &policy, now)?;
             lost += 1;
         }
         let mut timed_out = 0;
-        for id in self.hot()?.overdue(now, limit) {
-            let Some(live) = self.indexed(id)? else { continue };
+        for id in self.ready_index()?.overdue(now, limit) {
+            let Some(live) = self.live_from_index(id)? else { continue };
             self.time_out(live, now)?;
             timed_out += 1;
         }
         Ok((lost, timed_out))
     }
 
-    /// A message that the index knows. One whose row is damaged is not touched: the index is built again without it.
-    fn indexed(&mut self, id: MessageId) -> Kept<Option<Live>> {
+    /// Reads a message that the index knows. If its row is damaged,
+    /// leaves it alone and has the index rebuilt without it.
+    fn live_from_index(&mut self, id: MessageId) -> TableResult<Option<Live>> {
         let live = unless_damaged(self.tables.live(id))?;
         if live.is_none() {
-            self.hot = None;
+            self.ready_index = None;
         }
         Ok(live.flatten())
     }
 
-    fn time_out(&mut self, live: Live, now: Time) -> Outcome<()> {
-        let terms = live.slip.terms.in_generation(live.life.generation);
+    /// Ends an overdue message as its queue's policy says.
+    fn time_out(&mut self, live: Live, now: Time) -> StoreResult<()> {
+        let terms = live.meta.limits.in_generation(live.lifecycle.generation);
         let Some(reason) = overdue(terms, now) else { return Ok(()) };
-        let policy = self.queue(&live.slip.queue)?.policy.clone();
+        let policy = self.queue(&live.meta.queue)?.policy.clone();
         let verdict = too_late(&policy, reason);
-        let failure = Analysed::too_late(reason);
-        self.change(live, &Command::TimeOut { verdict }, Along::filing(failure), &policy, now)?;
+        let failure = AnalysedFailure::too_late(reason);
+        self.change(live, &Command::TimeOut { verdict }, SideEffects::failure(failure), &policy, now)?;
         Ok(())
     }
 
-    /// Builds the hot index from the tables: one pass over the live messages and the letters that hold a key.
-    pub(super) fn build_hot(&mut self) -> Kept<Hot> {
-        let mut hot = Hot::new(self.hot_entries_max);
+    /// Builds the ready index from the tables: one pass over the live messages and the letters that hold a key.
+    pub(super) fn build_ready_index(&mut self) -> TableResult<ReadyIndex> {
+        let mut ready_index = ReadyIndex::new(self.ready_index_max);
         for (name, row) in self.queues()?.iter() {
-            hot.go_by(name, row.policy.breaker.as_ref().map(|rules| &rules.key));
+            ready_index.set_breaker_key(name, row.policy.breaker.as_ref().map(|rules| &rules.key));
         }
         for ((queue, key), mode) in self.breaker_modes()? {
-            hot.set_mode(&queue, &key, mode);
+            ready_index.set_breaker_mode(&queue, &key, mode);
         }
         let mut after = None;
         loop {
             let page = self.tables.live_after(after, REFILL_ROWS)?;
             let Some((last, _)) = page.last() else { break };
             after = Some(*last);
-            // A message whose row is damaged is handed to nobody; `doctor` names it.
+            // A message with a damaged row is leased to nobody; `doctor` reports it.
             for live in page.iter().filter_map(|(_, live)| live.as_ref().ok()) {
-                hot.add(&live.slip, &live.life);
+                ready_index.add(&live.meta, &live.lifecycle);
             }
         }
-        for slip in self.tables.holding_keys()? {
-            hot.hold(&slip, true);
+        for meta in self.tables.letters_holding_keys()? {
+            ready_index.set_key_held(&meta, true);
         }
-        Ok(hot)
+        Ok(ready_index)
     }
 
-    /// Brings in the next part of levels whose tail is on disk.
-    fn refill(&mut self, queues: &[QueueName]) -> Kept<()> {
-        // A long stretch of disk without anything leasable is crossed over several calls, not in one commit.
+    /// Loads the next part of levels whose tail is on disk.
+    fn refill(&mut self, queues: &[QueueName]) -> TableResult<()> {
+        // The number of refills is bounded: a long stretch of disk
+        // without leasable messages is read over several calls.
         for _ in 0..REFILLS_PER_CALL {
-            let Some(refill) = self.hot()?.wants_refill(queues, REFILL_BELOW) else { break };
+            let Some(refill) = self.ready_index()?.next_refill(queues, REFILL_BELOW) else { break };
             self.refill_level(&refill)?;
         }
         Ok(())
     }
 
-    fn refill_level(&mut self, refill: &Refill) -> Kept<()> {
+    /// Reads the next rows of a level and adds its waiting messages to the index.
+    fn refill_level(&mut self, refill: &Refill) -> TableResult<()> {
         let page = self.tables.live_from(refill.from, REFILL_ROWS)?;
         let rest = if page.len() < REFILL_ROWS { None } else { page.last().map(|(id, _)| next_id(*id)) };
-        // The boundary moves first, so that what is added now is not turned away as spilled.
-        self.hot()?.refilled(refill, rest);
-        let of_level = |l: &&Live| {
-            l.slip.queue == refill.queue
-                && l.slip.priority == refill.priority
-                && l.slip.ordering_key.is_none()
-                && !l.life.indicators.is_suspect()
+        // The boundary moves first; otherwise the index would turn the messages away as spilled.
+        self.ready_index()?.set_spill_start(refill, rest);
+        let in_level = |l: &&Live| {
+            l.meta.queue == refill.queue
+                && l.meta.priority == refill.priority
+                && l.meta.ordering_key.is_none()
+                && !l.lifecycle.indicators.is_suspect()
         };
-        let whole = page.iter().filter_map(|(_, live)| live.as_ref().ok());
-        for live in whole.filter(of_level).filter(|l| l.life.phase == Phase::Waiting) {
-            self.hot()?.add_refilled(&live.slip, &live.life);
+        let readable = page.iter().filter_map(|(_, live)| live.as_ref().ok());
+        for live in readable.filter(in_level).filter(|l| l.lifecycle.phase == Phase::Waiting) {
+            self.ready_index()?.add_refilled(&live.meta, &live.lifecycle);
         }
         Ok(())
     }
 
-    /// What waits in each queue and for what, where any do; nothing when the index that knows it would take long to
-    /// build.
-    pub(crate) fn waiting_for(&mut self, now: Time) -> Outcome<Option<BTreeMap<QueueName, WaitingFor>>> {
+    /// Counts, for each queue, the waiting messages that cannot be leased now, by what they wait for. Queues without
+    /// such messages are left out. Returns `None` if the ready index would first have to be built from many messages.
+    pub(crate) fn waiting_for(&mut self, now: Time) -> StoreResult<Option<BTreeMap<QueueName, WaitingFor>>> {
         let live: i64 = self.queues()?.values().map(|row| row.counts.waiting + row.counts.leased).sum();
-        if self.hot.is_none() && live > limits::TIDY_MESSAGES_MAX {
+        if self.ready_index.is_none() && live > limits::TIDY_MESSAGES_MAX {
             return Ok(None);
         }
         self.tick_breakers(now)?;
         let queues = self.queues()?.iter();
         let queues: Vec<(QueueName, bool, i64)> =
             queues.map(|(name, row)| (name.clone(), row.paused_by.is_some(), row.counts.waiting)).collect();
-        let mut found = BTreeMap::new();
+        let mut by_queue = BTreeMap::new();
         for (name, paused, waiting) in queues {
-            let mut waits = self.hot()?.waiting_for(&name, now);
+            let mut waiting_for = self.ready_index()?.waiting_for(&name, now);
             if paused {
                 let waiting = u64::try_from(waiting).unwrap_or(0);
-                waits.pause = waiting.saturating_sub(self.tables.scheduled(&name, now)?);
+                waiting_for.pause = waiting.saturating_sub(self.tables.scheduled(&name, now)?);
             }
-            if waits != WaitingFor::default() {
-                found.insert(name, waits);
+            if waiting_for != WaitingFor::default() {
+                by_queue.insert(name, waiting_for);
             }
         }
-        Ok(Some(found))
+        Ok(Some(by_queue))
     }
 
-    /// When one of these queues next has something due; nothing when none waits. Unknown queues are refused.
-    pub(crate) fn next_due(&mut self, queues: &[QueueName], now: Time) -> Outcome<Due> {
+    /// When the next message of these queues is due. Refuses unknown queues.
+    pub(crate) fn next_due(&mut self, queues: &[QueueName], now: Time) -> StoreResult<Due> {
         self.tick_breakers(now)?;
         let mut next = Due::default();
         let earlier = |a: Option<Time>, b: Option<Time>| a.into_iter().chain(b).min();
@@ -252,8 +260,8 @@ impl<T: Tables> Engine<T> {
             if self.queue(name)?.paused_by.is_some() {
                 continue;
             }
-            let (ordinary, suspect) = self.hot()?.next_due(name);
-            let released = self.breakers_due(name)?;
+            let (ordinary, suspect) = self.ready_index()?.next_due(name);
+            let released = self.next_breaker_probe(name)?;
             next.ordinary = earlier(next.ordinary, earlier(ordinary, released));
             next.suspect = earlier(next.suspect, suspect);
         }
@@ -261,40 +269,43 @@ impl<T: Tables> Engine<T> {
     }
 }
 
-/// When there is something to lease: for anybody, and for a worker with nothing in its hands.
+/// When the next message is due. Each is `None` if no such message waits.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Due {
+    /// For any worker.
     pub(crate) ordinary: Option<Time>,
+    /// For a worker that may have a suspect.
     pub(crate) suspect: Option<Time>,
 }
 
-/// The id after this one, in the order of bytes.
+/// The next id in byte order.
 fn next_id(id: MessageId) -> MessageId {
     MessageId::from_bytes(u128::from_be_bytes(id.to_bytes()).saturating_add(1).to_be_bytes())
 }
 
-/// Asks the scheduler for a level and the index for the message.
+/// Lets the scheduler pick a level and returns the next message of that level.
 fn pick(
     scheduler: &mut Scheduler,
-    hot: &mut Hot,
+    ready_index: &mut ReadyIndex,
     queues: &[QueueName],
     suspects: bool,
     now: Time,
 ) -> Option<Next> {
     let mut heads = Heads::default();
-    let mut ids: [Option<Next>; 5] = [None; 5];
-    let slots = heads.levels.iter_mut().zip(ids.iter_mut()).zip(Priority::ALL);
-    for ((head, id), priority) in slots {
+    let mut messages: [Option<Next>; 5] = [None; 5];
+    let slots = heads.levels.iter_mut().zip(messages.iter_mut()).zip(Priority::ALL);
+    for ((head, message), priority) in slots {
         let first = queues
             .iter()
-            .filter_map(|q| hot.head(q, priority, suspects))
+            .filter_map(|q| ready_index.head(q, priority, suspects))
             .filter(|(h, _)| h.ready_at <= now)
             .min_by_key(|(h, _)| (h.ready_at, h.seq));
-        if let Some((h, i)) = first {
-            (*head, *id) = (Some(h), Some(i));
+        if let Some((first_head, next)) = first {
+            (*head, *message) = (Some(first_head), Some(next));
         }
     }
-    let urgent = queues.iter().filter_map(|q| hot.urgent(q, suspects, now)).min_by_key(|(place, _)| *place);
+    let urgent = queues.iter().filter_map(|q| ready_index.most_urgent(q, suspects, now));
+    let urgent = urgent.min_by_key(|(urgency, _)| *urgency);
     heads.urgent = urgent.map(|((deadline, level, _), _)| (Priority::from_level(level), deadline));
     let decision = scheduler.pick(&heads, now)?;
     if decision.reason == PickReason::StarvationPrevention {
@@ -305,18 +316,18 @@ fn pick(
         PickReason::PriorityOrder
         | PickReason::StarvationPrevention
         | PickReason::LoadBalancing
-        | PickReason::EmergencyMode => ids.get(decision.level.level()).copied().flatten(),
+        | PickReason::EmergencyMode => messages.get(decision.level.level()).copied().flatten(),
     }
 }
 
-/// Puts a delivery together.
+/// Completes a delivery with the message's body.
 pub(crate) fn deliver(envelope: redrive_core::message::Envelope, grant: Grant, now: Time) -> Delivery {
-    let attempt = grant.live.life.attempts;
-    let record = Record { envelope, life: grant.live.life };
-    Delivery { message: record.view(&grant.policy, now), token: grant.token, attempt }
+    let attempt = grant.live.lifecycle.attempts;
+    let stored = StoredMessage { envelope, lifecycle: grant.live.lifecycle };
+    Delivery { message: stored.view(&grant.policy, now), token: grant.token, attempt }
 }
 
-/// Refuses queues that are not there before anybody waits for them.
+/// Refuses an empty or overlong list of queues before a caller waits on it.
 pub(crate) fn check_wait(queues: &[QueueName]) -> Result<(), Refusal> {
     if queues.is_empty() || queues.len() > limits::LEASE_QUEUES_MAX {
         let why = format!("name 1 to {} queues", limits::LEASE_QUEUES_MAX);

@@ -1,104 +1,110 @@
-//! The verbs of dead letters: acts, the leases of dead-letter consumers, import.
+//! Operations on dead letters: actions, the leases of dead letter consumers, import.
 
 use super::Engine;
 use super::settle::leaf_key;
-use super::tables::{Kept, Letter, Live, Tables, unless_damaged};
+use super::tables::{Letter, Live, TableResult, Tables, unless_damaged};
 use redrive_core::audit::{AuditEntry, fingerprint};
 use redrive_core::breaker::BreakerKey;
-use redrive_core::dead_letter::{Act, ActRequest, Actor, CONSUMER_LEASE, DeadLetter, File, Retry, Status};
-use redrive_core::error::{Error, Outcome, Refusal};
+use redrive_core::dead_letter::{
+    Act, ActRequest, Actor, CONSUMER_LEASE, DeadLetter, LetterRecord, Retry, Status,
+};
+use redrive_core::error::{CallError, Refusal, StoreResult};
 use redrive_core::failure::Failure;
-use redrive_core::filter::Needs;
+use redrive_core::filter::LetterParts;
 use redrive_core::ids::{LeaseToken, MessageId, OperationId};
-use redrive_core::lifecycle::{Command, Final, Life, Phase, State, transition};
+use redrive_core::lifecycle::{Command, Final, Lifecycle, Phase, State, transition};
 use redrive_core::limits;
-use redrive_core::message::{NewMessage, Slip};
+use redrive_core::message::{MessageMeta, NewMessage};
 use redrive_core::metrics::{self, Event, Timer};
 use redrive_core::operation::MemberOutcome;
 use redrive_core::policy::QueuePolicy;
 use redrive_core::progress::Progress;
 use redrive_core::store::{
-    Each, KeyState, LetterLeaseRequest, LetterSettle, LetterSettlement, LetterState, check_lease,
+    BatchResults, KeyState, LetterLeaseRequest, LetterSettle, LetterSettlement, LetterState, check_lease,
     check_snooze,
 };
 use redrive_core::time::Time;
 use redrive_core::transfer::{self, death_of_import};
 
 impl<T: Tables> Engine<T> {
-    /// Acts on single letters, each with its audit row.
-    pub(crate) fn act(&mut self, batch: Vec<ActRequest>, now: Time) -> Outcome<Each<LetterState>> {
+    /// Applies actions to single letters, each with its audit row.
+    pub(crate) fn act(
+        &mut self,
+        batch: Vec<ActRequest>,
+        now: Time,
+    ) -> StoreResult<BatchResults<LetterState>> {
         super::enqueue::check_batch(batch.len(), 0)?;
-        self.each(batch, |engine, request| {
-            let letter = engine.letter_of(request.id)?;
+        self.run_batch(batch, |engine, request| {
+            let letter = engine.require_letter(request.id)?;
             let state = engine.act_on(&letter, &request, now)?;
-            engine.record_act(&letter.file, &request, now)?;
+            engine.record_act(&letter.record, &request, now)?;
             Ok(state)
         })
     }
 
-    /// One row for one act, with what tells the file before it from the file after it.
-    fn record_act(&mut self, before: &File, request: &ActRequest, now: Time) -> Kept<()> {
-        let after = self.tables.letter(request.id)?.map(|letter| fingerprint(&letter.file));
+    /// Records an action in the audit trail, with fingerprints of the letter's record before and after it.
+    fn record_act(&mut self, before: &LetterRecord, request: &ActRequest, now: Time) -> TableResult<()> {
+        let after = self.tables.letter(request.id)?.map(|letter| fingerprint(&letter.record));
         let entry = AuditEntry::new(now, &request.actor, request.act.name(), request.id, 1)
             .with_change(Some(fingerprint(before)), after);
-        self.record(match request.act.detail() {
+        self.append_audit(match request.act.detail() {
             Some(detail) => entry.with_detail(detail),
             None => entry,
         })
     }
 
-    pub(super) fn letter_of(&mut self, id: MessageId) -> Outcome<Letter> {
+    pub(super) fn require_letter(&mut self, id: MessageId) -> StoreResult<Letter> {
         self.tables.letter(id)?.ok_or_else(|| Refusal::NoSuchLetter { id }.into())
     }
 
-    /// One act on one letter, without its audit row. Everything that may refuse comes before the first write.
+    /// Applies an action to a letter, without its audit row. All checks come before the first write.
     pub(super) fn act_on(
         &mut self,
         letter: &Letter,
         request: &ActRequest,
         now: Time,
-    ) -> Outcome<LetterState> {
-        self.act_for(letter, request, None, now)
+    ) -> StoreResult<LetterState> {
+        self.act_on_behalf(letter, request, None, now)
     }
 
-    /// The same on behalf of an operation.
-    pub(super) fn act_for(
+    /// Like [`Self::act_on`], on behalf of an operation if one is given.
+    pub(super) fn act_on_behalf(
         &mut self,
         letter: &Letter,
         request: &ActRequest,
         operation: Option<OperationId>,
         now: Time,
-    ) -> Outcome<LetterState> {
-        if request.act.is_content() {
+    ) -> StoreResult<LetterState> {
+        if request.act.changes_content() {
             return self.change_content(letter, request, operation, now);
         }
-        let (id, slip) = (letter.slip.id, &letter.slip);
-        let policy = self.queue(&slip.queue)?.policy.clone();
-        let mut file = letter.file.act(id, request, &policy, now)?;
+        let (id, meta) = (letter.meta.id, &letter.meta);
+        let policy = self.queue(&meta.queue)?.policy.clone();
+        let mut record = letter.record.act(id, request, &policy, now)?;
         let mut next = letter.clone();
         match &request.act {
             Act::Retry(retry) => {
-                if retry.runs(slip, self.key_holder(slip, now)?)? {
-                    file.operation = operation;
+                if retry.runs(meta, self.key_holder(meta, now)?)? {
+                    record.operation = operation;
                     self.revive(letter, retry, now)?;
                 } else {
-                    file = letter.file.already_done(&policy, &request.actor, now);
+                    record = letter.record.already_done(&policy, &request.actor, now);
                 }
             }
             Act::PullBack => {
-                next.life = self.pull_back(letter, now)?;
-                if let Some(operation) = letter.file.operation {
+                next.lifecycle = self.pull_back(letter, now)?;
+                if let Some(operation) = letter.record.operation {
                     self.settle_member(operation, letter.death, MemberOutcome::Undone, None, now)?;
                 }
             }
-            Act::Move { dlq } => self.check_drawer(dlq)?,
+            Act::Move { dlq } => self.check_dlq(dlq)?,
             Act::Purge => {
-                self.move_count(slip, Some(&Phase::Dead), &Phase::Over(Final::Purged))?;
-                self.tally(Event::Discarded, &slip.queue, &["letter"], 0, now)?;
+                self.move_count(meta, Some(&Phase::Dead), &Phase::Over(Final::Purged))?;
+                self.count_event(Event::Discarded, &meta.queue, &["letter"], 0, now)?;
             }
-            Act::Unpurge => self.move_count(slip, Some(&Phase::Over(Final::Purged)), &Phase::Dead)?,
-            Act::Resolve => self.learn(letter, |lessons| lessons.resolved += 1)?,
-            Act::Abandon => self.learn(letter, |lessons| lessons.abandoned += 1)?,
+            Act::Unpurge => self.move_count(meta, Some(&Phase::Over(Final::Purged)), &Phase::Dead)?,
+            Act::Resolve => self.update_outcomes(letter, |outcome_stats| outcome_stats.resolved += 1)?,
+            Act::Abandon => self.update_outcomes(letter, |outcome_stats| outcome_stats.abandoned += 1)?,
             Act::Review
             | Act::Quarantine { .. }
             | Act::Release
@@ -113,157 +119,157 @@ impl<T: Tables> Engine<T> {
             | Act::Restore { .. }
             | Act::Erase => {}
         }
-        self.count_act(&letter.slip, &letter.file, &request.act, file.status, now)?;
-        file.done_by(operation);
-        next.file = file;
+        self.count_act(&letter.meta, &letter.record, &request.act, record.status, now)?;
+        record.set_operation(operation);
+        next.record = record;
         self.replace_letter(letter, next, now)
     }
 
-    /// The message that has a letter's key, and where it is or how it ended, while the key is remembered.
-    fn key_holder(&mut self, slip: &Slip, now: Time) -> Kept<Option<KeyState>> {
-        let Some(key) = &slip.key else { return Ok(None) };
-        let row = self.tables.key(slip.home(), key)?;
+    /// The message that holds a letter's idempotency key, with its state, while the key is remembered.
+    fn key_holder(&mut self, meta: &MessageMeta, now: Time) -> TableResult<Option<KeyState>> {
+        let Some(key) = &meta.key else { return Ok(None) };
+        let row = self.tables.key(meta.home(), key)?;
         let Some(row) = row.filter(|row| row.created_at.plus(limits::KEY_WINDOW) > now) else {
             return Ok(None);
         };
-        let live = self.tables.live(row.id)?.map(|live| live.life.state(now));
+        let live = self.tables.live(row.id)?.map(|live| live.lifecycle.state(now));
         Ok(Some(KeyState { id: row.id, state: live.or(row.ended).unwrap_or(State::Dead) }))
     }
 
-    /// Puts the message of a letter into its queue, or into another, as a new generation.
-    fn revive(&mut self, letter: &Letter, retry: &Retry, now: Time) -> Outcome<()> {
+    /// Puts the message of a letter back into its queue, or into another, as a new generation.
+    fn revive(&mut self, letter: &Letter, retry: &Retry, now: Time) -> StoreResult<()> {
         let at = retry.at.unwrap_or(now);
-        let t = transition(letter.slip.id, &letter.life, &Command::Redrive { at }, now)?;
-        let mut slip = letter.slip.sent_back(retry);
-        self.check_destination(&slip)?;
-        if slip.queue != letter.slip.queue {
-            slip.breaker = self.breaker_in(&slip)?;
+        let t = transition(letter.meta.id, &letter.lifecycle, &Command::Redrive { at }, now)?;
+        let mut meta = letter.meta.sent_back(retry);
+        self.check_destination(&meta)?;
+        if meta.queue != letter.meta.queue {
+            meta.breaker = self.breaker_value_in(&meta)?;
         }
-        self.carry_count((&letter.slip, &Phase::Dead), (&slip, &Phase::Waiting))?;
-        let live = Live { slip, life: t.next };
+        self.move_count_across((&letter.meta, &Phase::Dead), (&meta, &Phase::Waiting))?;
+        let live = Live { meta, lifecycle: t.next };
         self.tables.add_live(&live)?;
-        if let Some(hot) = &mut self.hot {
-            hot.add(&live.slip, &live.life);
+        if let Some(ready_index) = &mut self.ready_index {
+            ready_index.add(&live.meta, &live.lifecycle);
         }
-        self.woke = true;
+        self.made_work_available = true;
         Ok(())
     }
 
-    /// The value a message's breaker goes by in a queue that it was not enqueued to.
-    pub(super) fn breaker_in(&mut self, slip: &Slip) -> Outcome<Option<String>> {
-        let key = self.queue(&slip.queue)?.policy.breaker.as_ref().map(|rules| rules.key.clone());
+    /// The value of a message's breaker key in a queue that it was not enqueued to.
+    pub(super) fn breaker_value_in(&mut self, meta: &MessageMeta) -> StoreResult<Option<String>> {
+        let key = self.queue(&meta.queue)?.policy.breaker.as_ref().map(|rules| rules.key.clone());
         match key {
             Some(key @ (BreakerKey::Header(_) | BreakerKey::Payload(_))) => {
-                // What cannot be read has no breaker; the worker that gets it will see.
-                let envelope = unless_damaged(self.tables.envelope(slip))?;
+                // A message that cannot be read has no breaker; its worker will find out.
+                let envelope = unless_damaged(self.tables.envelope(meta))?;
                 Ok(envelope.and_then(|envelope| key.read(&envelope.headers, &envelope.payload)))
             }
             Some(BreakerKey::Queue | BreakerKey::Kind) | None => Ok(None),
         }
     }
 
-    /// Takes a redriven message back out of its queue; gives the life of its letter.
-    fn pull_back(&mut self, letter: &Letter, now: Time) -> Outcome<Life> {
-        let id = letter.slip.id;
+    /// Takes a redriven message back out of its queue. Returns the lifecycle for its letter.
+    fn pull_back(&mut self, letter: &Letter, now: Time) -> StoreResult<Lifecycle> {
+        let id = letter.meta.id;
         let Some(live) = self.tables.live(id)? else { return Err(Refusal::NoSuchMessage { id }.into()) };
-        let t = transition(id, &live.life, &Command::UndoRedrive, now)?;
-        self.carry_count((&live.slip, &live.life.phase), (&letter.slip, &Phase::Dead))?;
-        if let Some(hot) = &mut self.hot {
-            hot.remove(&live.slip, &live.life);
+        let t = transition(id, &live.lifecycle, &Command::UndoRedrive, now)?;
+        self.move_count_across((&live.meta, &live.lifecycle.phase), (&letter.meta, &Phase::Dead))?;
+        if let Some(ready_index) = &mut self.ready_index {
+            ready_index.remove(&live.meta, &live.lifecycle);
         }
-        self.tables.drop_live(&live.slip)?;
-        self.woke |= live.slip.ordering_key.is_some();
-        Ok(t.next.pulled_back(&letter.life))
+        self.tables.drop_live(&live.meta)?;
+        self.made_work_available |= live.meta.ordering_key.is_some();
+        Ok(t.next.pulled_back(&letter.lifecycle))
     }
 
-    /// Removes a letter for good; its key remembers that.
-    pub(super) fn remove_letter(&mut self, letter: &Letter, now: Time) -> Outcome<()> {
-        self.end_key(&letter.slip, Final::Purged)?;
-        if letter.file.status == Status::Purged {
-            // It was counted as gone when it was purged.
-            return Ok(self.drop_rows(letter)?);
+    /// Removes a letter for good and notes that in its idempotency key.
+    pub(super) fn expire_letter(&mut self, letter: &Letter, now: Time) -> StoreResult<()> {
+        self.end_idempotency_key(&letter.meta, Final::Purged)?;
+        if letter.record.status == Status::Purged {
+            // It was counted as removed when it was purged.
+            return Ok(self.drop_letter_rows(letter)?);
         }
-        self.take_out_letter(letter, "retention", now)
+        self.delete_letter(letter, "retention", now)
     }
 
-    /// Takes a letter out with all that is of it alone, counted as purged. Its key keeps what it says.
-    pub(super) fn take_out_letter(&mut self, letter: &Letter, what: &str, now: Time) -> Outcome<()> {
-        let slip = &letter.slip;
-        if letter.file.owes_reply {
-            self.pay_reply(&mut letter.clone(), now)?;
+    /// Removes a letter and its rows, counted as purged. Its idempotency key stays as it is.
+    pub(super) fn delete_letter(&mut self, letter: &Letter, what: &str, now: Time) -> StoreResult<()> {
+        let meta = &letter.meta;
+        if letter.record.owes_reply {
+            self.send_owed_reply(&mut letter.clone(), now)?;
         }
-        self.tally(Event::Discarded, &slip.queue, &[what], 0, now)?;
-        if !letter.file.status.is_closed() {
-            self.count_leaf(leaf_key(slip, letter.file.leaf), |c| c.add(-1, 0, 0, now))?;
-            self.count_open(slip.into(), -1)?;
+        self.count_event(Event::Discarded, &meta.queue, &[what], 0, now)?;
+        if !letter.record.status.is_closed() {
+            self.count_leaf(leaf_key(meta, letter.record.leaf), |c| c.add(-1, 0, 0, now))?;
+            self.count_open(meta.into(), -1)?;
         }
-        if letter.file.holds_key
-            && let Some(hot) = &mut self.hot
+        if letter.record.holds_key
+            && let Some(ready_index) = &mut self.ready_index
         {
-            hot.hold(slip, false);
+            ready_index.set_key_held(meta, false);
         }
-        self.move_count(slip, Some(&Phase::Dead), &Phase::Over(Final::Purged))?;
-        Ok(self.drop_rows(letter)?)
+        self.move_count(meta, Some(&Phase::Dead), &Phase::Over(Final::Purged))?;
+        Ok(self.drop_letter_rows(letter)?)
     }
 
-    /// The rows that are of one letter alone.
-    fn drop_rows(&mut self, letter: &Letter) -> Kept<()> {
-        self.count_drawer(&letter.file.dlq, letter.file.status, -1)?;
+    /// Deletes the rows that belong to one letter alone.
+    fn drop_letter_rows(&mut self, letter: &Letter) -> TableResult<()> {
+        self.count_dlq(&letter.record.dlq, letter.record.status, -1)?;
         self.tables.drop_letter(letter)?;
-        self.tables.drop_failures(&letter.slip)?;
-        if letter.file.revision() > 0 {
-            self.tables.drop_revisions(&letter.slip)?;
+        self.tables.drop_failures(&letter.meta)?;
+        if letter.record.revision() > 0 {
+            self.tables.drop_revisions(&letter.meta)?;
         }
-        self.tables.drop_body(&letter.slip)
+        self.tables.drop_body(&letter.meta)
     }
 
-    /// Hands pending letters to a consumer.
+    /// Leases pending letters to a consumer.
     pub(crate) fn lease_letters(
         &mut self,
         request: &LetterLeaseRequest,
         now: Time,
-    ) -> Outcome<Vec<(Letter, LeaseToken)>> {
+    ) -> StoreResult<Vec<(Letter, LeaseToken)>> {
         request.check()?;
         let (mut leased, mut bytes) = (Vec::new(), 0);
-        for was in self.tables.leasable_letters(&request.dlq, request.max, now)? {
-            let mut letter = was.clone();
+        for stored in self.tables.leasable_letters(&request.dlq, request.max, now)? {
+            let mut letter = stored.clone();
             if bytes >= limits::LEASE_BYTES_MAX {
                 break;
             }
-            bytes += letter.slip.size;
-            let token = LeaseToken { id: letter.slip.id, secret: self.entropy.secret() };
-            letter.file.consumer = Some(request.worker.clone());
-            letter.file.consumer_until = Some(now.plus(request.lease_for.unwrap_or(CONSUMER_LEASE)));
+            bytes += letter.meta.size;
+            let token = LeaseToken { id: letter.meta.id, secret: self.entropy.secret() };
+            letter.record.consumer = Some(request.worker.clone());
+            letter.record.consumer_until = Some(now.plus(request.lease_for.unwrap_or(CONSUMER_LEASE)));
             letter.secret = Some(token.secret);
-            self.tables.put_letter(&was, &letter)?;
-            metrics::process().spanned(Timer::LetterAge, now.since(letter.file.dead_at));
+            self.tables.put_letter(&stored, &letter)?;
+            metrics::process().record_span(Timer::LetterAge, now.since(letter.record.dead_at));
             leased.push((letter, token));
         }
         Ok(leased)
     }
 
-    /// A letter with everything that belongs to it; the policy of its queue is at hand.
-    pub(crate) fn assemble(&mut self, letter: &Letter, now: Time) -> Kept<DeadLetter> {
-        let policy = self.queues()?.get(&letter.slip.queue).map(|row| row.policy.clone()).unwrap_or_default();
-        let whole = Needs { body: true, failures: true };
+    /// A letter with everything that belongs to it, using the cached policy of its queue.
+    pub(crate) fn assemble(&mut self, letter: &Letter, now: Time) -> TableResult<DeadLetter> {
+        let policy = self.queues()?.get(&letter.meta.queue).map(|row| row.policy.clone()).unwrap_or_default();
+        let whole = LetterParts { body: true, failures: true };
         super::reads::assemble_with(&self.tables, &policy, letter, whole, now)
     }
 
-    /// Takes a consumer's word.
+    /// Settles letters that a consumer has leased.
     pub(crate) fn settle_letters(
         &mut self,
         batch: Vec<LetterSettlement>,
         now: Time,
-    ) -> Outcome<Each<LetterState>> {
+    ) -> StoreResult<BatchResults<LetterState>> {
         super::enqueue::check_batch(batch.len(), 0)?;
-        self.each(batch, |engine, settlement| engine.settle_letter(settlement, now))
+        self.run_batch(batch, |engine, settlement| engine.settle_letter(settlement, now))
     }
 
-    fn settle_letter(&mut self, settlement: LetterSettlement, now: Time) -> Outcome<LetterState> {
+    fn settle_letter(&mut self, settlement: LetterSettlement, now: Time) -> StoreResult<LetterState> {
         let id = settlement.token.id;
-        let stale = || Error::Refused(Refusal::StaleToken { id });
+        let stale = || CallError::Refused(Refusal::StaleToken { id });
         let letter = self.tables.letter(id)?.ok_or_else(stale)?;
-        let (Some(secret), Some(until)) = (letter.secret, letter.file.consumer_until) else {
+        let (Some(secret), Some(until)) = (letter.secret, letter.record.consumer_until) else {
             return Err(stale());
         };
         if secret != settlement.token.secret {
@@ -272,59 +278,59 @@ impl<T: Tables> Engine<T> {
         if until <= now {
             return Err(Refusal::LeaseExpired { id, expired_at: until }.into());
         }
-        let consumer = letter.file.consumer.clone().unwrap_or_default();
-        let free = File { consumer: None, consumer_until: None, ..letter.file.clone() };
+        let consumer = letter.record.consumer.clone().unwrap_or_default();
+        let free = LetterRecord { consumer: None, consumer_until: None, ..letter.record.clone() };
         let outcome = match &settlement.what {
             LetterSettle::Fail { .. } => Some("failed"),
             LetterSettle::Release | LetterSettle::Snooze { .. } => Some("released"),
             LetterSettle::Do { .. } | LetterSettle::Extend { .. } => None,
         };
-        let file = match settlement.what {
+        let record = match settlement.what {
             LetterSettle::Do { act, actor } => {
-                // Nobody else changes what it says while the consumer has it.
+                // The consumer holds the letter, so nobody else has changed it: act on its current version.
                 let request = ActRequest { id, act, actor, expected_version: Some(free.version) };
-                let freed = Letter { file: free, ..letter.clone() };
+                let freed = Letter { record: free, ..letter.clone() };
                 let state = self.act_on(&freed, &request, now)?;
-                self.tally(Event::Processed, &freed.slip.queue, &["done"], 0, now)?;
-                self.record_act(&letter.file, &request, now)?;
+                self.count_event(Event::Processed, &freed.meta.queue, &["done"], 0, now)?;
+                self.record_act(&letter.record, &request, now)?;
                 return Ok(state);
             }
             LetterSettle::Fail { note } => free.consumer_failed(&consumer, note, now)?,
-            LetterSettle::Release => File { available_at: now, ..free },
+            LetterSettle::Release => LetterRecord { available_at: now, ..free },
             LetterSettle::Snooze { span } => {
                 check_snooze(span)?;
-                File { available_at: now.plus(span), ..free }
+                LetterRecord { available_at: now.plus(span), ..free }
             }
             LetterSettle::Extend { by } => {
                 check_lease(by)?;
                 let longer = until.max(now.plus(by.unwrap_or(CONSUMER_LEASE)));
-                File { consumer_until: Some(longer), ..letter.file.clone() }
+                LetterRecord { consumer_until: Some(longer), ..letter.record.clone() }
             }
         };
         if let Some(outcome) = outcome {
-            self.tally(Event::Processed, &letter.slip.queue, &[outcome], 0, now)?;
+            self.count_event(Event::Processed, &letter.meta.queue, &[outcome], 0, now)?;
         }
-        self.replace_letter(&letter, Letter { file, ..letter.clone() }, now)
+        self.replace_letter(&letter, Letter { record, ..letter.clone() }, now)
     }
 
-    /// Files letters from an export.
+    /// Stores letters from an export.
     pub(crate) fn import(
         &mut self,
         batch: Vec<(DeadLetter, T::Body)>,
         actor: &Actor,
         now: Time,
-    ) -> Outcome<Each<MessageId>> {
+    ) -> StoreResult<BatchResults<MessageId>> {
         super::enqueue::check_batch(batch.len(), 0)?;
         actor.check()?;
-        self.each(batch, |engine, (letter, body)| {
+        self.run_batch(batch, |engine, (letter, body)| {
             let id = letter.id();
             engine.import_one(letter, body, now)?;
-            engine.record(AuditEntry::new(now, actor, "import", id, 1))?;
+            engine.append_audit(AuditEntry::new(now, actor, "import", id, 1))?;
             Ok(id)
         })
     }
 
-    fn import_one(&mut self, mut letter: DeadLetter, body: T::Body, now: Time) -> Outcome<()> {
+    fn import_one(&mut self, mut letter: DeadLetter, body: T::Body, now: Time) -> StoreResult<()> {
         let id = letter.id();
         if self.tables.live(id)?.is_some() || self.tables.letter(id)?.is_some() {
             return Err(Refusal::IdConflict { id }.into());
@@ -337,60 +343,60 @@ impl<T: Tables> Engine<T> {
         let envelope = &letter.message.envelope;
         let rules = self.queue(&envelope.queue)?.policy.breaker.clone();
         let breaker = rules.and_then(|rules| rules.key.read(&envelope.headers, &envelope.payload));
-        let slip = Slip { seq, breaker, ..Slip::from(envelope) };
+        let meta = MessageMeta { seq, breaker, ..MessageMeta::from(envelope) };
         let ttl = letter.message.envelope.ttl;
         self.tables.put_body(seq, body, ttl, letter.message.envelope.enqueued_at)?;
         let template = letter.signature.clone();
-        self.expect_group(&letter)?;
-        letter.file.leaf = self.adopt(letter.file.leaf, &template, &letter.error, now)?;
-        self.import_history(&slip, &letter, now)?;
-        self.put_into_group(letter.file.leaf, letter.group, now)?;
+        self.import_group(&letter)?;
+        letter.record.leaf = self.adopt_leaf(letter.record.leaf, &template, &letter.error, now)?;
+        self.import_history(&meta, &letter, now)?;
+        self.join_leaf_to_group(letter.record.leaf, letter.group, now)?;
         for revision in std::mem::take(&mut letter.revisions) {
-            self.tables.add_revision(&slip, revision.n, &revision.content)?;
+            self.tables.add_revision(&meta, revision.n, &revision.content)?;
         }
-        let row = imported(letter, slip, death);
-        let open = i64::from(!row.file.status.is_closed());
-        self.count_leaf(leaf_key(&row.slip, row.file.leaf), |c| c.add(open, 1, 0, now))?;
-        self.count_open((&row.slip).into(), open)?;
-        self.count_drawer(&row.file.dlq, row.file.status, 1)?;
+        let row = imported(letter, meta, death);
+        let open = i64::from(!row.record.status.is_closed());
+        self.count_leaf(leaf_key(&row.meta, row.record.leaf), |c| c.add(open, 1, 0, now))?;
+        self.count_open((&row.meta).into(), open)?;
+        self.count_dlq(&row.record.dlq, row.record.status, 1)?;
         let counted_as =
-            if row.file.status == Status::Purged { Phase::Over(Final::Purged) } else { Phase::Dead };
-        self.move_count(&row.slip, None, &counted_as)?;
-        self.tally(Event::Imported, &row.slip.queue, &[], 0, now)?;
-        if let Some(hot) = &mut self.hot {
-            hot.hold(&row.slip, row.file.holds_key);
+            if row.record.status == Status::Purged { Phase::Over(Final::Purged) } else { Phase::Dead };
+        self.move_count(&row.meta, None, &counted_as)?;
+        self.count_event(Event::Imported, &row.meta.queue, &[], 0, now)?;
+        if let Some(ready_index) = &mut self.ready_index {
+            ready_index.set_key_held(&row.meta, row.record.holds_key);
         }
         self.tables.add_letter(&row)?;
         Ok(())
     }
 
-    /// Files the kept failures at the ordinals they had: the first ones from 0, the last ones up to the end.
-    fn import_history(&mut self, slip: &Slip, letter: &DeadLetter, now: Time) -> Kept<()> {
+    /// Stores the kept failures under their original ordinals: the first ones from 0, the last ones up to the end.
+    fn import_history(&mut self, meta: &MessageMeta, letter: &DeadLetter, now: Time) -> TableResult<()> {
         let kept = u32::try_from(letter.message.failures.len()).unwrap_or(u32::MAX);
         let gap = letter.message.failed.saturating_sub(kept);
         for (n, failure) in (0..).zip(&letter.message.failures) {
             let ordinal = if n < limits::HISTORY_EDGE { n } else { n + gap };
-            let leaf = self.adopt(failure.leaf, &failure.signature, &failure.error, now)?;
-            self.tables.add_failure(slip, ordinal, &Failure { leaf, ..failure.clone() })?;
-            self.count_leaf(leaf_key(slip, leaf), |c| c.add(0, 0, 1, now))?;
+            let leaf = self.adopt_leaf(failure.leaf, &failure.signature, &failure.error, now)?;
+            self.tables.add_failure(meta, ordinal, &Failure { leaf, ..failure.clone() })?;
+            self.count_leaf(leaf_key(meta, leaf), |c| c.add(0, 0, 1, now))?;
         }
         Ok(())
     }
 }
 
-/// The row of an imported letter: at rest, whatever it was in the middle of.
-fn imported(letter: DeadLetter, slip: Slip, death: u64) -> Letter {
+/// The row of an imported letter. A redrive that was under way is not continued.
+fn imported(letter: DeadLetter, meta: MessageMeta, death: u64) -> Letter {
     let message = letter.message;
-    let status = match letter.file.status {
+    let status = match letter.record.status {
         Status::Retrying => Status::Pending,
         Status::Pending
         | Status::Review
         | Status::Quarantined
         | Status::Resolved
         | Status::Abandoned
-        | Status::Purged => letter.file.status,
+        | Status::Purged => letter.record.status,
     };
-    let life = Life {
+    let lifecycle = Lifecycle {
         phase: Phase::Dead,
         ready_at: message.ready_at,
         attempts: message.attempts,
@@ -399,20 +405,20 @@ fn imported(letter: DeadLetter, slip: Slip, death: u64) -> Letter {
         failed: message.failed,
         first_received_at: message.first_received_at,
         progress: message.progress.map(Progress::bounded),
-        ..Life::new(message.ready_at, message.updated_at)
+        ..Lifecycle::new(message.ready_at, message.updated_at)
     };
-    let file = File { status, consumer: None, consumer_until: None, ..letter.file };
-    Letter { death, slip, life, file, secret: None }
+    let record = LetterRecord { status, consumer: None, consumer_until: None, ..letter.record };
+    Letter { death, meta, lifecycle, record, secret: None }
 }
 
-/// Refuses an imported letter that no enqueue would have let in, and takes it apart for packing.
+/// Refuses a letter that enqueue would not have accepted. Returns its message, ready to be encoded.
 pub(crate) fn check_import(letter: &DeadLetter) -> Result<NewMessage, Refusal> {
     let new = super::edit::as_new(&letter.message.envelope);
     transfer::check_import(letter)?;
     new.check()?;
     let kept = letter.message.failures.len();
     if kept > 2 * limits::HISTORY_EDGE as usize || kept > letter.message.failed as usize {
-        return Err(Refusal::invalid("failures", format!("{kept} failures do not fit the count")));
+        return Err(Refusal::invalid("failures", format!("{kept} failures do not match the failure count")));
     }
     Ok(new)
 }

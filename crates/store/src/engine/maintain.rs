@@ -1,12 +1,12 @@
-//! Maintenance: what time does to messages and letters, in bounded passes.
+//! Maintenance: what has become due for messages and letters, in bounded passes.
 
 use super::Engine;
 use super::tables::{Letter, Tables};
 use redrive_core::audit::AuditEntry;
 use redrive_core::dead_letter::{Act, ActRequest, Actor, Status};
-use redrive_core::error::Outcome;
+use redrive_core::error::StoreResult;
 use redrive_core::group::LeafKey;
-use redrive_core::group::life::SYSTEM;
+use redrive_core::group::triage::SYSTEM;
 use redrive_core::ids::QueueName;
 use redrive_core::invariants::{Counts, Verification};
 use redrive_core::limits;
@@ -16,31 +16,32 @@ use redrive_core::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl<T: Tables> Engine<T> {
-    /// One bounded pass: run-out leases, overdue messages, ended quarantines, owed replies, retention, old keys.
-    pub(crate) fn reap(&mut self, limit: usize, now: Time) -> Outcome<Reaped> {
+    /// One bounded pass: expired leases, overdue messages, ended quarantines, owed replies, retention, old keys.
+    pub(crate) fn reap(&mut self, limit: usize, now: Time) -> StoreResult<Reaped> {
         let limit = limit.clamp(1, limits::REAP_MAX);
         let (leases_lost, timed_out) = self.reap_messages(limit, now)?;
         Ok(Reaped { leases_lost, timed_out, ..self.reap_letters(limit, now)? })
     }
 
-    /// The same without messages where the index that finds them is not there and would take long to build.
-    pub(crate) fn tidy(&mut self, limit: usize, now: Time) -> Outcome<Reaped> {
+    /// Like [`Self::reap`], but skips messages if the ready index would first have to be built from many of them.
+    pub(crate) fn tidy(&mut self, limit: usize, now: Time) -> StoreResult<Reaped> {
         let live: i64 = self.queues()?.values().map(|row| row.counts.waiting + row.counts.leased).sum();
-        if self.hot.is_some() || live <= limits::TIDY_MESSAGES_MAX {
+        if self.ready_index.is_some() || live <= limits::TIDY_MESSAGES_MAX {
             return self.reap(limit, now);
         }
         self.reap_letters(limit.clamp(1, limits::REAP_MAX), now)
     }
 
-    /// Ended quarantines, owed replies, retention and old keys. What retention removes is on record, one row for all of it.
-    fn reap_letters(&mut self, limit: usize, now: Time) -> Outcome<Reaped> {
+    /// Handles ended quarantines, owed replies, retention and old keys.
+    /// Retention writes one audit row for all the letters it removes.
+    fn reap_letters(&mut self, limit: usize, now: Time) -> StoreResult<Reaped> {
         let mut reaped = Reaped { released: self.end_quarantines(limit, now)?, ..Reaped::default() };
-        reaped.replies_sent = self.pay_replies(limit, now)?;
+        reaped.replies_sent = self.send_owed_replies(limit, now)?;
         let mut removed: BTreeMap<QueueName, u64> = BTreeMap::new();
         for letter in self.tables.retention_ended(limit, now)? {
-            self.remove_letter(&letter, now)?;
-            match letter.file.status {
-                // That it was purged has a row already.
+            self.expire_letter(&letter, now)?;
+            match letter.record.status {
+                // Its purge has an audit row already.
                 Status::Purged => reaped.letters_gone += 1,
                 Status::Pending
                 | Status::Retrying
@@ -49,46 +50,46 @@ impl<T: Tables> Engine<T> {
                 | Status::Resolved
                 | Status::Abandoned => {
                     reaped.letters_expired += 1;
-                    *removed.entry(letter.file.dlq).or_default() += 1;
+                    *removed.entry(letter.record.dlq).or_default() += 1;
                 }
             }
         }
         if !removed.is_empty() {
-            self.record(AuditEntry::retention(now, &removed))?;
+            self.append_audit(AuditEntry::retention(now, &removed))?;
         }
         reaped.keys_forgotten = self.tables.drop_keys(now.minus(limits::KEY_WINDOW), limit)?;
         Ok(reaped)
     }
 
-    /// Letters whose quarantine is over go where their queue says; says how many. Whoever leases sees to it too,
-    /// so that it does not take a process that looks after things.
-    pub(super) fn end_quarantines(&mut self, limit: usize, now: Time) -> Outcome<u64> {
-        self.know_drawers()?;
+    /// Releases letters whose quarantine is over, as their queue's policy says. Returns how many. Leasing calls it
+    /// too, so that it does not depend on a process that does maintenance.
+    pub(super) fn end_quarantines(&mut self, limit: usize, now: Time) -> StoreResult<u64> {
+        self.load_dlq_counts()?;
         if self.cache.quarantined <= 0 {
             return Ok(0);
         }
         let mut released = 0;
         for letter in self.tables.quarantine_ended(limit, now)? {
-            let policy = self.queue(&letter.slip.queue)?.policy.clone();
-            let request = ActRequest::release_to_queue(letter.slip.id);
-            let sent_back = match letter.file.released_to(&policy) {
-                // A queue that is full, or other work with its key: then a person has to look.
-                Release::Queue => self.entry(|engine| engine.act_on(&letter, &request, now))?.is_ok(),
+            let policy = self.queue(&letter.meta.queue)?.policy.clone();
+            let request = ActRequest::release_to_queue(letter.meta.id);
+            let sent_back = match letter.record.released_to(&policy) {
+                // If the queue is full or the letter's key is in use by other work, a person has to decide.
+                Release::Queue => self.run_entry(|engine| engine.act_on(&letter, &request, now))?.is_ok(),
                 Release::Review => false,
             };
             if !sent_back {
-                self.count_act(&letter.slip, &letter.file, &Act::Review, Status::Review, now)?;
-                let file = letter.file.released_to_review(&policy, now);
-                self.replace_letter(&letter, Letter { file, ..letter.clone() }, now)?;
+                self.count_act(&letter.meta, &letter.record, &Act::Review, Status::Review, now)?;
+                let record = letter.record.released_to_review(&policy, now);
+                self.replace_letter(&letter, Letter { record, ..letter.clone() }, now)?;
             }
             released += 1;
         }
         Ok(released)
     }
 
-    /// Sets damaged records aside, recounts everything and sets right what can be made again from the rest; nothing else
-    /// is ever repaired.
-    pub(crate) fn repair(&mut self, deep: bool, now: Time) -> Outcome<Verification> {
+    /// Sets damaged records aside, recounts everything and repairs what
+    /// can be derived from other rows. Nothing else is ever repaired.
+    pub(crate) fn repair(&mut self, deep: bool, now: Time) -> StoreResult<Verification> {
         self.flush()?;
         let aside = self.tables.set_aside(now)?;
         let census = super::reads::verify(&self.tables, &self.audit_key, deep)?;
@@ -106,7 +107,7 @@ impl<T: Tables> Engine<T> {
                 ..row.counts
             };
             if !aside.is_empty() {
-                // What was set aside is in no queue any more: it counts as removed.
+                // Records that were set aside are in no queue any more: count them as purged.
                 right.purged += right.missing().max(0);
             }
             repaired += u64::from(row.counts != right);
@@ -139,11 +140,11 @@ impl<T: Tables> Engine<T> {
         }
         repaired += self.repair_groups()?;
         if census.trail_mendable {
-            self.mend_trail(now)?;
+            self.repair_audit_head(now)?;
             repaired += 1;
         }
         for what in &aside {
-            self.record(AuditEntry::new(now, &Actor::new(SYSTEM, SYSTEM), "set aside", what, 1))?;
+            self.append_audit(AuditEntry::new(now, &Actor::new(SYSTEM, SYSTEM), "set aside", what, 1))?;
         }
         repaired += self.tables.repair(deep)?;
         let mut verification = census.verification;

@@ -1,97 +1,97 @@
-//! The members of an operation: acting on them in order, taking that back, and noting what became of each, in the
-//! commit in which it did.
+//! The members of an operation: acting on them in order, undoing that, and storing the outcome of each in the commit
+//! that brings it about.
 
 use super::Engine;
-use super::tables::{Fate, FrozenMember, Kept, Letter, Tables};
+use super::tables::{FrozenMember, Letter, MemberUpdate, TableResult, Tables};
 use redrive_core::audit::AuditEntry;
 use redrive_core::dead_letter::{Act, ActRequest, Actor};
-use redrive_core::error::{Error, Outcome, Refusal};
+use redrive_core::error::{CallError, Refusal, StoreResult};
 use redrive_core::ids::{LeafId, OperationId};
 use redrive_core::limits;
-use redrive_core::message::Slip;
-use redrive_core::operation::{GONE, MemberOutcome, Why, reason, reverse};
+use redrive_core::message::MessageMeta;
+use redrive_core::operation::{GONE, HaltReason, MemberOutcome, reverse, short_reason};
 use redrive_core::time::Time;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Members between two looks at whether others wait: about half a millisecond.
+/// Members processed between two checks for waiting jobs: about half a millisecond of work.
 const SLICE: usize = 16;
-/// How long a step goes on where others have waited lately, with its commit still to come.
-const SHORT: Duration = Duration::from_millis(1);
-/// How long after somebody has waited another is expected.
-const LATELY: Duration = Duration::from_millis(100);
+/// How long a step goes on if other jobs have waited recently; its commit takes time on top.
+const SHORT_STEP: Duration = Duration::from_millis(1);
+/// How long after a job has waited another one is expected.
+const RECENTLY: Duration = Duration::from_millis(100);
 
-/// How far one step came with the members.
-struct Went {
-    /// The last that was seen to.
-    to: u64,
-    /// Whether there are no more.
+/// How far one step came with the members of an operation.
+struct StepProgress {
+    /// The position of the last member that was processed.
+    position: u64,
+    /// Whether no members are left.
     none_left: bool,
-    /// Whether others had to wait for it.
-    disturbed: bool,
+    /// Whether other jobs had to wait for the step.
+    others_waited: bool,
 }
 
-/// What came of one member.
-enum Came {
-    /// It has this outcome now.
-    Of(Fate),
-    /// It waits on: its queue is full.
-    Full(String),
-    /// Nothing more is sent: the breaker it belongs to is open.
-    Held(String),
+/// What became of one member in a step.
+enum MemberStep {
+    /// It has a new outcome.
+    Updated(MemberUpdate),
+    /// It keeps waiting, because its queue is full.
+    QueueFull(String),
+    /// The operation halts, because the breaker of the member's queue is open.
+    BreakerOpen(String),
 }
 
 impl<T: Tables> Engine<T> {
-    /// Whether somebody waits for this commit to end.
+    /// Whether a job waits for this commit to end.
     pub(super) fn others_wait(&self) -> bool {
-        self.crowd.load(Ordering::Relaxed) > 0
+        self.waiting_writers.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether a step that began then has done enough: somebody waits, or did so a moment ago, and whoever comes now
-    /// waits for all that this commit has gathered.
-    pub(super) fn done_enough(&mut self, began: Instant) -> bool {
+    /// Whether a step that began at `began` has done enough: a job waits, or one waited a moment ago and the next one
+    /// would have to wait for everything in this commit.
+    pub(super) fn should_yield(&mut self, began: Instant) -> bool {
         if self.others_wait() {
-            self.waited_at = Some(Instant::now());
+            self.contended_at = Some(Instant::now());
             return true;
         }
-        self.waited_at.is_some_and(|at| at.elapsed() < LATELY) && began.elapsed() >= SHORT
+        self.contended_at.is_some_and(|at| at.elapsed() < RECENTLY) && began.elapsed() >= SHORT_STEP
     }
 
-    /// Goes through members with an outcome, in order, after a position and up to another: as many as there is room for,
-    /// a slice at a time, and no further slice once others wait. `one` says whether to go on.
-    fn each_member(
+    /// Calls `one` for members with an outcome, in order, within a range of positions (exclusive, inclusive), until
+    /// it breaks. Handles up to `room` members, a slice at a time, and begins no further slice once other jobs wait.
+    fn for_each_member(
         &mut self,
         id: OperationId,
         outcome: MemberOutcome,
         (after, up_to): (u64, u64),
         room: usize,
-        mut one: impl FnMut(&mut Self, &FrozenMember) -> Outcome<ControlFlow<()>>,
-    ) -> Outcome<Went> {
-        let mut went = Went { to: after, none_left: false, disturbed: false };
+        mut one: impl FnMut(&mut Self, &FrozenMember) -> StoreResult<ControlFlow<()>>,
+    ) -> StoreResult<StepProgress> {
+        let mut progress = StepProgress { position: after, none_left: false, others_waited: false };
         let (mut left, began) = (room, Instant::now());
         while left > 0 {
             let slice = left.min(SLICE);
-            let due = self.tables.members_with(id, outcome, (went.to, up_to), slice)?;
+            let due = self.tables.members_with(id, outcome, (progress.position, up_to), slice)?;
             for frozen in &due {
                 if one(self, frozen)?.is_break() {
-                    return Ok(went);
+                    return Ok(progress);
                 }
-                went.to = frozen.position;
+                progress.position = frozen.position;
             }
-            went.none_left = due.len() < slice;
-            went.disturbed = self.others_wait();
-            if self.done_enough(began) || went.none_left {
+            progress.none_left = due.len() < slice;
+            progress.others_waited = self.others_wait();
+            if self.should_yield(began) || progress.none_left {
                 break;
             }
             left -= slice;
         }
-        Ok(went)
+        Ok(progress)
     }
 
-    /// Acts on as many members as the operation may now; says whether others had to wait for it.
-    pub(super) fn send_members(&mut self, id: OperationId, now: Time) -> Outcome<bool> {
-        let operation = self.operation_of(id)?.clone();
+    /// Acts on as many members as the operation may now. Returns whether other jobs had to wait.
+    pub(super) fn act_on_members(&mut self, id: OperationId, now: Time) -> StoreResult<bool> {
+        let operation = self.operation_mut(id)?.clone();
         let room = operation.chunk(now);
         if room == 0 {
             return Ok(false);
@@ -104,12 +104,12 @@ impl<T: Tables> Engine<T> {
             expected_version: None,
         };
         let (range, mut stopped) = ((operation.ran_to, u64::MAX), false);
-        let went = self.each_member(id, MemberOutcome::Waiting, range, room, |engine, frozen| {
+        let progress = self.for_each_member(id, MemberOutcome::Waiting, range, room, |engine, frozen| {
             request.id = frozen.member.id;
             request.expected_version = Some(frozen.member.version);
-            match engine.send_member(id, frozen, &request, operation.pace.stop_on_breaker, now)? {
-                Came::Of(fate) => {
-                    let count = match fate.outcome {
+            match engine.act_on_member(id, frozen, &request, operation.rollout.stop_on_breaker, now)? {
+                MemberStep::Updated(update) => {
+                    let count = match update.outcome {
                         MemberOutcome::Running | MemberOutcome::Succeeded => &mut sent,
                         MemberOutcome::Waiting
                         | MemberOutcome::FailedSame
@@ -119,89 +119,97 @@ impl<T: Tables> Engine<T> {
                         | MemberOutcome::Undone => &mut refused,
                     };
                     *count += 1;
-                    engine.tables.put_member(id, frozen.position, &fate)?;
-                    engine.operation_of(id)?.acted(frozen.position, fate.outcome);
+                    engine.tables.put_member(id, frozen.position, &update)?;
+                    engine.operation_mut(id)?.record_acted(frozen.position, update.outcome);
                     engine.cache.operations_changed.insert(id);
                     return Ok(ControlFlow::Continue(()));
                 }
-                Came::Full(text) => {
-                    engine.change_operation(id, |operation| operation.hold_up(text, now))?;
+                MemberStep::QueueFull(text) => {
+                    engine.change_operation(id, |operation| operation.delay(text, now))?;
                 }
-                Came::Held(text) => engine.halt(id, Why::BreakerOpen, text, now)?,
+                MemberStep::BreakerOpen(text) => engine.halt(id, HaltReason::BreakerOpen, text, now)?,
             }
             stopped = true;
             Ok(ControlFlow::Break(()))
         })?;
         if sent + refused == 0 && !stopped {
-            // The counters say that some wait and none does: only `doctor` can tell, and nobody should spin on it.
-            let text = "its members are not what its counters say; run `redrive doctor --repair`".to_owned();
-            self.change_operation(id, |operation| operation.hold_up(text, now))?;
+            // The counters claim waiting members, but there are none. Only `doctor` can tell; do not retry in a loop.
+            let text = "its counters do not match its members; run `redrive doctor --repair`".to_owned();
+            self.change_operation(id, |operation| operation.delay(text, now))?;
             return Ok(false);
         }
-        self.change_operation(id, |operation| operation.stepped(sent, now))?;
+        self.change_operation(id, |operation| operation.end_step(sent, now))?;
         if sent + refused > 0 {
             let entry = AuditEntry::new(now, &operation.actor, operation.act.name(), id, sent);
             let left = format!("{refused} left alone");
-            self.record(if refused > 0 { entry.with_result(left) } else { entry })?;
+            self.append_audit(if refused > 0 { entry.with_result(left) } else { entry })?;
         }
-        Ok(went.disturbed)
+        Ok(progress.others_waited)
     }
 
-    fn send_member(
+    fn act_on_member(
         &mut self,
         id: OperationId,
         frozen: &FrozenMember,
         request: &ActRequest,
-        mind_breaker: bool,
+        stop_on_breaker: bool,
         now: Time,
-    ) -> Outcome<Came> {
+    ) -> StoreResult<MemberStep> {
         let Some(letter) = &frozen.letter else {
             let why = Some(GONE.to_owned());
-            return Ok(Came::Of(Fate { outcome: MemberOutcome::Skipped, version: None, why }));
+            return Ok(MemberStep::Updated(MemberUpdate {
+                outcome: MemberOutcome::Skipped,
+                version: None,
+                why,
+            }));
         };
-        if mind_breaker && let Act::Retry(retry) = &request.act {
-            let mut slip = letter.slip.clone();
-            // Another queue has other rules: what they go by is read from the message itself.
-            if let Some(queue) = retry.queue.as_ref().filter(|queue| **queue != slip.queue)
+        if stop_on_breaker && let Act::Retry(retry) = &request.act {
+            let mut meta = letter.meta.clone();
+            // Another queue has other breaker rules: take the key from the message itself.
+            if let Some(queue) = retry.queue.as_ref().filter(|queue| **queue != meta.queue)
                 && self.queues()?.contains_key(queue)
             {
-                slip = Slip { queue: queue.clone(), ..slip };
-                slip.breaker = self.breaker_in(&slip)?;
+                meta = MessageMeta { queue: queue.clone(), ..meta };
+                meta.breaker = self.breaker_value_in(&meta)?;
             }
-            if let Some(text) = self.breaker_holds(&slip, now)? {
-                return Ok(Came::Held(text));
+            if let Some(text) = self.breaker_holds(&meta, now)? {
+                return Ok(MemberStep::BreakerOpen(text));
             }
         }
-        let refusal = match self.entry(|engine| engine.act_for(letter, request, Some(id), now))? {
+        let refusal = match self.run_entry(|engine| engine.act_on_behalf(letter, request, Some(id), now))? {
             Ok(state) => {
                 self.group_operated(letter, id, now)?;
                 let (outcome, why) = MemberOutcome::of_act(&request.act, state.status);
-                return Ok(Came::Of(Fate { outcome, version: Some(state.version), why }));
+                return Ok(MemberStep::Updated(MemberUpdate { outcome, version: Some(state.version), why }));
             }
             Err(refusal) => refusal,
         };
         Ok(match MemberOutcome::of_refusal(&refusal) {
-            Some(outcome) => Came::Of(Fate { outcome, version: None, why: Some(reason(&refusal)) }),
-            None => Came::Full(reason(&refusal)),
+            Some(outcome) => MemberStep::Updated(MemberUpdate {
+                outcome,
+                version: None,
+                why: Some(short_reason(&refusal)),
+            }),
+            None => MemberStep::QueueFull(short_reason(&refusal)),
         })
     }
 
-    /// Halts an operation, on record.
-    fn halt(&mut self, id: OperationId, why: Why, text: String, now: Time) -> Outcome<()> {
+    /// Halts an operation and records that in the audit trail.
+    fn halt(&mut self, id: OperationId, why: HaltReason, text: String, now: Time) -> StoreResult<()> {
         if self.change_operation(id, |operation| operation.halt(why, text, now))? {
             self.record_halt(id, now)?;
         }
         Ok(())
     }
 
-    fn record_halt(&mut self, id: OperationId, now: Time) -> Outcome<()> {
-        let said = self.operation_of(id)?.halt.as_ref().map(|halt| halt.text.clone());
-        let system = Actor { reason: said, ..Actor::new("system", "system") };
-        self.record(AuditEntry::new(now, &system, "pause", id, 0))?;
+    fn record_halt(&mut self, id: OperationId, now: Time) -> StoreResult<()> {
+        let reason = self.operation_mut(id)?.halt.as_ref().map(|halt| halt.text.clone());
+        let system = Actor { reason, ..Actor::new("system", "system") };
+        self.append_audit(AuditEntry::new(now, &system, "pause", id, 0))?;
         Ok(())
     }
 
-    /// Notes what became of a letter that an operation had sent back, in the commit in which it did (I36).
+    /// Stores the outcome of a letter that an operation had redriven, in the commit that brings it about (I36).
     pub(super) fn settle_member(
         &mut self,
         id: OperationId,
@@ -209,25 +217,25 @@ impl<T: Tables> Engine<T> {
         outcome: MemberOutcome,
         why: Option<String>,
         now: Time,
-    ) -> Outcome<()> {
-        let halted = match self.change_operation(id, |operation| operation.settled(outcome, now)) {
-            // The letter came from another store with the name of an operation there.
-            Err(Error::Refused(Refusal::NoSuchOperation { .. })) => return Ok(()),
+    ) -> StoreResult<()> {
+        let halted = match self.change_operation(id, |operation| operation.record_settled(outcome, now)) {
+            // An imported letter names an operation of its former store.
+            Err(CallError::Refused(Refusal::NoSuchOperation { .. })) => return Ok(()),
             halted => halted?,
         };
-        self.tables.put_member(id, position, &Fate { outcome, version: None, why })?;
+        self.tables.put_member(id, position, &MemberUpdate { outcome, version: None, why })?;
         if halted {
             self.record_halt(id, now)?;
         }
         Ok(())
     }
 
-    /// Whether what came back is what there was: the same group.
-    pub(super) fn came_back(
+    /// The outcome of a member that failed again: in the same group or in another.
+    pub(super) fn failed_again_outcome(
         &mut self,
         before: LeafId,
         after: LeafId,
-    ) -> Kept<(MemberOutcome, Option<String>)> {
+    ) -> TableResult<(MemberOutcome, Option<String>)> {
         let then = self.group_of(before)?.unwrap_or(before);
         let now = self.group_of(after)?.unwrap_or(after);
         Ok(if then == now {
@@ -237,50 +245,56 @@ impl<T: Tables> Engine<T> {
         })
     }
 
-    /// Takes back a chunk of what was done; what cannot be stays as it is.
-    pub(super) fn take_back(&mut self, id: OperationId, now: Time) -> Outcome<bool> {
-        let operation = self.operation_of(id)?.clone();
+    /// Undoes one chunk of what the operation did. Members that cannot be undone stay as they are.
+    pub(super) fn undo_members(&mut self, id: OperationId, now: Time) -> StoreResult<bool> {
+        let operation = self.operation_mut(id)?.clone();
         let Some(act) = reverse(&operation.act) else { return Ok(false) };
         let actor = operation.undone_by.clone().unwrap_or_else(|| operation.actor.clone());
         let outcome = if operation.is_redrive() { MemberOutcome::Running } else { MemberOutcome::Succeeded };
-        let (mut undone, mut stays) = (0, 0);
+        let (mut undone, mut unchanged) = (0, 0);
         let room = limits::OPERATION_CHUNK;
-        // What can be taken back may stand far apart: so the look is bounded too.
+        // Members that can be undone may be far apart, so the range to search is bounded as well.
         let up_to = self.tables.member_after(id, operation.undone_to, room)?;
         let range = (operation.undone_to, up_to.unwrap_or(u64::MAX));
-        let mut went = self.each_member(id, outcome, range, room, |engine, frozen| {
-            // What people wrote on a letter meanwhile is no reason to let it run; what started is refused anyway.
+        let mut progress = self.for_each_member(id, outcome, range, room, |engine, frozen| {
+            // Notes added to a letter meanwhile do not keep its redrive
+            // from being undone; one that has started is refused anyway.
             let expected_version = (!operation.is_redrive()).then_some(frozen.member.version);
             let request =
                 ActRequest { id: frozen.member.id, act: act.clone(), actor: actor.clone(), expected_version };
-            let ours = |letter: &&Letter| !operation.is_redrive() || letter.file.operation == Some(id);
-            let taken = match frozen.letter.as_ref().filter(ours) {
-                Some(letter) => engine.entry(|engine| engine.act_for(letter, &request, None, now))?,
+            let ours = |letter: &&Letter| !operation.is_redrive() || letter.record.operation == Some(id);
+            let undoing = match frozen.letter.as_ref().filter(ours) {
+                Some(letter) => {
+                    engine.run_entry(|engine| engine.act_on_behalf(letter, &request, None, now))?
+                }
                 None => Err(Refusal::NoSuchLetter { id: frozen.member.id }),
             };
-            match taken {
+            match undoing {
                 Ok(_) => {
                     undone += 1;
                     if !operation.is_redrive() {
-                        let fate = Fate { outcome: MemberOutcome::Undone, version: None, why: None };
-                        engine.tables.put_member(id, frozen.position, &fate)?;
+                        let update =
+                            MemberUpdate { outcome: MemberOutcome::Undone, version: None, why: None };
+                        engine.tables.put_member(id, frozen.position, &update)?;
                         let undone = MemberOutcome::Undone;
                         engine.change_operation(id, |o| o.outcomes.shift(outcome, undone))?;
                     }
                 }
-                Err(_) => stays += 1,
+                Err(_) => unchanged += 1,
             }
             Ok(ControlFlow::Continue(()))
         })?;
-        if let Some(up_to) = up_to.filter(|_| went.none_left) {
-            (went.to, went.none_left) = (up_to, false);
+        if let Some(up_to) = up_to.filter(|_| progress.none_left) {
+            (progress.position, progress.none_left) = (up_to, false);
         }
-        self.change_operation(id, |operation| operation.took_back(went.to, went.none_left, now))?;
-        if undone + stays > 0 {
+        self.change_operation(id, |operation| {
+            operation.record_undone(progress.position, progress.none_left, now)
+        })?;
+        if undone + unchanged > 0 {
             let entry = AuditEntry::new(now, &actor, act.name(), id, undone);
-            let left = format!("{stays} left alone");
-            self.record(if stays > 0 { entry.with_result(left) } else { entry })?;
+            let left = format!("{unchanged} left alone");
+            self.append_audit(if unchanged > 0 { entry.with_result(left) } else { entry })?;
         }
-        Ok(went.disturbed)
+        Ok(progress.others_waited)
     }
 }

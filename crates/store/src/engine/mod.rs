@@ -1,20 +1,22 @@
-//! The verbs, written once over [`Tables`]. An engine is what a store does inside one commit: it reads and
-//! writes tables, keeps the hot index in step, and collects counters so that they are written once per commit.
-//! It decides nothing that the core decides.
+//! The store's operations, implemented once over the [`Tables`] traits.
+//!
+//! An [`Engine`] does the work inside one commit: it reads and writes tables, keeps the index of ready messages up to
+//! date, and caches counters so that each is written at most once per commit. Every decision is left to the core.
 
+mod breaker_queue;
 mod breakers;
 mod counting;
 mod edit;
 pub(crate) mod group_reads;
+mod group_rows;
 mod groups;
 mod hand_over;
-pub(crate) mod hot;
-mod lines;
-mod lives;
+pub(crate) mod ready_index;
 pub(crate) mod tables;
 
 pub(crate) mod enqueue;
 pub(crate) mod export;
+pub(crate) mod kv;
 pub(crate) mod lease;
 pub(crate) mod letters;
 mod maintain;
@@ -32,89 +34,92 @@ pub(crate) mod trim;
 use crate::entropy::Entropy;
 use crate::faults::{self, Fault};
 use breakers::Breakers;
-use hot::Hot;
+use ready_index::ReadyIndex;
 use redrive_core::audit::{self, AuditEntry, AuditKey, AuditRow};
 use redrive_core::dead_letter::{Actor, Status};
-use redrive_core::error::{Error, Outcome, Refusal, StoreError, StoreErrorKind};
+use redrive_core::error::{CallError, Refusal, StoreError, StoreErrorKind, StoreResult};
 use redrive_core::group::{LeafCount, LeafKey};
 use redrive_core::ids::{GroupId, LeafId, OperationId, QueueName};
 use redrive_core::invariants::Counts;
 use redrive_core::limits;
-use redrive_core::metrics::{Event, OpenCounts, OpenKey, Tallies, TallyKey};
+use redrive_core::metrics::{CounterKey, Counters, Event, OpenCounts, OpenKey};
 use redrive_core::operation::Operation;
-use redrive_core::poison::{Isolation, Standing};
+use redrive_core::poison::{GroupHistory, Isolation};
 use redrive_core::scheduler::Scheduler;
 use redrive_core::signature::Tree;
-use redrive_core::store::Each;
+use redrive_core::store::BatchResults;
 use redrive_core::time::Time;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Instant;
-use tables::{DrawerCounts, Heads, Kept, QueueRow, Tables};
+use tables::{DlqCounts, Heads, QueueRow, TableResult, Tables};
 
-/// What a store does inside a commit.
+/// Runs the store's operations inside a commit.
 pub(crate) struct Engine<T> {
     pub(crate) tables: T,
     entropy: Arc<dyn Entropy>,
     audit_key: AuditKey,
-    hot: Option<Hot>,
-    hot_entries_max: usize,
+    /// Built when it is first needed.
+    ready_index: Option<ReadyIndex>,
+    ready_index_max: usize,
+    /// One scheduler per set of queues that are leased from together.
     schedulers: HashMap<Vec<QueueName>, Scheduler>,
-    /// What was read from the tables once and is written back when it changed.
+    /// Rows that are read once, changed in memory and written back by [`Engine::flush`].
     cache: Cache,
     breakers: Breakers,
-    /// The leaves and their groups, once they are needed.
+    /// The signature tree: the leaves and their groups. Loaded when it is first needed.
     tree: Option<Tree>,
-    /// Suspects run alone.
+    /// Decides when a suspect (a message that may have crashed a worker) runs alone.
     isolation: Isolation,
-    /// How many wait for a commit, those aside who bring long work; a long verb makes room for them.
-    pub(crate) crowd: Arc<AtomicUsize>,
-    /// When an operation last saw somebody wait.
-    waited_at: Option<Instant>,
-    /// How often something was changed that is written with the commit; see [`Engine::written`].
-    touched: u64,
-    /// A purge that its caller has not finished.
-    purging: Option<enqueue::Purging>,
-    /// Whether this commit may have made work leasable.
-    pub(crate) woke: bool,
-    /// Audit rows that a deliberate bug keeps out of the commit they belong to; empty otherwise.
+    /// How many jobs wait for a commit, not counting long ones. A long operation stops early to let them in.
+    pub(crate) waiting_writers: Arc<AtomicUsize>,
+    /// When an operation last saw a job waiting for a commit.
+    contended_at: Option<Instant>,
+    /// How many cached rows were changed; see [`Engine::write_count`].
+    cached_writes: u64,
+    /// The purge that is under way, if its caller has not finished it.
+    purging: Option<enqueue::PurgeProgress>,
+    /// Whether this commit may have made a message leasable.
+    pub(crate) made_work_available: bool,
+    /// Audit rows that an injected fault keeps out of their commit; empty otherwise.
     pub(crate) late_audit: Vec<AuditRow>,
-    /// Whether the audit trail was found to end where its head says.
-    trail_checked: bool,
+    /// Whether the audit trail was found to end at its stored head.
+    audit_head_checked: bool,
 }
 
-/// Rows that nearly every commit touches: read once, changed in memory, written once per commit.
+/// Rows that nearly every commit touches. They are read once, changed in memory and written once per commit.
 #[derive(Default)]
 struct Cache {
     heads: Option<Heads>,
     heads_changed: bool,
     queues: Option<BTreeMap<QueueName, QueueRow>>,
     queues_changed: BTreeSet<QueueName>,
-    /// Those of them of which more than counts has changed.
+    /// Changed queues whose whole row has to be written, not only the
+    /// counters: new ones and those whose policy or pause state changed.
     queues_configured: BTreeSet<QueueName>,
-    drawers: Option<DrawerCounts>,
-    drawers_changed: BTreeSet<(QueueName, Status)>,
-    /// Letters in quarantine, in all drawers.
+    dlqs: Option<DlqCounts>,
+    dlqs_changed: BTreeSet<(QueueName, Status)>,
+    /// The number of quarantined letters in all dead letter queues.
     quarantined: i64,
     open_letters: Option<OpenCounts>,
     open_letters_changed: BTreeSet<OpenKey>,
-    /// Messages and dead letters of all queues together, and the most there ever were.
+    /// How many messages and dead letters all queues hold together, and the peaks.
     totals: Option<Totals>,
     leaves: HashMap<LeafKey, LeafCount>,
     leaves_changed: BTreeSet<LeafKey>,
-    /// The counters that there are of a leaf, for leaves that were asked for.
+    /// The counters that exist for each leaf, for the leaves that were looked up.
     leaf_rows: HashMap<LeafId, HashSet<LeafKey>>,
-    standings: HashMap<GroupId, Standing>,
-    standings_changed: BTreeSet<GroupId>,
-    groups: lives::Groups,
-    tallies: Option<Tallies>,
-    tallies_changed: BTreeSet<TallyKey>,
+    group_histories: HashMap<GroupId, GroupHistory>,
+    group_histories_changed: BTreeSet<GroupId>,
+    groups: group_rows::Groups,
+    event_counters: Option<Counters>,
+    event_counters_changed: BTreeSet<CounterKey>,
     operations: HashMap<OperationId, Operation>,
     operations_changed: BTreeSet<OperationId>,
 }
 
-/// What the whole store holds, and the most it ever held at once.
+/// How many messages and dead letters the whole store holds, and the most it ever held at once.
 #[derive(Clone, Copy)]
 struct Totals {
     messages: i64,
@@ -123,9 +128,9 @@ struct Totals {
     letters_peak: i64,
 }
 
-/// Leaf counters kept in memory between commits; beyond it they are read again.
+/// Leaf counters kept in memory between commits. Above this number the cache is emptied and read again.
 const LEAF_CACHE_MAX: usize = 100_000;
-/// Operations kept in memory between commits, likewise.
+/// Operations kept in memory between commits. Above this number the cache is emptied and read again.
 const OPERATION_CACHE_MAX: usize = 1_000;
 
 impl<T: Tables> Engine<T> {
@@ -134,51 +139,60 @@ impl<T: Tables> Engine<T> {
             tables,
             entropy,
             audit_key,
-            hot: None,
-            hot_entries_max: limits::HOT_ENTRIES_MAX,
+            ready_index: None,
+            ready_index_max: limits::READY_INDEX_ENTRIES_MAX,
             schedulers: HashMap::new(),
             cache: Cache::default(),
             breakers: Breakers::default(),
             tree: None,
             isolation: Isolation::default(),
-            crowd: Arc::default(),
-            waited_at: None,
-            touched: 0,
+            waiting_writers: Arc::default(),
+            contended_at: None,
+            cached_writes: 0,
             purging: None,
-            woke: false,
+            made_work_available: false,
             late_audit: Vec::new(),
-            trail_checked: false,
+            audit_head_checked: false,
         }
     }
 
-    /// How often something was written by this commit, or will be with it. A number to compare, nothing else.
-    pub(crate) fn written(&self) -> u64 {
-        self.touched.wrapping_add(self.tables.writes())
+    /// How many writes this commit made or will make when it is flushed. Only meaningful for comparison.
+    pub(crate) fn write_count(&self) -> u64 {
+        self.cached_writes.wrapping_add(self.tables.writes())
     }
 
-    /// Runs one entry of a verb. A refusal says that nothing was changed, and here that is held to: what refuses after
-    /// its first write takes the whole commit back, instead of leaving half of itself in it. A record that turns out
-    /// to be damaged before anything was written is refused alone (I46).
-    fn entry<R>(&mut self, one: impl FnOnce(&mut Self) -> Outcome<R>) -> Outcome<Result<R, Refusal>> {
-        let before = self.written();
-        let result = one(self);
-        match self.only_clean_refusals(before, result) {
+    /// Runs one entry of a batch. A refusal promises that nothing changed, and this function enforces it: if an entry
+    /// refuses after its first write, the whole commit is undone instead of keeping half of the entry. If an entry
+    /// finds a damaged record before it has written anything, only that entry is refused (I46).
+    fn run_entry<R>(
+        &mut self,
+        entry: impl FnOnce(&mut Self) -> StoreResult<R>,
+    ) -> StoreResult<Result<R, Refusal>> {
+        let before = self.write_count();
+        let result = entry(self);
+        match self.forbid_refusal_after_write(before, result) {
             Ok(done) => Ok(Ok(done)),
-            Err(Error::Refused(refusal)) => Ok(Err(refusal)),
-            Err(Error::Store(error)) if error.kind == StoreErrorKind::Damaged && self.written() == before => {
+            Err(CallError::Refused(refusal)) => Ok(Err(refusal)),
+            Err(CallError::Store(error))
+                if error.kind == StoreErrorKind::Damaged && self.write_count() == before =>
+            {
                 Ok(Err(Refusal::Damaged { what: error.text }))
             }
-            Err(error @ Error::Store(_)) => Err(error),
+            Err(error @ CallError::Store(_)) => Err(error),
         }
     }
 
-    /// The result, unless it is a refusal of something that has written since: then the commit must not happen.
-    pub(crate) fn only_clean_refusals<R>(&self, before: u64, result: Outcome<R>) -> Outcome<R> {
+    /// Turns a refusal that came after a write into an error that undoes the commit. Passes other results through.
+    pub(crate) fn forbid_refusal_after_write<R>(
+        &self,
+        before: u64,
+        result: StoreResult<R>,
+    ) -> StoreResult<R> {
         match result {
-            Err(Error::Refused(refusal)) if self.written() != before => {
+            Err(CallError::Refused(refusal)) if self.write_count() != before => {
                 let why = format!(
-                    "the commit was taken back, none of it happened: something was refused after a part of it was \
-                     written ({refusal}); this is a fault in Redrive: report it, and ask again"
+                    "the commit was undone and nothing of it happened: a call was refused after part of it had been \
+                     written ({refusal}); this is a fault in Redrive: report it, then try again"
                 );
                 Err(StoreError::new(StoreErrorKind::Undone, why).into())
             }
@@ -186,23 +200,23 @@ impl<T: Tables> Engine<T> {
         }
     }
 
-    /// Runs every entry of a batch; an error of the store ends it.
-    fn each<I, R>(
+    /// Runs every entry of a batch. A refusal concerns one entry; a store error ends the batch.
+    fn run_batch<I, R>(
         &mut self,
         batch: Vec<I>,
-        mut one: impl FnMut(&mut Self, I) -> Outcome<R>,
-    ) -> Outcome<Each<R>> {
+        mut one: impl FnMut(&mut Self, I) -> StoreResult<R>,
+    ) -> StoreResult<BatchResults<R>> {
         let mut results = Vec::with_capacity(batch.len());
         for entry in batch {
-            results.push(self.entry(|engine| one(engine, entry))?);
+            results.push(self.run_entry(|engine| one(engine, entry))?);
         }
         Ok(results)
     }
 
-    /// Sets how many entries the hot index holds before it spills; tests make it small.
-    pub(crate) fn hold_at_most(&mut self, entries: usize) {
-        self.hot_entries_max = entries;
-        self.hot = None;
+    /// Sets how many entries the ready index holds before it spills to disk. Tests make it small.
+    pub(crate) fn set_ready_index_max(&mut self, entries: usize) {
+        self.ready_index_max = entries;
+        self.ready_index = None;
     }
 
     #[cfg(feature = "memory")]
@@ -210,9 +224,9 @@ impl<T: Tables> Engine<T> {
         &self.audit_key
     }
 
-    /// Writes what this commit changed and was kept in memory. The last thing before a commit; the audit
-    /// head and the counters go in with what they count.
-    pub(crate) fn flush(&mut self) -> Kept<()> {
+    /// Writes the cached rows that this commit changed. Called last, so that the audit head and the counters are
+    /// committed together with what they describe.
+    pub(crate) fn flush(&mut self) -> TableResult<()> {
         let cache = &mut self.cache;
         if let Some(queues) = &cache.queues {
             for name in std::mem::take(&mut cache.queues_changed) {
@@ -224,10 +238,10 @@ impl<T: Tables> Engine<T> {
                 }
             }
         }
-        if let Some(drawers) = &cache.drawers {
-            for (dlq, status) in std::mem::take(&mut cache.drawers_changed) {
-                let count = drawers.get(&(dlq.clone(), status)).copied().unwrap_or(0);
-                self.tables.put_drawer(&dlq, status, count)?;
+        if let Some(dlqs) = &cache.dlqs {
+            for (dlq, status) in std::mem::take(&mut cache.dlqs_changed) {
+                let count = dlqs.get(&(dlq.clone(), status)).copied().unwrap_or(0);
+                self.tables.put_dlq_count(&dlq, status, count)?;
             }
         }
         if let Some(open) = &cache.open_letters {
@@ -241,16 +255,16 @@ impl<T: Tables> Engine<T> {
             }
         }
         cache.groups.flush(&mut self.tables)?;
-        for group in std::mem::take(&mut cache.standings_changed) {
-            if let Some(standing) = cache.standings.get(&group) {
-                let known = Some(standing).filter(|standing| **standing != Standing::default());
-                self.tables.put_standing(group, known)?;
+        for group in std::mem::take(&mut cache.group_histories_changed) {
+            if let Some(history) = cache.group_histories.get(&group) {
+                let known = Some(history).filter(|history| **history != GroupHistory::default());
+                self.tables.put_group_history(group, known)?;
             }
         }
-        if let Some(tallies) = &cache.tallies {
-            for key in std::mem::take(&mut cache.tallies_changed) {
-                if let Some(tally) = tallies.get(&key) {
-                    self.tables.put_tally(&key, tally)?;
+        if let Some(counters) = &cache.event_counters {
+            for key in std::mem::take(&mut cache.event_counters_changed) {
+                if let Some(totals) = counters.get(&key) {
+                    self.tables.put_event_counter(&key, totals)?;
                 }
             }
         }
@@ -262,8 +276,8 @@ impl<T: Tables> Engine<T> {
         if cache.operations.len() > OPERATION_CACHE_MAX {
             cache.operations.clear();
         }
-        if cache.standings.len() > LEAF_CACHE_MAX {
-            cache.standings.clear();
+        if cache.group_histories.len() > LEAF_CACHE_MAX {
+            cache.group_histories.clear();
         }
         if cache.leaves.len() > LEAF_CACHE_MAX {
             cache.leaves.clear();
@@ -277,24 +291,24 @@ impl<T: Tables> Engine<T> {
         self.flush_breakers()
     }
 
-    /// Forgets everything that is not in the tables: after a commit that did not happen.
+    /// Drops everything that is not in the tables, after a commit that did not happen.
     pub(crate) fn forget(&mut self) {
-        self.hot = None;
+        self.ready_index = None;
         self.cache = Cache::default();
         self.breakers = Breakers::default();
         self.tree = None;
         self.purging = None;
         self.tables.forget();
-        self.woke = false;
+        self.made_work_available = false;
     }
 
-    /// The hot index, built from the tables when it is first needed.
-    fn hot(&mut self) -> Kept<&mut Hot> {
-        if self.hot.is_none() {
-            self.hot = Some(self.build_hot()?);
+    /// The ready index, built from the tables when it is first needed.
+    fn ready_index(&mut self) -> TableResult<&mut ReadyIndex> {
+        if self.ready_index.is_none() {
+            self.ready_index = Some(self.build_ready_index()?);
         }
-        match &mut self.hot {
-            Some(hot) => Ok(hot),
+        match &mut self.ready_index {
+            Some(ready_index) => Ok(ready_index),
             None => Err(StoreError::new(
                 StoreErrorKind::Stopped,
                 "the index of ready messages could not be built",
@@ -302,7 +316,8 @@ impl<T: Tables> Engine<T> {
         }
     }
 
-    fn heads(&mut self) -> Kept<&mut Heads> {
+    /// The heads row, for changing. It is written with this commit.
+    fn heads(&mut self) -> TableResult<&mut Heads> {
         if self.cache.heads.is_none() {
             self.cache.heads = Some(self.tables.heads()?);
         }
@@ -310,93 +325,95 @@ impl<T: Tables> Engine<T> {
         self.cache.heads.as_mut().ok_or_else(|| unreachable_cache("heads"))
     }
 
-    /// Refuses to go on with an audit trail whose stored head is not its last row: the next row would break the chain
-    /// for good, or stand where there is one already. Looked at once, before the first row.
-    fn check_trail(&mut self) -> Kept<()> {
-        if !self.trail_checked {
+    /// Fails if the stored audit head is not the last row of the trail: another row would break the chain for good or
+    /// overwrite an existing row. Checked once, before the first row is appended.
+    fn check_audit_head(&mut self) -> TableResult<()> {
+        if !self.audit_head_checked {
             let (n, seal) = trim::last(&self.tables)?;
             let heads = self.heads()?;
             if let Some(why) = audit::head_mismatch((heads.audit_n, &heads.audit_seal), (n, &seal)) {
                 return Err(StoreError::new(StoreErrorKind::Damaged, why));
             }
-            self.trail_checked = true;
+            self.audit_head_checked = true;
         }
         Ok(())
     }
 
-    /// Sets the stored head to the last row and records that.
-    fn mend_trail(&mut self, now: Time) -> Kept<()> {
+    /// Sets the stored audit head to the last row of the trail and records the repair.
+    fn repair_audit_head(&mut self, now: Time) -> TableResult<()> {
         let last = trim::last(&self.tables)?;
         let heads = self.heads()?;
-        let was = heads.audit_n;
+        let stored_n = heads.audit_n;
         (heads.audit_n, heads.audit_seal) = last;
-        let detail = format!("the stored head said row {was}, and the last row was {}", heads.audit_n);
+        let detail = format!("the stored head said row {stored_n}, and the last row was {}", heads.audit_n);
         let system = Actor::new("system", "doctor");
-        self.record(AuditEntry::new(now, &system, "repair", "audit", 1).with_detail(detail))
+        self.append_audit(AuditEntry::new(now, &system, "repair", "audit", 1).with_detail(detail))
     }
 
-    fn queues(&mut self) -> Kept<&mut BTreeMap<QueueName, QueueRow>> {
+    /// The rows of all queues, read once.
+    fn queues(&mut self) -> TableResult<&mut BTreeMap<QueueName, QueueRow>> {
         if self.cache.queues.is_none() {
             self.cache.queues = Some(self.tables.queues()?);
         }
         self.cache.queues.as_mut().ok_or_else(|| unreachable_cache("queues"))
     }
 
-    /// A queue's row for reading.
-    fn queue(&mut self, name: &QueueName) -> Outcome<&QueueRow> {
+    /// A queue's row, for reading.
+    fn queue(&mut self, name: &QueueName) -> StoreResult<&QueueRow> {
         let row = self.queues()?.get(name);
-        row.ok_or_else(|| Error::Refused(Refusal::NoSuchQueue { queue: name.clone() }))
+        row.ok_or_else(|| CallError::Refused(Refusal::NoSuchQueue { queue: name.clone() }))
     }
 
-    /// A queue's row for counting; its counts are written with this commit.
-    fn queue_mut(&mut self, name: &QueueName) -> Outcome<&mut QueueRow> {
+    /// A queue's row, for changing its counters. The counters are written with this commit.
+    fn queue_mut(&mut self, name: &QueueName) -> StoreResult<&mut QueueRow> {
         if self.queues()?.contains_key(name) {
             self.cache.queues_changed.insert(name.clone());
-            self.touched += 1;
+            self.cached_writes += 1;
         }
         let row = self.queues()?.get_mut(name);
-        row.ok_or_else(|| Error::Refused(Refusal::NoSuchQueue { queue: name.clone() }))
+        row.ok_or_else(|| CallError::Refused(Refusal::NoSuchQueue { queue: name.clone() }))
     }
 
-    /// A queue's row for changing whatever there is of it; it is written with this commit.
-    fn queue_whole(&mut self, name: &QueueName) -> Outcome<&mut QueueRow> {
+    /// A queue's row, for changing its policy or pause state. The whole row is written with this commit.
+    fn queue_config_mut(&mut self, name: &QueueName) -> StoreResult<&mut QueueRow> {
         self.cache.queues_configured.insert(name.clone());
         self.queue_mut(name)
     }
 
-    /// Reads the counters of the drawers, once.
-    fn know_drawers(&mut self) -> Kept<()> {
-        if self.cache.drawers.is_none() {
-            let drawers = self.tables.drawers()?;
-            let quarantined = drawers.iter().filter(|((_, status), _)| *status == Status::Quarantined);
+    /// Loads the counters of the dead letter queues, once.
+    fn load_dlq_counts(&mut self) -> TableResult<()> {
+        if self.cache.dlqs.is_none() {
+            let dlqs = self.tables.dlqs()?;
+            let quarantined = dlqs.iter().filter(|((_, status), _)| *status == Status::Quarantined);
             self.cache.quarantined = quarantined.map(|(_, count)| count).sum();
-            self.cache.drawers = Some(drawers);
+            self.cache.dlqs = Some(dlqs);
         }
         Ok(())
     }
 
-    fn count_drawer(&mut self, dlq: &QueueName, status: Status, by: i64) -> Kept<()> {
-        self.know_drawers()?;
-        self.touched += 1;
+    /// Adds to the number of letters that a dead letter queue holds in a status, in this commit.
+    fn count_dlq(&mut self, dlq: &QueueName, status: Status, by: i64) -> TableResult<()> {
+        self.load_dlq_counts()?;
+        self.cached_writes += 1;
         if status == Status::Quarantined {
             self.cache.quarantined += by;
         }
-        let place = (dlq.clone(), status);
-        if let Some(drawers) = &mut self.cache.drawers {
-            *drawers.entry(place.clone()).or_default() += by;
+        let key = (dlq.clone(), status);
+        if let Some(dlqs) = &mut self.cache.dlqs {
+            *dlqs.entry(key.clone()).or_default() += by;
         }
-        self.cache.drawers_changed.insert(place);
+        self.cache.dlqs_changed.insert(key);
         Ok(())
     }
 
-    /// The counter that a queue and a kind of a leaf belong to. A leaf has a bounded number of them; what comes beyond
-    /// is summed up per queue, and a counter that was once there stays.
-    fn counter_of(&mut self, key: LeafKey) -> Kept<LeafKey> {
+    /// The counter to use for a leaf, queue and kind. The number of counters per leaf is bounded: once it is reached,
+    /// new kinds share one counter per queue, while existing counters stay in use.
+    fn leaf_counter_key(&mut self, key: LeafKey) -> TableResult<LeafKey> {
         if self.cache.leaves.contains_key(&key) {
             return Ok(key);
         }
         if !self.cache.leaf_rows.contains_key(&key.leaf) {
-            let rows = self.tables.counts_of(key.leaf)?.into_iter().map(|(key, _)| key).collect();
+            let rows = self.tables.leaf_counts_of(key.leaf)?.into_iter().map(|(key, _)| key).collect();
             self.cache.leaf_rows.insert(key.leaf, rows);
         }
         let rows = self.cache.leaf_rows.entry(key.leaf).or_default();
@@ -410,8 +427,8 @@ impl<T: Tables> Engine<T> {
     }
 
     /// Counts letters that were opened, or closed if `by` is negative.
-    fn count_open(&mut self, key: OpenKey, by: i64) -> Kept<()> {
-        self.touched += 1;
+    fn count_open(&mut self, key: OpenKey, by: i64) -> TableResult<()> {
+        self.cached_writes += 1;
         if self.cache.open_letters.is_none() {
             self.cache.open_letters = Some(self.tables.open_letters()?);
         }
@@ -421,9 +438,9 @@ impl<T: Tables> Engine<T> {
         Ok(())
     }
 
-    /// Adds the change of one queue's counts, which its row shows already, to what all queues hold together. The head
-    /// of the store is written only if it never held as much.
-    fn count_totals(&mut self, before: &Counts, after: &Counts) -> Kept<()> {
+    /// Adds the change of one queue's counts to the totals of the store. The queue's row must already show `after`.
+    /// The heads row is written only when a total reaches a new peak.
+    fn count_totals(&mut self, before: &Counts, after: &Counts) -> TableResult<()> {
         let mut totals = match self.cache.totals {
             Some(mut totals) => {
                 totals.messages += after.waiting + after.leased - before.waiting - before.leased;
@@ -450,9 +467,10 @@ impl<T: Tables> Engine<T> {
         Ok(())
     }
 
-    fn count_leaf(&mut self, key: LeafKey, change: impl FnOnce(&mut LeafCount)) -> Kept<()> {
-        self.touched += 1;
-        let key = self.counter_of(key)?;
+    /// Changes the counter of a leaf, and the sums of its group, in this commit.
+    fn count_leaf(&mut self, key: LeafKey, change: impl FnOnce(&mut LeafCount)) -> TableResult<()> {
+        self.cached_writes += 1;
+        let key = self.leaf_counter_key(key)?;
         if !self.cache.leaves.contains_key(&key) {
             let count = self.tables.leaf_count(&key)?;
             self.cache.leaves.insert(key.clone(), count);
@@ -467,48 +485,52 @@ impl<T: Tables> Engine<T> {
         Ok(())
     }
 
-    /// Counts an event, in this commit.
-    fn tally(
+    /// Counts an event for the statistics, in this commit.
+    fn count_event(
         &mut self,
         event: Event,
         queue: &QueueName,
         labels: &[&str],
         amount: u64,
         now: Time,
-    ) -> Kept<()> {
-        self.touched += 1;
-        if self.cache.tallies.is_none() {
-            self.cache.tallies = Some(Tallies::new(self.tables.tallies()?));
+    ) -> TableResult<()> {
+        self.cached_writes += 1;
+        if self.cache.event_counters.is_none() {
+            self.cache.event_counters = Some(Counters::new(self.tables.event_counters()?));
         }
-        if let Some(tallies) = &mut self.cache.tallies {
-            let key = tallies.add(TallyKey::new(event, queue, labels), amount, now);
-            self.cache.tallies_changed.insert(key);
+        if let Some(counters) = &mut self.cache.event_counters {
+            let key = counters.add(CounterKey::new(event, queue, labels), amount, now);
+            self.cache.event_counters_changed.insert(key);
         }
         Ok(())
     }
 
-    /// What is known of a group.
-    fn standing(&mut self, group: GroupId) -> Kept<&Standing> {
-        if !self.cache.standings.contains_key(&group) {
-            // What cannot be read is learned again; `doctor` says that it was lost.
-            let standing = tables::unless_damaged(self.tables.standing(group))?.unwrap_or_default();
-            self.cache.standings.insert(group, standing);
+    /// What is known about the failures of a group.
+    fn group_history(&mut self, group: GroupId) -> TableResult<&GroupHistory> {
+        if !self.cache.group_histories.contains_key(&group) {
+            // A damaged history starts afresh; `doctor` reports the loss.
+            let history = tables::unless_damaged(self.tables.group_history(group))?.unwrap_or_default();
+            self.cache.group_histories.insert(group, history);
         }
-        Ok(self.cache.standings.entry(group).or_default())
+        Ok(self.cache.group_histories.entry(group).or_default())
     }
 
-    /// Changes what is known of a group, in this commit.
-    fn teach(&mut self, group: GroupId, change: impl FnOnce(&mut Standing)) -> Kept<()> {
-        self.standing(group)?;
-        self.touched += 1;
-        change(self.cache.standings.entry(group).or_default());
-        self.cache.standings_changed.insert(group);
+    /// Changes a group's history, in this commit.
+    fn update_group_history(
+        &mut self,
+        group: GroupId,
+        change: impl FnOnce(&mut GroupHistory),
+    ) -> TableResult<()> {
+        self.group_history(group)?;
+        self.cached_writes += 1;
+        change(self.cache.group_histories.entry(group).or_default());
+        self.cache.group_histories_changed.insert(group);
         Ok(())
     }
 
-    /// Appends to the audit trail, in this commit.
-    fn record(&mut self, entry: AuditEntry) -> Kept<()> {
-        self.check_trail()?;
+    /// Appends a row to the audit trail, in this commit.
+    fn append_audit(&mut self, entry: AuditEntry) -> TableResult<()> {
+        self.check_audit_head()?;
         let heads = self.heads()?;
         heads.audit_n += 1;
         let (n, previous) = (heads.audit_n, heads.audit_seal.clone());

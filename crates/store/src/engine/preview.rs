@@ -1,11 +1,11 @@
-//! What an operation would do, before it is started: counts, a sample, and what to think of first. Changes nothing.
+//! Previews: what an operation would do before it is started, as counts, a sample and warnings. Changes nothing.
 
 use super::survey;
-use super::tables::{Kept, Reads};
+use super::tables::{Reads, TableResult};
 use redrive_core::audit::AuditKey;
 use redrive_core::breaker::BreakerState;
 use redrive_core::dead_letter::Act;
-use redrive_core::error::Outcome;
+use redrive_core::error::StoreResult;
 use redrive_core::ids::QueueName;
 use redrive_core::lifecycle::State;
 use redrive_core::limits;
@@ -14,13 +14,13 @@ use redrive_core::survey::Survey;
 use redrive_core::time::Time;
 use std::collections::BTreeMap;
 
-/// What an operation would touch, and what to think of first.
+/// What an operation would touch, and what to consider first.
 pub(crate) fn preview(
     tables: &dyn Reads,
     request: &PreviewRequest,
     key: &AuditKey,
     now: Time,
-) -> Outcome<Preview> {
+) -> StoreResult<Preview> {
     let bound = tables.heads()?.death;
     let (filter, statuses) = (&request.filter, possible_from(&request.act));
     let survey = survey::survey(tables, filter, Some(&statuses), bound, now)?;
@@ -28,11 +28,11 @@ pub(crate) fn preview(
     if let Act::Retry(retry) = &request.act {
         to = destinations(tables, &survey, retry.queue.as_ref(), now)?;
         if survey.keyed > 0 && !retry.force {
-            survey::each(tables, filter, Some(&statuses), bound, now, |letter| {
-                let Some(key) = &letter.slip.key else { return Ok(()) };
-                let row = tables.key(letter.slip.home(), key)?;
+            survey::for_each_letter(tables, filter, Some(&statuses), bound, now, |letter| {
+                let Some(key) = &letter.meta.key else { return Ok(()) };
+                let row = tables.key(letter.meta.home(), key)?;
                 let taken =
-                    |row: super::tables::KeyRow| row.id != letter.slip.id || row.ended == Some(State::Done);
+                    |row: super::tables::KeyRow| row.id != letter.meta.id || row.ended == Some(State::Done);
                 conflicts += u64::from(row.is_some_and(taken));
                 Ok(())
             })?;
@@ -46,13 +46,13 @@ pub(crate) fn preview(
     Ok(preview)
 }
 
-/// The queues to which the letters would go back, as they are.
+/// The queues to which the letters would be redriven, and their state.
 fn destinations(
     tables: &dyn Reads,
     survey: &Survey,
     to: Option<&QueueName>,
     now: Time,
-) -> Kept<BTreeMap<QueueName, Destination>> {
+) -> TableResult<BTreeMap<QueueName, Destination>> {
     let rows = tables.queues()?;
     let breakers = tables.breakers()?;
     let counted = match to {

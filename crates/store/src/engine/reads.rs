@@ -1,23 +1,23 @@
-//! What can be seen, written once over [`Reads`]: pages, single items, sums and the recount. Runs on any
-//! connection that can read; changes nothing.
+//! Read operations, written once over [`Reads`]: pages, single items, statistics and verification. They run on any
+//! connection that can read.
 
 use super::survey;
-use super::tables::{Kept, KeyRow, Letter, Live, Reads, unless_damaged};
+use super::tables::{KeyRow, Letter, Live, Reads, TableResult, unless_damaged};
 use redrive_core::audit::{AuditCheck, AuditKey, AuditReport, AuditRow, ORIGIN};
 use redrive_core::dead_letter::{DeadLetter, Status};
-use redrive_core::error::{Outcome, Refusal, StoreErrorKind};
-use redrive_core::filter::{Filter, Needs};
+use redrive_core::error::{Refusal, StoreErrorKind, StoreResult};
+use redrive_core::filter::{Filter, LetterParts};
 use redrive_core::ids::{GroupId, MessageId, OperationId, QueueName};
 use redrive_core::invariants::Census;
 use redrive_core::lifecycle::State;
 use redrive_core::limits;
-use redrive_core::message::{Envelope, Message, Payload, Record, Slip};
-use redrive_core::metrics::{self, QueueStats, Stats, Tallies};
+use redrive_core::message::{Envelope, Message, MessageMeta, Payload, StoredMessage};
+use redrive_core::metrics::{self, Counters, QueueStats, Stats};
 use redrive_core::operation::{Member, Operation};
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Cursor, Page, PageRequest, Query};
 use redrive_core::revision::{Content, Revision};
-use redrive_core::store::{Drawer, KeyState, Queue};
+use redrive_core::store::{Dlq, KeyState, Queue};
 use redrive_core::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,17 +29,17 @@ const CHUNK: usize = 512;
 /// The policies of all queues.
 pub(super) type Policies = BTreeMap<QueueName, Arc<QueuePolicy>>;
 
-pub(super) fn policies(tables: &dyn Reads) -> Kept<Policies> {
+pub(super) fn policies(tables: &dyn Reads) -> TableResult<Policies> {
     Ok(tables.queues()?.into_iter().map(|(name, row)| (name, row.policy)).collect())
 }
 
-fn view(tables: &dyn Reads, policy: &QueuePolicy, live: Live, now: Time) -> Kept<Message> {
-    let envelope = tables.envelope(&live.slip)?;
-    Ok(Record { envelope, life: live.life }.view(policy, now))
+fn view(tables: &dyn Reads, policy: &QueuePolicy, live: Live, now: Time) -> TableResult<Message> {
+    let envelope = tables.envelope(&live.meta)?;
+    Ok(StoredMessage { envelope, lifecycle: live.lifecycle }.view(policy, now))
 }
 
-/// Live messages that match, in the order of ids.
-pub(crate) fn messages(tables: &dyn Reads, query: &Query, now: Time) -> Outcome<Page<Message>> {
+/// Live messages that match, in id order.
+pub(crate) fn messages(tables: &dyn Reads, query: &Query, now: Time) -> StoreResult<Page<Message>> {
     let policies = policies(tables)?;
     let limit = query.page.limit();
     let with_failures = query.filter.needs_failures();
@@ -47,9 +47,9 @@ pub(crate) fn messages(tables: &dyn Reads, query: &Query, now: Time) -> Outcome<
     let until = Some(Instant::now() + limits::PAGE_TIME_MAX);
     let (mut items, mut damaged) = (Vec::new(), Vec::new());
     let (mut looked_at, mut bytes) = (0, 0);
-    let open = |live: Live| -> Kept<Message> {
-        let policy = policies.get(&live.slip.queue).cloned().unwrap_or_default();
-        let failures = if with_failures { tables.failures(&live.slip)? } else { Vec::new() };
+    let open = |live: Live| -> TableResult<Message> {
+        let policy = policies.get(&live.meta.queue).cloned().unwrap_or_default();
+        let failures = if with_failures { tables.failures(&live.meta)? } else { Vec::new() };
         Ok(Message { failures, ..view(tables, &policy, live, now)? })
     };
     loop {
@@ -60,7 +60,7 @@ pub(crate) fn messages(tables: &dyn Reads, query: &Query, now: Time) -> Outcome<
             left -= 1;
             looked_at += 1;
             after = Some(id);
-            if let Some(mut message) = or_damaged(live.and_then(open), &mut damaged)?
+            if let Some(mut message) = or_report_damaged(live.and_then(open), &mut damaged)?
                 && query.filter.matches_message(&message, now)
             {
                 message.failures.clear();
@@ -69,7 +69,7 @@ pub(crate) fn messages(tables: &dyn Reads, query: &Query, now: Time) -> Outcome<
             }
             let shown = items.len() + damaged.len();
             let looked_enough =
-                looked_at >= limits::PAGE_SCAN_MAX || survey::in_vain(looked_at, shown, until);
+                looked_at >= limits::PAGE_SCAN_MAX || survey::is_fruitless(looked_at, shown, until);
             let full = shown >= limit || bytes >= limits::PAGE_BYTES_MAX || looked_enough;
             if full {
                 let more = left > 0 || (!ended && !tables.live_after(after, 1)?.is_empty());
@@ -82,8 +82,11 @@ pub(crate) fn messages(tables: &dyn Reads, query: &Query, now: Time) -> Outcome<
     }
 }
 
-/// What was read, or nothing where it is damaged; then the page says so.
-pub(super) fn or_damaged<T>(read: Kept<T>, damaged: &mut Vec<String>) -> Kept<Option<T>> {
+/// Returns `None` for a damaged record and adds it to the page's list of damaged records.
+pub(super) fn or_report_damaged<T>(
+    read: TableResult<T>,
+    damaged: &mut Vec<String>,
+) -> TableResult<Option<T>> {
     match read {
         Err(error) if error.kind == StoreErrorKind::Damaged => {
             damaged.push(error.text);
@@ -94,29 +97,33 @@ pub(super) fn or_damaged<T>(read: Kept<T>, damaged: &mut Vec<String>) -> Kept<Op
 }
 
 /// One live message with its failures.
-pub(crate) fn message(tables: &dyn Reads, id: MessageId, now: Time) -> Outcome<Message> {
+pub(crate) fn message(tables: &dyn Reads, id: MessageId, now: Time) -> StoreResult<Message> {
     let live = tables.live(id)?.ok_or(Refusal::NoSuchMessage { id })?;
-    let policy = policies(tables)?.remove(&live.slip.queue).unwrap_or_default();
-    let failures = tables.failures(&live.slip)?;
+    let policy = policies(tables)?.remove(&live.meta.queue).unwrap_or_default();
+    let failures = tables.failures(&live.meta)?;
     Ok(Message { failures, ..view(tables, &policy, live, now)? })
 }
 
-/// Where the message of a key is.
-pub(crate) fn key_state(tables: &dyn Reads, row: &KeyRow, now: Time) -> Kept<State> {
+/// The state of the message that holds an idempotency key.
+pub(crate) fn key_state(tables: &dyn Reads, row: &KeyRow, now: Time) -> TableResult<State> {
     if let Some(live) = tables.live(row.id)? {
-        return Ok(live.life.state(now));
+        return Ok(live.lifecycle.state(now));
     }
-    // A letter that was reopened is dead again, whatever became of it before, and a purged one is gone until it
-    // is taken back.
-    Ok(match tables.letter(row.id)?.map(|letter| letter.file.status) {
+    // A reopened letter is dead again, whatever became of it before, and a purged one is gone until it is restored.
+    Ok(match tables.letter(row.id)?.map(|letter| letter.record.status) {
         Some(Status::Purged) => State::Purged,
         Some(Status::Resolved | Status::Abandoned) | None => row.ended.unwrap_or(State::Dead),
         Some(Status::Pending | Status::Retrying | Status::Review | Status::Quarantined) => State::Dead,
     })
 }
 
-/// Where the message of a key is, if the key is still remembered.
-pub(crate) fn key(tables: &dyn Reads, queue: &QueueName, key: &str, now: Time) -> Outcome<Option<KeyState>> {
+/// The message that holds an idempotency key and its state, if the key is still remembered.
+pub(crate) fn key(
+    tables: &dyn Reads,
+    queue: &QueueName,
+    key: &str,
+    now: Time,
+) -> StoreResult<Option<KeyState>> {
     let Some(row) = tables.key(queue, key)? else { return Ok(None) };
     if row.created_at.plus(limits::KEY_WINDOW) <= now {
         return Ok(None);
@@ -125,7 +132,7 @@ pub(crate) fn key(tables: &dyn Reads, queue: &QueueName, key: &str, now: Time) -
 }
 
 /// Every queue.
-pub(crate) fn queues(tables: &dyn Reads, now: Time) -> Outcome<Vec<Queue>> {
+pub(crate) fn queues(tables: &dyn Reads, now: Time) -> StoreResult<Vec<Queue>> {
     let mut all = Vec::new();
     for (name, row) in tables.queues()? {
         let scheduled = tables.scheduled(&name, now)?;
@@ -144,61 +151,62 @@ pub(crate) fn queues(tables: &dyn Reads, now: Time) -> Outcome<Vec<Queue>> {
 }
 
 /// One queue.
-pub(crate) fn queue(tables: &dyn Reads, name: &QueueName, now: Time) -> Outcome<Queue> {
+pub(crate) fn queue(tables: &dyn Reads, name: &QueueName, now: Time) -> StoreResult<Queue> {
     let found = queues(tables, now)?.into_iter().find(|q| q.name == *name);
     found.ok_or_else(|| Refusal::NoSuchQueue { queue: name.clone() }.into())
 }
 
-/// A letter with no more of its body and failures than is needed; what is not stays empty. While it is retried, the
-/// message part is the live message's.
+/// Assembles a letter with the parts of its body and failures that are needed; the others stay empty. While the
+/// letter is being retried, the lifecycle is the live message's.
 pub(super) fn assemble_with(
     tables: &dyn Reads,
     policy: &QueuePolicy,
     letter: &Letter,
-    needs: Needs,
+    needs: LetterParts,
     now: Time,
-) -> Kept<DeadLetter> {
-    let envelope = if needs.body { tables.envelope(&letter.slip)? } else { bare(&letter.slip) };
-    let life = if letter.file.status == Status::Retrying {
-        tables.live(letter.slip.id)?.map(|live| live.life)
+) -> TableResult<DeadLetter> {
+    let envelope =
+        if needs.body { tables.envelope(&letter.meta)? } else { envelope_without_body(&letter.meta) };
+    let lifecycle = if letter.record.status == Status::Retrying {
+        tables.live(letter.meta.id)?.map(|live| live.lifecycle)
     } else {
         None
     };
-    let record = Record { envelope, life: life.unwrap_or_else(|| letter.life.clone()) };
+    let record = StoredMessage { envelope, lifecycle: lifecycle.unwrap_or_else(|| letter.lifecycle.clone()) };
     let message = record.view(policy, now);
-    let group = tables.leaf(letter.file.leaf)?.map_or(letter.file.leaf, |leaf| leaf.group);
-    let failures = if needs.failures { tables.failures(&letter.slip)? } else { Vec::new() };
-    Ok(DeadLetter::assemble(message, letter.file.clone(), group, letter.death, failures))
+    let group = tables.leaf(letter.record.leaf)?.map_or(letter.record.leaf, |leaf| leaf.group);
+    let failures = if needs.failures { tables.failures(&letter.meta)? } else { Vec::new() };
+    Ok(DeadLetter::assemble(message, letter.record.clone(), group, letter.death, failures))
 }
 
-/// An envelope with what is on the slip and nothing of the body.
-fn bare(slip: &Slip) -> Envelope {
+/// An envelope with what is in the message's row and nothing of its body.
+fn envelope_without_body(meta: &MessageMeta) -> Envelope {
     Envelope {
-        id: slip.id,
-        seq: slip.seq,
-        queue: slip.queue.clone(),
-        origin: slip.origin.clone(),
-        kind: slip.kind.clone(),
-        priority: slip.priority,
+        id: meta.id,
+        seq: meta.seq,
+        queue: meta.queue.clone(),
+        origin: meta.origin.clone(),
+        kind: meta.kind.clone(),
+        priority: meta.priority,
         payload: Payload::default(),
         headers: BTreeMap::new(),
         tags: BTreeSet::new(),
-        key: slip.key.clone(),
-        ordering_key: slip.ordering_key.clone(),
-        reply_to: slip.reply_to.clone(),
+        key: meta.key.clone(),
+        ordering_key: meta.ordering_key.clone(),
+        reply_to: meta.reply_to.clone(),
         trace: None,
         context: None,
-        max_attempts: slip.terms.max_attempts,
+        max_attempts: meta.limits.max_attempts,
         delay: None,
         ttl: None,
-        deadline: slip.terms.deadline,
+        deadline: meta.limits.deadline,
         enqueued_by: None,
         enqueued_at: Time::ZERO,
     }
 }
 
-/// The filter with merged groups called by their present name.
-pub(super) fn with_present_groups(tables: &dyn Reads, filter: &Filter) -> Kept<Filter> {
+/// The filter with each group replaced by the group it was merged into.
+pub(super) fn with_merged_groups(tables: &dyn Reads, filter: &Filter) -> TableResult<Filter> {
     let mut names: BTreeMap<GroupId, GroupId> = BTreeMap::new();
     for id in filter.groups() {
         names.extend(tables.leaf(id)?.map(|leaf| (id, leaf.group)));
@@ -207,30 +215,30 @@ pub(super) fn with_present_groups(tables: &dyn Reads, filter: &Filter) -> Kept<F
 }
 
 /// One letter.
-pub(crate) fn letter(tables: &dyn Reads, id: MessageId, now: Time) -> Outcome<DeadLetter> {
+pub(crate) fn letter(tables: &dyn Reads, id: MessageId, now: Time) -> StoreResult<DeadLetter> {
     let letter = tables.letter(id)?.ok_or(Refusal::NoSuchLetter { id })?;
-    let policy = policies(tables)?.remove(&letter.slip.queue).unwrap_or_default();
-    Ok(assemble_with(tables, &policy, &letter, Needs { body: true, failures: true }, now)?)
+    let policy = policies(tables)?.remove(&letter.meta.queue).unwrap_or_default();
+    Ok(assemble_with(tables, &policy, &letter, LetterParts { body: true, failures: true }, now)?)
 }
 
-/// Every content a letter had.
-pub(crate) fn revisions(tables: &dyn Reads, id: MessageId) -> Outcome<Vec<Revision>> {
+/// Every content that a letter has had.
+pub(crate) fn revisions(tables: &dyn Reads, id: MessageId) -> StoreResult<Vec<Revision>> {
     let letter = tables.letter(id)?.ok_or(Refusal::NoSuchLetter { id })?;
-    let envelope = tables.envelope(&letter.slip)?;
-    Ok(Revision::list(&letter.file, &envelope, earlier_contents(tables, &letter)?))
+    let envelope = tables.envelope(&letter.meta)?;
+    Ok(Revision::list(&letter.record, &envelope, earlier_contents(tables, &letter)?))
 }
 
-/// What a letter said before, by number.
-pub(super) fn earlier_contents(tables: &dyn Reads, letter: &Letter) -> Kept<Vec<(u32, Content)>> {
+/// The earlier contents of a letter, by revision number.
+pub(super) fn earlier_contents(tables: &dyn Reads, letter: &Letter) -> TableResult<Vec<(u32, Content)>> {
     let mut kept = Vec::new();
-    for n in tables.revision_numbers(&letter.slip)? {
-        kept.extend(tables.revision(&letter.slip, n)?.map(|content| (n, content)));
+    for n in tables.revision_numbers(&letter.meta)? {
+        kept.extend(tables.revision(&letter.meta, n)?.map(|content| (n, content)));
     }
     Ok(kept)
 }
 
-/// Everything that was counted, and the queues as they stand.
-pub(crate) fn stats(tables: &dyn Reads, now: Time) -> Outcome<Stats> {
+/// All counters, and the current state of the queues.
+pub(crate) fn stats(tables: &dyn Reads, now: Time) -> StoreResult<Stats> {
     let counted = tables.open_letters()?;
     let open = counted.by_queue();
     let heads = tables.heads()?;
@@ -248,9 +256,9 @@ pub(crate) fn stats(tables: &dyn Reads, now: Time) -> Outcome<Stats> {
     Ok(Stats {
         now,
         queues: queues.collect(),
-        counters: Tallies::new(tables.tallies()?).counted(),
+        counters: Counters::new(tables.event_counters()?).views(),
         open: counted.list(),
-        drawers: drawers(tables)?,
+        dlqs: dlqs(tables)?,
         messages_peak: number(heads.messages_peak),
         letters_peak: number(heads.letters_peak),
         oldest_open_at: tables.oldest_open()?,
@@ -258,19 +266,19 @@ pub(crate) fn stats(tables: &dyn Reads, now: Time) -> Outcome<Stats> {
     })
 }
 
-/// Every drawer.
-pub(crate) fn drawers(tables: &dyn Reads) -> Outcome<Vec<Drawer>> {
-    let mut all: BTreeMap<QueueName, Drawer> = BTreeMap::new();
-    for ((dlq, status), count) in tables.drawers()? {
-        let drawer = all.entry(dlq.clone()).or_insert_with(|| Drawer { dlq, by_status: BTreeMap::new() });
+/// Every dead letter queue.
+pub(crate) fn dlqs(tables: &dyn Reads) -> StoreResult<Vec<Dlq>> {
+    let mut all: BTreeMap<QueueName, Dlq> = BTreeMap::new();
+    for ((dlq, status), count) in tables.dlqs()? {
+        let dlq = all.entry(dlq.clone()).or_insert_with(|| Dlq { dlq, by_status: BTreeMap::new() });
         if count > 0 {
-            drawer.by_status.insert(status, u64::try_from(count).unwrap_or(0));
+            dlq.by_status.insert(status, u64::try_from(count).unwrap_or(0));
         }
     }
     Ok(all.into_values().collect())
 }
 
-/// Takes one more row than the page has, to know whether there is a next one.
+/// Makes a page from rows that include one more than the page holds, which tells whether there is a next page.
 fn page_of<R>(mut rows: Vec<(u64, R)>, list: &str, limit: usize) -> Page<R> {
     let more = rows.len() > limit;
     rows.truncate(limit);
@@ -279,32 +287,36 @@ fn page_of<R>(mut rows: Vec<(u64, R)>, list: &str, limit: usize) -> Page<R> {
 }
 
 /// Operations, latest first.
-pub(crate) fn operations(tables: &dyn Reads, page: &PageRequest) -> Outcome<Page<Operation>> {
+pub(crate) fn operations(tables: &dyn Reads, page: &PageRequest) -> StoreResult<Page<Operation>> {
     let before = page.position("o")?.unwrap_or(u64::MAX);
     Ok(page_of(tables.operations_before(before, page.limit() + 1)?, "o", page.limit()))
 }
 
 /// One operation.
-pub(crate) fn operation(tables: &dyn Reads, id: OperationId) -> Outcome<Operation> {
+pub(crate) fn operation(tables: &dyn Reads, id: OperationId) -> StoreResult<Operation> {
     tables.operation(id)?.ok_or_else(|| Refusal::NoSuchOperation { id }.into())
 }
 
 /// The members of an operation.
-pub(crate) fn members(tables: &dyn Reads, id: OperationId, page: &PageRequest) -> Outcome<Page<Member>> {
+pub(crate) fn members(tables: &dyn Reads, id: OperationId, page: &PageRequest) -> StoreResult<Page<Member>> {
     operation(tables, id)?;
     let after = page.position("p")?.unwrap_or(0);
     Ok(page_of(tables.members_after(id, after, page.limit() + 1)?, "p", page.limit()))
 }
 
 /// The audit trail, latest first.
-pub(crate) fn audit(tables: &dyn Reads, page: &PageRequest) -> Outcome<Page<AuditRow>> {
+pub(crate) fn audit(tables: &dyn Reads, page: &PageRequest) -> StoreResult<Page<AuditRow>> {
     let before = page.position("a")?.unwrap_or(u64::MAX);
     let rows = tables.audit_before(before, page.limit() + 1)?;
     Ok(page_of(rows.into_iter().map(|row| (row.n, row)).collect(), "a", page.limit()))
 }
 
-/// Checks the whole chain.
-pub(crate) fn audit_verify(tables: &dyn Reads, key: &AuditKey, head: Option<&str>) -> Outcome<AuditReport> {
+/// Checks the whole chain of the audit trail.
+pub(crate) fn audit_verify(
+    tables: &dyn Reads,
+    key: &AuditKey,
+    head: Option<&str>,
+) -> StoreResult<AuditReport> {
     let anchor = super::trim::anchor(tables)?;
     let mut check = AuditCheck::new(key, anchor.as_ref());
     let mut after = anchor.as_ref().map_or(0, |anchor| anchor.n);
@@ -325,8 +337,8 @@ pub(crate) fn audit_verify(tables: &dyn Reads, key: &AuditKey, head: Option<&str
     Ok(check.finish((stored.audit_n, &stored.audit_seal), seen))
 }
 
-/// Recounts everything and compares. Gives the census too, for repair.
-pub(crate) fn verify(tables: &dyn Reads, key: &AuditKey, deep: bool) -> Outcome<Census> {
+/// Recounts everything and compares it with what is stored. Returns the census, which repairs need too.
+pub(crate) fn verify(tables: &dyn Reads, key: &AuditKey, deep: bool) -> StoreResult<Census> {
     let mut census = Census::default();
     let mut after = None;
     loop {
@@ -335,7 +347,7 @@ pub(crate) fn verify(tables: &dyn Reads, key: &AuditKey, deep: bool) -> Outcome<
         after = Some(*last);
         for (id, live) in page {
             match unless_damaged(live)? {
-                Some(live) => census.message(&live.slip, &live.life),
+                Some(live) => census.message(&live.meta, &live.lifecycle),
                 None => census.damaged(format!("the record of message {id} is not what was written")),
             }
         }
@@ -351,9 +363,9 @@ pub(crate) fn verify(tables: &dyn Reads, key: &AuditKey, deep: bool) -> Outcome<
                 census.damaged(what);
                 continue;
             };
-            census.letter(&letter.slip, &letter.file);
-            if letter.file.body_hash.is_some() {
-                census.lineage(letter.slip.id, &letter.file, &tables.revision_numbers(&letter.slip)?);
+            census.letter(&letter.meta, &letter.record);
+            if letter.record.body_hash.is_some() {
+                census.lineage(letter.meta.id, &letter.record, &tables.revision_numbers(&letter.meta)?);
             }
         }
     }

@@ -1,21 +1,20 @@
-//! Which ids end in some digits. No table has an index on the ends of ids: it would be written to at a random place
-//! for every message, and be read by a person's typing only. Ids alone are read instead, in their order, a bounded
-//! number per call.
+//! Finding ids by their last digits. No table has an index on them: every new message would write to a random place of
+//! it, and only people who type ids would read it. Instead, ids alone are read in order, a bounded number per call.
 
 use super::tables::Reads;
-use redrive_core::error::Outcome;
+use redrive_core::error::StoreResult;
 use redrive_core::limits;
 use redrive_core::query::{Cursor, Page};
-use redrive_core::short_id::{IdKind, TailQuery};
+use redrive_core::short_id::{IdKind, IdSuffixQuery};
 
 /// Ids read at once.
 const CHUNK: usize = 4_096;
 
-/// Whole ids that end so, in the order of ids.
-pub(crate) fn ids_ending(tables: &dyn Reads, query: &TailQuery) -> Outcome<Page<String>> {
+/// Ids that end in the given digits, in id order.
+pub(crate) fn ids_ending(tables: &dyn Reads, query: &IdSuffixQuery) -> StoreResult<Page<String>> {
     let limit = query.page.limit();
     if query.of == IdKind::Group {
-        let ends = tables.group_ids()?.into_iter().filter(|id| query.tail.ends_group(*id));
+        let ends = tables.group_ids()?.into_iter().filter(|id| query.tail.matches_group(*id));
         return Ok(Page::last(ends.take(limit).map(|id| id.to_string()).collect()));
     }
     let mut after = query.page.id("i")?;
@@ -26,7 +25,7 @@ pub(crate) fn ids_ending(tables: &dyn Reads, query: &TailQuery) -> Outcome<Page<
         let ended = chunk.len() < CHUNK;
         looked_at += chunk.len();
         for id in chunk {
-            if query.tail.ends(id) {
+            if query.tail.matches(id) {
                 items.push(id.to_string());
                 if items.len() >= limit {
                     return Ok(Page { items, next: Some(Cursor::after_id("i", id)), damaged: Vec::new() });

@@ -1,71 +1,76 @@
-//! Finding letters by a filter: pages, counts and frozen members. Tables give candidates, by an index and a
-//! condition where they can; a letter is opened only as far as the filter looks, and the filter's evaluator
-//! decides unless the tables know the answer exactly. Every look at a list is bounded in rows and in time.
+//! Finding letters by a filter: for pages, counts and frozen members. The tables return candidates, using an index
+//! and conditions where they can. A letter is read only as far as the filter needs, and the filter is evaluated on
+//! it unless the tables know the answer exactly. Every scan for a list is bounded in rows and in time.
 
 use super::Engine;
-use super::reads::{Policies, assemble_with, or_damaged, policies, with_present_groups};
-use super::tables::{Ask, Candidates, Frozen, Kept, Letter, Reads, Tables, unless_damaged};
+use super::reads::{Policies, assemble_with, or_report_damaged, policies, with_merged_groups};
+use super::tables::{Candidates, Frozen, Letter, LetterScan, Reads, TableResult, Tables, unless_damaged};
 use redrive_core::dead_letter::{DeadLetter, Status};
-use redrive_core::error::Outcome;
-use redrive_core::filter::{Filter, Needs};
+use redrive_core::error::StoreResult;
+use redrive_core::filter::{Filter, LetterParts};
 use redrive_core::ids::{GroupId, LeafId, OperationId};
 use redrive_core::limits;
 use redrive_core::operation::Member;
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Cursor, Page, Query};
-use redrive_core::survey::{Facts, Survey};
+use redrive_core::survey::{LetterFacts, Survey};
 use redrive_core::time::Time;
 use std::collections::HashMap;
 use std::time::Instant;
 
-/// Candidates asked for at once where each of them has to be opened.
+/// Candidates requested at once when each of them has to be read.
 const CHUNK: usize = 512;
 
-/// Everything of a letter.
-const WHOLE: Needs = Needs { body: true, failures: true };
+/// All parts of a letter.
+const WHOLE: LetterParts = LetterParts { body: true, failures: true };
 
-/// What is read once for many letters.
-struct Desk<'a> {
+/// Assembles letters and evaluates the filter on them. Holds what is read once for many letters.
+struct LetterReader<'a> {
     tables: &'a dyn Reads,
     policies: Policies,
-    needs: Needs,
+    needs: LetterParts,
     now: Time,
 }
 
-impl<'a> Desk<'a> {
-    fn new(tables: &'a dyn Reads, filter: &Filter, now: Time) -> Kept<Self> {
-        Ok(Self { tables, policies: policies(tables)?, needs: filter.needs(), now })
+impl<'a> LetterReader<'a> {
+    fn new(tables: &'a dyn Reads, filter: &Filter, now: Time) -> TableResult<Self> {
+        Ok(Self { tables, policies: policies(tables)?, needs: filter.letter_parts(), now })
     }
 
-    fn open(&self, letter: &Letter, needs: Needs) -> Kept<DeadLetter> {
+    fn open(&self, letter: &Letter, needs: LetterParts) -> TableResult<DeadLetter> {
         let standard = QueuePolicy::default();
-        let policy = self.policies.get(&letter.slip.queue).map_or(&standard, AsRef::as_ref);
+        let policy = self.policies.get(&letter.meta.queue).map_or(&standard, AsRef::as_ref);
         assemble_with(self.tables, policy, letter, needs, self.now)
     }
 
-    /// Whether the filter matches, looking at no more of the letter than it needs.
-    fn matches(&self, filter: &Filter, letter: &Letter) -> Kept<bool> {
+    /// Whether the filter matches, reading no more of the letter than the filter needs.
+    fn matches(&self, filter: &Filter, letter: &Letter) -> TableResult<bool> {
         Ok(filter.matches_letter(&self.open(letter, self.needs)?, self.now))
     }
 
-    /// The whole letter, if the filter matches; `exact` says that it is known to.
-    fn open_match(&self, filter: &Filter, letter: &Letter, exact: bool) -> Kept<Option<DeadLetter>> {
+    /// The whole letter, if the filter matches. With `exact`, it is known to match.
+    fn open_match(&self, filter: &Filter, letter: &Letter, exact: bool) -> TableResult<Option<DeadLetter>> {
         let wanted = exact || self.matches(filter, letter)?;
         if wanted { self.open(letter, WHOLE).map(Some) } else { Ok(None) }
     }
 }
 
-/// Letters that match, latest death first. The page ends early, with a cursor, when as much was looked at as one
-/// page may.
-pub(crate) fn letters(tables: &dyn Reads, query: &Query, now: Time) -> Outcome<Page<DeadLetter>> {
+/// Letters that match, latest death first. The page ends early,
+/// with a cursor, when the limit on rows or time is reached.
+pub(crate) fn letters(tables: &dyn Reads, query: &Query, now: Time) -> StoreResult<Page<DeadLetter>> {
     letters_until(tables, query, Instant::now() + limits::PAGE_TIME_MAX, now)
 }
 
-/// The same with the instant at which a look in vain ends.
-fn letters_until(tables: &dyn Reads, query: &Query, until: Instant, now: Time) -> Outcome<Page<DeadLetter>> {
+/// Like [`letters`], with the instant at which a search without matches ends.
+fn letters_until(
+    tables: &dyn Reads,
+    query: &Query,
+    until: Instant,
+    now: Time,
+) -> StoreResult<Page<DeadLetter>> {
     let until = Some(until);
-    let filter = with_present_groups(tables, &query.filter)?;
-    let desk = Desk::new(tables, &filter, now)?;
+    let filter = with_merged_groups(tables, &query.filter)?;
+    let reader = LetterReader::new(tables, &filter, now)?;
     let limit = query.page.limit();
     let mut before = query.page.position("l")?.unwrap_or(u64::MAX);
     let (mut items, mut damaged, mut bytes, mut looked_at) = (Vec::new(), Vec::new(), 0, 0);
@@ -74,30 +79,30 @@ fn letters_until(tables: &dyn Reads, query: &Query, until: Instant, now: Time) -
         Page { items, next, damaged }
     };
     loop {
-        let ask = Ask {
+        let scan = LetterScan {
             filter: &filter,
             statuses: None,
             after: 0,
             up_to: before.saturating_sub(1),
             latest_first: true,
-            hits: (limit.saturating_sub(items.len() + damaged.len()) + 1).min(CHUNK),
-            rows: limits::PAGE_SCAN_MAX.saturating_sub(looked_at).max(1),
+            candidates_max: (limit.saturating_sub(items.len() + damaged.len()) + 1).min(CHUNK),
+            rows_max: limits::PAGE_SCAN_MAX.saturating_sub(looked_at).max(1),
             until,
             now,
         };
-        let found = tables.candidates(&ask)?;
+        let found = tables.candidates(&scan)?;
         looked_at += found.looked_at;
         for (death, letter) in tables.letters_at(&found.deaths)? {
             if items.len() + damaged.len() >= limit || bytes >= limits::PAGE_BYTES_MAX {
                 return Ok(page(items, damaged, Some(before)));
             }
             before = death;
-            let opened = letter.and_then(|letter| desk.open_match(&filter, &letter, found.exact));
-            if let Some(letter) = or_damaged(opened, &mut damaged)?.flatten() {
+            let opened = letter.and_then(|letter| reader.open_match(&filter, &letter, found.exact));
+            if let Some(letter) = or_report_damaged(opened, &mut damaged)?.flatten() {
                 bytes += letter.message.envelope.size();
                 items.push(letter);
             }
-            if in_vain(looked_at, items.len() + damaged.len(), until) && !found.exact {
+            if is_fruitless(looked_at, items.len() + damaged.len(), until) && !found.exact {
                 return Ok(page(items, damaged, Some(before)));
             }
         }
@@ -105,35 +110,35 @@ fn letters_until(tables: &dyn Reads, query: &Query, until: Instant, now: Time) -
             return Ok(page(items, damaged, None));
         }
         before = found.reached;
-        if looked_at >= limits::PAGE_SCAN_MAX || in_vain(looked_at, items.len() + damaged.len(), until) {
+        if looked_at >= limits::PAGE_SCAN_MAX || is_fruitless(looked_at, items.len() + damaged.len(), until) {
             return Ok(page(items, damaged, Some(before)));
         }
     }
 }
 
-/// Whether time is up and was mostly spent on what did not match.
-pub(super) fn in_vain(looked_at: usize, found: usize, until: Option<Instant>) -> bool {
+/// Whether the time is up and was mostly spent on letters that did not match.
+pub(super) fn is_fruitless(looked_at: usize, found: usize, until: Option<Instant>) -> bool {
     let misses = looked_at.saturating_sub(found);
     misses >= limits::PAGE_MISSES_MIN && until.is_some_and(|until| Instant::now() >= until)
 }
 
-/// What the letters that match are made of, of those that died up to the bound. Exact, whatever it takes.
+/// Summarises the matching letters that died up to the bound. Exact, however long it takes.
 pub(crate) fn survey(
     tables: &dyn Reads,
     filter: &Filter,
     statuses: Option<&[Status]>,
     bound: u64,
     now: Time,
-) -> Kept<Survey> {
-    let filter = with_present_groups(tables, filter)?;
-    let ask = all_of(&filter, statuses, bound, now);
-    if let Some(survey) = tables.survey(&ask)? {
+) -> TableResult<Survey> {
+    let filter = with_merged_groups(tables, filter)?;
+    let scan = full_scan(&filter, statuses, bound, now);
+    if let Some(survey) = tables.survey(&scan)? {
         return Ok(survey);
     }
     let mut groups: HashMap<LeafId, GroupId> = HashMap::new();
     let mut survey = Survey::default();
-    each_of(tables, ask, |letter| {
-        let leaf = letter.file.leaf;
+    for_each_match(tables, scan, |letter| {
+        let leaf = letter.record.leaf;
         let group = match groups.get(&leaf) {
             Some(group) => *group,
             None => tables.leaf(leaf)?.map_or(leaf, |leaf| leaf.group),
@@ -145,57 +150,76 @@ pub(crate) fn survey(
     Ok(survey)
 }
 
-/// Shows every letter that matches, of those that died up to the bound, oldest death first.
-pub(crate) fn each(
+/// Calls `show` for every matching letter that died up to the bound, oldest death first.
+pub(crate) fn for_each_letter(
     tables: &dyn Reads,
     filter: &Filter,
     statuses: Option<&[Status]>,
     bound: u64,
     now: Time,
-    show: impl FnMut(&Letter) -> Kept<()>,
-) -> Kept<()> {
-    let filter = with_present_groups(tables, filter)?;
-    each_of(tables, all_of(&filter, statuses, bound, now), show)
+    show: impl FnMut(&Letter) -> TableResult<()>,
+) -> TableResult<()> {
+    let filter = with_merged_groups(tables, filter)?;
+    for_each_match(tables, full_scan(&filter, statuses, bound, now), show)
 }
 
-fn all_of<'a>(filter: &'a Filter, statuses: Option<&'a [Status]>, up_to: u64, now: Time) -> Ask<'a> {
+fn full_scan<'a>(
+    filter: &'a Filter,
+    statuses: Option<&'a [Status]>,
+    up_to: u64,
+    now: Time,
+) -> LetterScan<'a> {
     let (after, latest_first, until) = (0, false, None);
-    Ask { filter, statuses, after, up_to, latest_first, hits: CHUNK, rows: usize::MAX, until, now }
+    LetterScan {
+        filter,
+        statuses,
+        after,
+        up_to,
+        latest_first,
+        candidates_max: CHUNK,
+        rows_max: usize::MAX,
+        until,
+        now,
+    }
 }
 
-fn each_of(tables: &dyn Reads, mut ask: Ask<'_>, mut show: impl FnMut(&Letter) -> Kept<()>) -> Kept<()> {
-    let desk = Desk::new(tables, ask.filter, ask.now)?;
+fn for_each_match(
+    tables: &dyn Reads,
+    mut scan: LetterScan<'_>,
+    mut show: impl FnMut(&Letter) -> TableResult<()>,
+) -> TableResult<()> {
+    let reader = LetterReader::new(tables, scan.filter, scan.now)?;
     loop {
-        let found = tables.candidates(&ask)?;
+        let found = tables.candidates(&scan)?;
         for (_, letter) in tables.letters_at(&found.deaths)? {
-            // No operation touches a letter that cannot be read, so it does not count here either; lists name it.
+            // An operation skips letters that cannot be read, so they do not count here either; lists report them.
             let Some(letter) = unless_damaged(letter)? else { continue };
-            if found.exact || unless_damaged(desk.matches(ask.filter, &letter))? == Some(true) {
+            if found.exact || unless_damaged(reader.matches(scan.filter, &letter))? == Some(true) {
                 show(&letter)?;
             }
         }
         if found.ended {
             return Ok(());
         }
-        ask.after = found.reached;
+        scan.after = found.reached;
     }
 }
 
-fn facts(letter: &Letter, group: GroupId) -> Facts<'_> {
-    Facts {
+fn facts(letter: &Letter, group: GroupId) -> LetterFacts<'_> {
+    LetterFacts {
         group,
-        queue: &letter.slip.queue,
-        status: letter.file.status,
-        reason: letter.file.reason,
-        dead_at: letter.file.dead_at,
-        redrives: letter.file.redrives,
-        bytes: letter.slip.size,
-        keyed: letter.slip.key.is_some(),
-        ordered: letter.slip.ordering_key.is_some(),
+        queue: &letter.meta.queue,
+        status: letter.record.status,
+        reason: letter.record.reason,
+        dead_at: letter.record.dead_at,
+        redrives: letter.record.redrives,
+        bytes: letter.meta.size,
+        keyed: letter.meta.key.is_some(),
+        ordered: letter.meta.ordering_key.is_some(),
     }
 }
 
-/// Some of the letters that match, latest death first; as many as are asked for, if there are.
+/// Up to `count` matching letters, latest death first.
 pub(crate) fn sample(
     tables: &dyn Reads,
     filter: &Filter,
@@ -203,26 +227,26 @@ pub(crate) fn sample(
     bound: u64,
     count: usize,
     now: Time,
-) -> Kept<Vec<DeadLetter>> {
-    let filter = with_present_groups(tables, filter)?;
-    let desk = Desk::new(tables, &filter, now)?;
+) -> TableResult<Vec<DeadLetter>> {
+    let filter = with_merged_groups(tables, filter)?;
+    let reader = LetterReader::new(tables, &filter, now)?;
     let (mut shown, mut up_to) = (Vec::new(), bound);
     while shown.len() < count {
-        let ask = Ask {
+        let scan = LetterScan {
             filter: &filter,
             statuses,
             after: 0,
             up_to,
             latest_first: true,
-            hits: (count - shown.len()).min(CHUNK),
-            rows: usize::MAX,
+            candidates_max: (count - shown.len()).min(CHUNK),
+            rows_max: usize::MAX,
             until: None,
             now,
         };
-        let found = tables.candidates(&ask)?;
+        let found = tables.candidates(&scan)?;
         for (_, letter) in tables.letters_at(&found.deaths)? {
             if shown.len() < count {
-                let opened = letter.and_then(|letter| desk.open_match(&filter, &letter, found.exact));
+                let opened = letter.and_then(|letter| reader.open_match(&filter, &letter, found.exact));
                 shown.extend(unless_damaged(opened)?.flatten());
             }
         }
@@ -235,9 +259,9 @@ pub(crate) fn sample(
 }
 
 impl<T: Tables> Engine<T> {
-    /// Writes down, as waiting members of an operation, letters of these statuses that match and died after one
-    /// death and up to another. Looks at a few letters, oldest first: others wait for this commit. Whoever calls
-    /// goes on from `frozen_to` until nothing is left.
+    /// Adds matching letters as waiting members of an operation: letters in these statuses that died in the range
+    /// (exclusive, inclusive). Reads only a few letters, oldest first, to keep the commit short. The caller continues
+    /// from `frozen_to` until the range is exhausted.
     pub(super) fn freeze_members(
         &mut self,
         id: OperationId,
@@ -245,31 +269,31 @@ impl<T: Tables> Engine<T> {
         statuses: &[Status],
         (after, bound): (u64, u64),
         now: Time,
-    ) -> Outcome<Frozen> {
-        let filter = with_present_groups(&self.tables, filter)?;
+    ) -> StoreResult<Frozen> {
+        let filter = with_merged_groups(&self.tables, filter)?;
         let rows = limits::FREEZE_LOOK_MAX;
-        let ask = Ask {
+        let scan = LetterScan {
             filter: &filter,
             statuses: Some(statuses),
             after,
             up_to: bound,
             latest_first: false,
-            hits: rows,
-            rows,
+            candidates_max: rows,
+            rows_max: rows,
             until: None,
             now,
         };
-        if let Some(frozen) = self.tables.freeze(id, &ask)? {
+        if let Some(frozen) = self.tables.freeze(id, &scan)? {
             return Ok(frozen);
         }
-        let Candidates { deaths, reached, ended, .. } = self.tables.candidates(&ask)?;
+        let Candidates { deaths, reached, ended, .. } = self.tables.candidates(&scan)?;
         let mut members = Vec::new();
-        let desk = Desk::new(&self.tables, &filter, now)?;
+        let reader = LetterReader::new(&self.tables, &filter, now)?;
         for (_, letter) in self.tables.letters_at(&deaths)? {
-            // A letter that cannot be read cannot be judged by a filter: it is left for `doctor` to name.
+            // The filter cannot be evaluated on an unreadable letter; `doctor` reports it.
             let Some(letter) = unless_damaged(letter)? else { continue };
-            if unless_damaged(desk.matches(&filter, &letter))? == Some(true) {
-                members.push((letter.death, Member::frozen(letter.slip.id, letter.file.version)));
+            if unless_damaged(reader.matches(&filter, &letter))? == Some(true) {
+                members.push((letter.death, Member::frozen(letter.meta.id, letter.record.version)));
             }
         }
         for (death, member) in &members {
@@ -284,14 +308,14 @@ mod tests {
     use super::*;
     use crate::memory::MemoryStore;
     use crate::verbs::Access as _;
-    use redrive_core::failure::Report;
+    use redrive_core::failure::FailureReport;
     use redrive_core::ids::MessageId;
     use redrive_core::message::{NewMessage, Payload};
     use redrive_core::store::{LeaseRequest, Settle, Settlement, Work as _};
 
     const LETTERS: u64 = 700;
 
-    /// No text index, and the time is over before it begins: the look ends after the few letters it always takes.
+    /// There is no text index and the time is up at once, so the search ends after the minimum number of letters.
     #[tokio::test]
     async fn a_search_for_what_is_nowhere_stops_when_time_is_up_and_says_where() {
         let store = MemoryStore::new();
@@ -306,8 +330,8 @@ mod tests {
                 break;
             }
             let failed = taken.into_iter().map(|delivery| {
-                let failure = Report { permanent: true, ..Report::default() }.analyse();
-                let what = Settle::Fail { failure: Box::new(failure), said: None };
+                let failure = FailureReport { permanent: true, ..FailureReport::default() }.analyse();
+                let what = Settle::Fail { failure: Box::new(failure), policy_override: None };
                 Settlement { token: delivery.token, what }
             });
             store.settle(failed.collect()).await.unwrap();

@@ -1,29 +1,29 @@
-//! Trimming the audit trail: old rows go, an anchor stays from which the rest can still be proved. The anchor
-//! lies in the small key-value space, sealed by the key of the chain; only this file writes it.
+//! Trimming the audit trail: old rows are deleted, and an anchor stays from which the rest can still be verified. The
+//! anchor is stored in the key-value space and sealed with the key of the chain. Only this file writes it.
 
 use super::Engine;
-use super::tables::{Kept, Reads, Tables};
+use super::tables::{Reads, TableResult, Tables};
 use redrive_core::audit::{Anchor, AuditEntry, AuditTrimmed, ORIGIN};
 use redrive_core::dead_letter::Actor;
-use redrive_core::error::{Outcome, StoreError, StoreErrorKind};
+use redrive_core::error::{StoreError, StoreErrorKind, StoreResult};
 use redrive_core::limits;
 use redrive_core::store::KvEntry;
 use redrive_core::time::Time;
 
-/// The namespace of the anchor; nobody else writes there.
+/// The namespace of the anchor, reserved for it.
 pub(crate) const NAMESPACE: &str = "audit";
 const KEY: &str = "anchor";
 
-/// Where the chain begins, when its first rows were trimmed.
-pub(crate) fn anchor(tables: &dyn Reads) -> Kept<Option<Anchor>> {
+/// Where the chain begins, if its first rows were trimmed.
+pub(crate) fn anchor(tables: &dyn Reads) -> TableResult<Option<Anchor>> {
     let Some(entry) = tables.kv(NAMESPACE, KEY)? else { return Ok(None) };
-    // One that cannot be read proves nothing: the check of the chain says so.
+    // An unreadable anchor proves nothing; the check of the chain will say so.
     let unreadable = || Anchor { n: 0, seal: String::new(), proof: String::new() };
     Ok(Some(serde_json::from_slice(&entry.value).unwrap_or_else(|_| unreadable())))
 }
 
-/// The position and the seal of the last row; those of the anchor where all rows were trimmed.
-pub(crate) fn last(tables: &dyn Reads) -> Kept<(u64, String)> {
+/// The number and the seal of the last row, or of the anchor if all rows were trimmed.
+pub(crate) fn last(tables: &dyn Reads) -> TableResult<(u64, String)> {
     if let Some(row) = tables.audit_before(u64::MAX, 1)?.into_iter().next() {
         return Ok((row.n, row.seal));
     }
@@ -31,8 +31,8 @@ pub(crate) fn last(tables: &dyn Reads) -> Kept<(u64, String)> {
 }
 
 impl<T: Tables> Engine<T> {
-    /// Removes old rows of the audit trail, a bounded number.
-    pub(crate) fn audit_trim(&mut self, before: Time, actor: &Actor, now: Time) -> Outcome<AuditTrimmed> {
+    /// Deletes a bounded number of old rows of the audit trail.
+    pub(crate) fn audit_trim(&mut self, before: Time, actor: &Actor, now: Time) -> StoreResult<AuditTrimmed> {
         actor.check()?;
         let begins = anchor(&self.tables)?;
         if begins.as_ref().is_some_and(|anchor| !anchor.holds(&self.audit_key)) {
@@ -55,7 +55,7 @@ impl<T: Tables> Engine<T> {
         self.tables.drop_audit(last.n)?;
         let trimmed = AuditTrimmed { rows: last.n - from, more };
         let entry = AuditEntry::new(now, actor, "trim", "audit", trimmed.rows);
-        self.record(entry.with_detail(format_args!("rows up to {}, from before {before}", last.n)))?;
+        self.append_audit(entry.with_detail(format_args!("rows up to {}, from before {before}", last.n)))?;
         Ok(trimmed)
     }
 }

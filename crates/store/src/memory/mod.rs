@@ -1,4 +1,4 @@
-//! The memory store: a mutex over ordered maps. Nothing is durable; for tests, and for work that may be lost.
+//! The memory store: ordered maps behind a mutex. Nothing is durable. For tests, and for work that may be lost.
 
 mod pick;
 mod tables;
@@ -6,12 +6,11 @@ mod writes;
 
 use crate::clock::Slewing;
 use crate::engine::Engine;
-use crate::engine::tables::Reads;
 use crate::entropy::{Entropy, System};
-use crate::verbs::{Access, EngineStore, Load};
+use crate::verbs::{Access, EngineStore, ReadVerb, WriteCost, WriteVerb};
 use async_trait::async_trait;
 use redrive_core::audit::AuditKey;
-use redrive_core::error::{Outcome, StoreError, StoreErrorKind};
+use redrive_core::error::{StoreError, StoreErrorKind, StoreResult};
 use redrive_core::store::StoreInfo;
 use redrive_core::time::{Clock, Time};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,11 +20,11 @@ use tokio::sync::Notify;
 /// The memory store.
 pub type MemoryStore = EngineStore<Memory>;
 
-/// The maps behind their mutex.
+/// The engine and its maps, behind a mutex.
 pub struct Memory {
     engine: Mutex<Engine<Maps>>,
     clock: Arc<dyn Clock>,
-    bell: Notify,
+    work_available: Notify,
 }
 
 impl std::fmt::Debug for Memory {
@@ -41,19 +40,19 @@ impl MemoryStore {
         Self::with(Arc::new(Slewing::starting_at(Time::ZERO)), Arc::new(System))
     }
 
-    /// An empty store that is told the time and the chances.
+    /// An empty store with the given clock and source of randomness.
     #[must_use]
     pub fn with(clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Self {
         let mut key = [0; 32];
         entropy.fill(&mut key);
         let engine = Mutex::new(Engine::new(Maps::default(), entropy, AuditKey(key)));
-        Self(Memory { engine, clock, bell: Notify::new() })
+        Self(Memory { engine, clock, work_available: Notify::new() })
     }
 
-    /// Makes the index of ready messages spill beyond this many entries; for tests of the spilling.
+    /// Makes the index of ready messages spill above this many entries; for tests of spilling.
     #[must_use]
     pub fn with_hot_entries(self, entries: usize) -> Self {
-        self.0.engine().hold_at_most(entries);
+        self.0.engine().set_ready_index_max(entries);
         self
     }
 }
@@ -65,7 +64,8 @@ impl Default for MemoryStore {
 }
 
 impl Memory {
-    /// A panic under the mutex can only come from a bug; the maps are whole between calls, so go on.
+    /// Locks the engine. Only a bug can panic under the mutex, and the maps are consistent between calls, so a
+    /// poisoned mutex is used all the same.
     fn engine(&self) -> MutexGuard<'_, Engine<Maps>> {
         self.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -75,32 +75,24 @@ impl Memory {
 impl Access for Memory {
     type Tables = Maps;
 
-    async fn write<R, F>(&self, _: Load, verb: F) -> Outcome<R>
-    where
-        R: Send + 'static,
-        F: FnOnce(&mut Engine<Maps>, Time) -> Outcome<R> + Send + 'static,
-    {
+    async fn commit(&self, _: WriteCost, verb: WriteVerb<Maps>) -> StoreResult<()> {
         let mut engine = self.engine();
-        let before = engine.written();
+        let before = engine.write_count();
         let result = verb(&mut engine, self.clock.now());
-        let result = engine.only_clean_refusals(before, result);
+        let result = engine.forbid_refusal_after_write(before, result);
         engine.flush()?;
-        if std::mem::take(&mut engine.woke) {
-            self.bell.notify_waiters();
+        if std::mem::take(&mut engine.made_work_available) {
+            self.work_available.notify_waiters();
         }
         result
     }
 
-    async fn read<R, F>(&self, verb: F) -> Outcome<R>
-    where
-        R: Send + 'static,
-        F: FnOnce(&dyn Reads, Time) -> Outcome<R> + Send + 'static,
-    {
+    async fn view(&self, verb: ReadVerb) -> StoreResult<()> {
         verb(&self.engine().tables, self.clock.now())
     }
 
-    fn bell(&self) -> &Notify {
-        &self.bell
+    fn work_available(&self) -> &Notify {
+        &self.work_available
     }
 
     fn now(&self) -> Time {
@@ -122,7 +114,7 @@ impl Access for Memory {
         }
     }
 
-    async fn copy_to(&self, _: String) -> Outcome<u64> {
+    async fn copy_to(&self, _: String) -> StoreResult<u64> {
         let why = "the memory store cannot be backed up; use a data directory";
         Err(StoreError::new(StoreErrorKind::Unsupported, why).into())
     }

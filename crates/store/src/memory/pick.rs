@@ -1,9 +1,9 @@
-//! Picking rows out of maps as a database would. It changes nothing.
+//! Selecting rows from maps as a database would.
 
 use crate::engine::tables::{Letter, Rows};
 use redrive_core::error::{StoreError, StoreErrorKind};
 
-/// The first letters of those that are wanted, in the order of a key.
+/// The first of the wanted letters, in the order of a key.
 pub(super) fn first_of<'a, K: Ord>(
     letters: impl Iterator<Item = &'a Letter>,
     wanted: impl Fn(&Letter) -> bool,
@@ -16,14 +16,14 @@ pub(super) fn first_of<'a, K: Ord>(
     all
 }
 
-/// Rows of a map: none of them is ever damaged.
-pub(super) fn whole<'a, K: Copy + 'a, T: Clone + 'a>(
+/// Rows of a map with their keys. None of them is ever damaged.
+pub(super) fn undamaged<'a, K: Copy + 'a, T: Clone + 'a>(
     rows: impl Iterator<Item = (&'a K, &'a T)>,
 ) -> Rows<K, T> {
     rows.map(|(at, row)| (*at, Ok(row.clone()))).collect()
 }
 
-/// The error of a row that another one says is there.
-pub(super) fn gone(what: &str) -> StoreError {
+/// The error for a row that is missing although another row refers to it.
+pub(super) fn missing(what: &str) -> StoreError {
     StoreError::new(StoreErrorKind::Damaged, format!("{what} is missing"))
 }

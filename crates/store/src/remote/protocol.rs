@@ -1,28 +1,18 @@
-//! What is said on the socket of a data directory: a greeting with a version, then frames of JSON, each a call
-//! and its answer. The types are the store's own; nothing is translated.
+//! The protocol of the socket in a data directory: each side greets with its version, then every frame to the holder is a
+//! [`redrive_core::store::Call`] and every frame back is its encoded reply. A frame is its length in four bytes, most
+//! significant first, and that many bytes of JSON.
 
-use redrive_core::dead_letter::{ActRequest, Actor, DeadLetter};
-use redrive_core::disclosure::Disclosure;
 use redrive_core::error::{StoreError, StoreErrorKind};
-use redrive_core::failure::Category;
-use redrive_core::group::{GroupAct, GroupQuery};
-use redrive_core::ids::{GroupId, MessageId, OperationId, QueueName};
 use redrive_core::limits;
-use redrive_core::message::NewMessage;
-use redrive_core::operation::{Control, OperationSpec, PreviewRequest};
-use redrive_core::policy::QueuePolicy;
-use redrive_core::query::{PageRequest, Query};
-use redrive_core::short_id::TailQuery;
-use redrive_core::store::{
-    HandOver, LeaseRequest, LetterLeaseRequest, LetterSettlement, Settlement, VerifyRequest,
-};
-use redrive_core::time::{Span, Time};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-/// The version of everything said here. Both sides must say the same.
-pub(super) const VERSION: u32 = 5;
+/// The version of the protocol and of every type in it. Both sides must have the same.
+pub(super) const VERSION: u32 = 7;
+
+/// The bytes in front of a frame that hold its length.
+const LENGTH_BYTES: usize = 4;
 
 /// The first frame of each side.
 #[derive(Serialize, Deserialize)]
@@ -34,75 +24,15 @@ pub(super) struct Hello {
 }
 
 impl Hello {
-    /// The greeting of somebody who takes part.
+    /// The greeting of a side that is ready to talk.
     pub(super) const fn new() -> Self {
         Self { redrive: VERSION, refused: None }
     }
 
-    /// The greeting of a holder who takes no calls from this caller, and says why.
-    pub(super) const fn refusing(why: StoreError) -> Self {
-        Self { redrive: VERSION, refused: Some(why) }
+    /// The greeting of a holder that takes no calls from this client.
+    pub(super) const fn refusing(reason: StoreError) -> Self {
+        Self { redrive: VERSION, refused: Some(reason) }
     }
-}
-
-/// One call: a verb of the store and what it is given.
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "verb", content = "with")]
-pub(super) enum Call {
-    Enqueue(Vec<NewMessage>),
-    Lease(LeaseRequest),
-    Settle(Vec<Settlement>),
-    Reap(usize),
-    Wait(Vec<QueueName>, Span),
-    Messages(Query),
-    Message(MessageId),
-    KeyState(QueueName, String),
-    Cancel(Vec<MessageId>, Actor),
-    Queues,
-    Queue(QueueName),
-    WaitingFor,
-    Configure(QueueName, Box<QueuePolicy>, Actor),
-    Pause(QueueName, bool, Actor),
-    Purge(QueueName, Actor),
-    Breakers,
-    ForceBreaker(QueueName, String, bool, Actor),
-    Letters(Query),
-    Letter(MessageId),
-    Revisions(MessageId),
-    Drawers,
-    LeaseLetters(LetterLeaseRequest),
-    SettleLetters(Vec<LetterSettlement>),
-    Act(Vec<ActRequest>),
-    Groups(Box<GroupQuery>),
-    Group(GroupId),
-    GroupDetail(GroupId),
-    ActOnGroup(GroupId, GroupAct, Actor),
-    Mark(String, Actor),
-    Markers(PageRequest),
-    MergeGroups(Vec<GroupId>, Actor),
-    LabelGroup(GroupId, Option<Category>, Actor),
-    Export(Query),
-    Disclose(Disclosure, Actor),
-    Import(Vec<DeadLetter>, Actor),
-    HandOver(Vec<HandOver>, Actor),
-    IndexText(usize),
-    Preview(Box<PreviewRequest>),
-    Start(Box<OperationSpec>),
-    Step(OperationId),
-    Control(OperationId, Control, Actor),
-    Operation(OperationId),
-    Operations(PageRequest),
-    Members(OperationId, PageRequest),
-    Audit(PageRequest),
-    AuditVerify(Option<String>),
-    AuditTrim(Time, Actor),
-    Info,
-    Stats,
-    Verify(VerifyRequest),
-    Backup(String),
-    IdsEnding(TailQuery),
-    KvGet(String, String),
-    KvPut(String, String, Option<Vec<u8>>, u64),
 }
 
 fn protocol(what: impl std::fmt::Display) -> StoreError {
@@ -110,63 +40,80 @@ fn protocol(what: impl std::fmt::Display) -> StoreError {
 }
 
 fn unreachable(error: &std::io::Error) -> StoreError {
-    let why = format!(
+    let text = format!(
         "the process that holds the data directory went away before it answered ({error}); \
          whether the request took effect is not known: look, then ask again"
     );
-    StoreError::new(StoreErrorKind::Unreachable, why)
+    StoreError::new(StoreErrorKind::Unreachable, text)
 }
 
-/// Makes one frame: its length in four bytes, then JSON; at most `most` bytes of it.
-pub(super) fn pack<T: Serialize>(value: &T, most: usize) -> Result<Vec<u8>, StoreError> {
-    let bytes = serde_json::to_vec(value).map_err(protocol)?;
-    if bytes.len() > most {
-        let why = format!(
-            "{} bytes are too many to be sent over the store's socket at once, at most {most} can be; \
-             ask for less",
-            bytes.len()
-        );
-        return Err(StoreError::new(StoreErrorKind::Unsupported, why));
+/// A frame that is being written.
+pub(super) struct Frame(Vec<u8>);
+
+impl Frame {
+    /// An empty frame, with room for its length.
+    pub(super) fn new() -> Self {
+        Self(vec![0; LENGTH_BYTES])
     }
-    let length = u32::try_from(bytes.len()).map_err(protocol)?.to_be_bytes();
-    let mut frame = Vec::with_capacity(bytes.len() + 4);
-    frame.extend_from_slice(&length);
-    frame.extend_from_slice(&bytes);
-    Ok(frame)
+
+    /// Where the contents are appended.
+    pub(super) const fn buffer(&mut self) -> &mut Vec<u8> {
+        &mut self.0
+    }
+
+    /// The finished frame, if its contents have at most `max` bytes.
+    pub(super) fn finish(mut self, max: usize) -> Result<Vec<u8>, StoreError> {
+        let length = self.0.len().saturating_sub(LENGTH_BYTES);
+        if length > max {
+            let text = format!(
+                "{length} bytes are too many to be sent over the store's socket at once, at most {max} can be; \
+                 ask for less"
+            );
+            return Err(StoreError::new(StoreErrorKind::Unsupported, text));
+        }
+        let prefix = u32::try_from(length).map_err(protocol)?.to_be_bytes();
+        self.0.splice(..LENGTH_BYTES, prefix);
+        Ok(self.0)
+    }
+}
+
+/// The frame of a value.
+pub(super) fn pack<T: Serialize>(value: &T) -> Result<Vec<u8>, StoreError> {
+    let mut frame = Frame::new();
+    serde_json::to_writer(frame.buffer(), value).map_err(protocol)?;
+    frame.finish(limits::FRAME_BYTES_MAX)
 }
 
 /// Writes one frame.
 pub(super) async fn write(to: &mut (impl AsyncWrite + Unpin), frame: &[u8]) -> Result<(), StoreError> {
-    to.write_all(frame).await.map_err(|e| unreachable(&e))
+    to.write_all(frame).await.map_err(|error| unreachable(&error))
 }
 
-/// Makes and writes one frame.
-pub(super) async fn send<T: Serialize>(
-    to: &mut (impl AsyncWrite + Unpin),
-    value: &T,
-) -> Result<(), StoreError> {
-    write(to, &pack(value, limits::FRAME_BYTES_MAX)?).await
-}
-
-/// Reads one frame; nothing when the other side has hung up between frames.
-pub(super) async fn receive<T: DeserializeOwned>(
-    from: &mut (impl AsyncRead + Unpin),
-) -> Result<Option<T>, StoreError> {
-    let mut length = [0; 4];
+/// Reads the contents of one frame. Returns `None` if the other side has hung up between frames.
+pub(super) async fn read(from: &mut (impl AsyncRead + Unpin)) -> Result<Option<Vec<u8>>, StoreError> {
+    let mut length = [0; LENGTH_BYTES];
     match from.read_exact(&mut length).await {
         Ok(_) => {}
-        Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(None),
-        Err(e) => return Err(unreachable(&e)),
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(None),
+        Err(error) => return Err(unreachable(&error)),
     }
     let length = u32::from_be_bytes(length) as usize;
     if length > limits::FRAME_BYTES_MAX {
         return Err(protocol(format!("a frame of {length} bytes is announced; that is not our protocol")));
     }
-    // The announced length is a claim: memory grows with what really comes.
+    // The announced length is only a claim: memory grows with the bytes that really arrive.
     let mut bytes = Vec::new();
-    from.take(length as u64).read_to_end(&mut bytes).await.map_err(|e| unreachable(&e))?;
+    from.take(length as u64).read_to_end(&mut bytes).await.map_err(|error| unreachable(&error))?;
     if bytes.len() < length {
         return Err(unreachable(&std::io::ErrorKind::UnexpectedEof.into()));
     }
-    serde_json::from_slice(&bytes).map(Some).map_err(protocol)
+    Ok(Some(bytes))
+}
+
+/// Reads a value from one frame. Returns `None` if the other side has hung up between frames.
+pub(super) async fn receive<T: DeserializeOwned>(
+    from: &mut (impl AsyncRead + Unpin),
+) -> Result<Option<T>, StoreError> {
+    let bytes = read(from).await?;
+    bytes.map(|bytes| serde_json::from_slice(&bytes)).transpose().map_err(protocol)
 }

@@ -1,13 +1,12 @@
-//! The side that holds the directory: answers calls on its socket, for as long as it holds it.
+//! The side that holds the directory: carries out calls from its socket for as long as it holds the directory.
 
-use super::protocol::{Call, Hello, VERSION, pack, receive, send, write};
+use super::protocol::{Frame, Hello, VERSION, pack, receive, write};
 use crate::trust;
-use redrive_core::error::{Error, Outcome, Refusal, StoreError, StoreErrorKind};
+use redrive_core::error::{Refusal, StoreError, StoreErrorKind, StoreResult};
 use redrive_core::ids::QueueName;
 use redrive_core::limits;
-use redrive_core::store::Store;
+use redrive_core::store::{Call, Store, encode_reply};
 use redrive_core::time::Span;
-use serde::Serialize;
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -18,10 +17,10 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 
-/// One caller. Reading ahead shows whether it is still there without taking away what it said.
+/// One client. Reading ahead shows whether it is still connected without losing what it sent.
 type Connection = BufReader<UnixStream>;
 
-/// Serves while it lives.
+/// Serves a store until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
     task: JoinHandle<()>,
@@ -71,7 +70,7 @@ pub(crate) fn serve(store: &Arc<dyn Store>, path: &Path) -> Result<Server, Store
     Ok(Server { task, path: path.to_owned() })
 }
 
-/// A place for a caller who is this user or root, as long as there is one.
+/// Admits a client of this user or root, as long as there are connections left.
 fn admit(stream: &UnixStream, places: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, StoreError> {
     let unknown = |e| {
         StoreError::new(StoreErrorKind::Untrusted, format!("the system does not say who is calling: {e}"))
@@ -87,9 +86,9 @@ fn admit(stream: &UnixStream, places: &Arc<Semaphore>) -> Result<OwnedSemaphoreP
     })
 }
 
-/// Says why and hangs up. The answer fits into the buffer of a new connection; nobody waits until it is read.
+/// Sends the reason and hangs up. It fits into the buffer of a new connection, so nobody waits until it is read.
 fn refuse(stream: UnixStream, why: StoreError) {
-    let Ok(frame) = pack(&Hello::refusing(why), limits::FRAME_BYTES_MAX) else { return };
+    let Ok(frame) = pack(&Hello::refusing(why)) else { return };
     if let Ok(mut stream) = stream.into_std() {
         let _ = stream.write_all(&frame);
     }
@@ -102,7 +101,7 @@ async fn converse(
 ) -> Result<(), StoreError> {
     let greeting = tokio::time::timeout(limits::GREETING_MAX, receive::<Hello>(&mut stream));
     let Some(hello) = greeting.await.unwrap_or(Ok(None))? else { return Ok(()) };
-    send(&mut stream, &Hello::new()).await?;
+    write(&mut stream, &pack(&Hello::new())?).await?;
     if hello.redrive != VERSION {
         return Ok(());
     }
@@ -111,7 +110,7 @@ async fn converse(
             Ok(Some(call)) => call,
             Ok(None) => return Ok(()),
             Err(error) => {
-                let _ = send(&mut stream, &Err::<(), Error>(error.clone().into())).await;
+                let _ = write(&mut stream, &pack(&StoreResult::<()>::Err(error.clone().into()))?).await;
                 return Err(error);
             }
         };
@@ -120,149 +119,90 @@ async fn converse(
     }
 }
 
-/// Waits for work on behalf of a caller, who may go away meanwhile. Waits have places of their own and leave the
-/// rest to calls.
+/// Waits for work on behalf of a client, which may go away meanwhile. Waits have a limit of their own, so that they
+/// never use up the connections that other calls need.
 async fn wait(
     stream: &mut Connection,
     store: &dyn Store,
     waits: &Semaphore,
     (queues, at_most): (Vec<QueueName>, Span),
-) -> Result<(), StoreError> {
-    let Ok(_place) = waits.try_acquire() else {
+) -> Result<StoreResult<bool>, StoreError> {
+    let Ok(_permit) = waits.try_acquire() else {
         let why = format!(
             "{} callers wait for work through the process that holds the data directory, and it takes no more; \
              lease without --wait and ask again later, or let one `redrive work --concurrency N` do the work of many",
             limits::WAITS_MAX
         );
-        return reply(stream, Err::<bool, _>(StoreError::new(StoreErrorKind::Busy, why).into())).await;
+        return Ok(Err(StoreError::new(StoreErrorKind::Busy, why).into()));
     };
-    let waited = tokio::select! {
-        waited = store.wait(queues, at_most) => waited,
+    tokio::select! {
+        waited = store.wait(queues, at_most) => Ok(waited),
         () = hung_up(stream) => {
-            return Err(StoreError::new(StoreErrorKind::Unreachable, "the caller went away while it waited"));
+            Err(StoreError::new(StoreErrorKind::Unreachable, "the client went away while it waited"))
         }
-    };
-    reply(stream, waited).await
+    }
 }
 
-/// Returns when the other side has hung up; never when it has said something more instead, which stays to be read.
+/// Returns when the other side has hung up. Never returns if it sent more instead, which stays to be read.
 async fn hung_up(stream: &mut Connection) {
     if stream.fill_buf().await.is_ok_and(|said| !said.is_empty()) {
         std::future::pending().await
     }
 }
 
-async fn reply<T: Serialize + Send + Sync>(
-    stream: &mut Connection,
-    result: Result<T, Error>,
-) -> Result<(), StoreError> {
-    write(stream, &frame_of(&result, limits::FRAME_BYTES_MAX)?).await
+/// Sends one reply, or the reason why it cannot be sent: a client that only sees a closed connection asks again.
+async fn reply(stream: &mut Connection, encoded: Frame, max: usize) -> Result<(), StoreError> {
+    let frame = match encoded.finish(max) {
+        Ok(frame) => frame,
+        Err(error) => pack(&StoreResult::<()>::Err(error.into()))?,
+    };
+    write(stream, &frame).await
 }
 
-/// The frame of an answer. One that cannot be sent is answered with why: whoever only hangs up is asked again.
-fn frame_of<T: Serialize>(result: &Result<T, Error>, most: usize) -> Result<Vec<u8>, StoreError> {
-    pack(result, most).or_else(|error| pack(&Err::<(), Error>(error.into()), limits::FRAME_BYTES_MAX))
-}
-
+#[expect(clippy::wildcard_enum_match_arm, reason = "a new verb needs nothing special here")]
 async fn answer(
     stream: &mut Connection,
     store: &dyn Store,
     waits: &Semaphore,
     call: Call,
 ) -> Result<(), StoreError> {
+    let mut frame = Frame::new();
     match call {
-        Call::Enqueue(batch) => reply(stream, store.enqueue(batch).await).await,
-        Call::Lease(request) => reply(stream, store.lease(request).await).await,
-        Call::Settle(batch) => reply(stream, store.settle(batch).await).await,
-        Call::Reap(limit) => reply(stream, store.reap(limit).await).await,
-        Call::Wait(queues, at_most) => wait(stream, store, waits, (queues, at_most)).await,
-        Call::Messages(query) => reply(stream, store.messages(query).await).await,
-        Call::Message(id) => reply(stream, store.message(id).await).await,
-        Call::KeyState(queue, key) => reply(stream, store.key_state(queue, key).await).await,
-        Call::Cancel(ids, actor) => reply(stream, store.cancel(ids, actor).await).await,
-        Call::Queues => reply(stream, store.queues().await).await,
-        Call::WaitingFor => reply(stream, store.waiting_for().await).await,
-        Call::Queue(name) => reply(stream, store.queue(name).await).await,
-        Call::Configure(name, policy, actor) => {
-            reply(stream, store.configure(name, *policy, actor).await).await
+        Call::Wait { queues, at_most } => {
+            let waited = wait(stream, store, waits, (queues, at_most)).await?;
+            encode_reply(frame.buffer(), &waited)?;
         }
-        Call::Pause(name, paused, actor) => reply(stream, store.pause(name, paused, actor).await).await,
-        Call::Purge(name, actor) => reply(stream, store.purge(name, actor).await).await,
-        Call::Breakers => reply(stream, store.breakers().await).await,
-        Call::ForceBreaker(queue, key, open, actor) => {
-            reply(stream, store.force_breaker(queue, key, open, actor).await).await
+        Call::Backup { target } if !Path::new(&target).is_absolute() => {
+            let text = format!("{target:?} is not an absolute path; name the new directory from the root on");
+            let refused = Refusal::invalid("target", text).into();
+            encode_reply(frame.buffer(), &StoreResult::<u64>::Err(refused))?;
         }
-        Call::Letters(query) => reply(stream, store.letters(query).await).await,
-        Call::Letter(id) => reply(stream, store.letter(id).await).await,
-        Call::Revisions(id) => reply(stream, store.revisions(id).await).await,
-        Call::Drawers => reply(stream, store.drawers().await).await,
-        Call::LeaseLetters(request) => reply(stream, store.lease_letters(request).await).await,
-        Call::SettleLetters(batch) => reply(stream, store.settle_letters(batch).await).await,
-        Call::Act(batch) => reply(stream, store.act(batch).await).await,
-        Call::Groups(query) => reply(stream, store.groups(*query).await).await,
-        Call::Group(id) => reply(stream, store.group(id).await).await,
-        Call::GroupDetail(id) => reply(stream, store.group_detail(id).await).await,
-        Call::ActOnGroup(id, act, actor) => reply(stream, store.act_on_group(id, act, actor).await).await,
-        Call::Mark(text, actor) => reply(stream, store.mark(text, actor).await).await,
-        Call::Markers(page) => reply(stream, store.markers(page).await).await,
-        Call::MergeGroups(groups, actor) => reply(stream, store.merge_groups(groups, actor).await).await,
-        Call::LabelGroup(id, category, actor) => {
-            reply(stream, store.label_group(id, category, actor).await).await
-        }
-        Call::Export(query) => reply(stream, store.export(query).await).await,
-        Call::Disclose(what, actor) => reply(stream, store.disclose(what, actor).await).await,
-        Call::Import(batch, actor) => reply(stream, store.import(batch, actor).await).await,
-        Call::IndexText(limit) => reply(stream, store.index_text(limit).await).await,
-        Call::Preview(request) => reply(stream, store.preview(*request).await).await,
-        Call::Start(spec) => reply(stream, store.start(*spec).await).await,
-        Call::Step(id) => reply(stream, store.step(id).await).await,
-        Call::Control(id, control, actor) => reply(stream, store.control(id, control, actor).await).await,
-        Call::Operation(id) => reply(stream, store.operation(id).await).await,
-        Call::Operations(page) => reply(stream, store.operations(page).await).await,
-        Call::Members(id, page) => reply(stream, store.members(id, page).await).await,
-        Call::Audit(page) => reply(stream, store.audit(page).await).await,
-        Call::AuditVerify(head) => reply(stream, store.audit_verify(head).await).await,
-        Call::AuditTrim(before, actor) => reply(stream, store.audit_trim(before, actor).await).await,
-        Call::HandOver(batch, actor) => reply(stream, store.hand_over(batch, actor).await).await,
-        Call::Info => reply(stream, store.info().await).await,
-        Call::Stats => reply(stream, store.stats().await).await,
-        Call::Verify(request) => reply(stream, store.verify(request).await).await,
-        Call::Backup(target) => reply(stream, backup(store, target).await).await,
-        Call::IdsEnding(query) => reply(stream, store.ids_ending(query).await).await,
-        Call::KvGet(namespace, key) => reply(stream, store.kv_get(namespace, key).await).await,
-        Call::KvPut(namespace, key, value, expected) => {
-            reply(stream, store.kv_put(namespace, key, value, expected).await).await
-        }
+        other => other.apply(store, frame.buffer()).await?,
     }
-}
-
-/// Makes a backup where the caller means it: a path that is not absolute would name another place here than there.
-async fn backup(store: &dyn Store, target: String) -> Outcome<u64> {
-    if !Path::new(&target).is_absolute() {
-        let why = format!("{target:?} is not an absolute path; name the new directory from the root on");
-        return Err(Refusal::invalid("target", why).into());
-    }
-    store.backup(target).await
+    reply(stream, frame, limits::FRAME_BYTES_MAX).await
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use redrive_core::error::CallError;
 
     #[tokio::test]
-    async fn an_answer_that_is_too_long_is_answered_with_why() {
-        let (mut here, mut there) = UnixStream::pair().expect("a pair");
-        for (answer, fits) in [("short", true), ("much longer than that", false)] {
-            let frame = frame_of(&Ok(answer), 20).expect("one of them fits");
-            write(&mut there, &frame).await.expect("it is written");
-            let heard: Option<Result<String, Error>> = receive(&mut here).await.expect("a frame");
+    async fn a_reply_that_is_too_long_is_replaced_by_the_reason() {
+        let (here, mut there) = UnixStream::pair().expect("a pair");
+        let mut here = BufReader::new(here);
+        for (text, fits) in [("short", true), ("much longer than that", false)] {
+            let mut frame = Frame::new();
+            encode_reply(frame.buffer(), &StoreResult::Ok(text)).expect("it has a JSON form");
+            reply(&mut here, frame, 20).await.expect("it is sent");
+            let heard: Option<StoreResult<String>> = receive(&mut there).await.expect("a frame");
             match heard.expect("nobody hangs up") {
-                Ok(text) => assert!(fits && text == answer),
-                Err(Error::Store(error)) => {
+                Ok(heard) => assert!(fits && heard == text),
+                Err(CallError::Store(error)) => {
                     assert!(!fits && error.kind == StoreErrorKind::Unsupported, "{error}");
                     assert!(error.text.contains("ask for less"), "{error}");
                 }
-                Err(Error::Refused(refusal)) => panic!("nothing was refused: {refusal}"),
+                Err(CallError::Refused(refusal)) => panic!("nothing was refused: {refusal}"),
             }
         }
     }

@@ -1,35 +1,35 @@
-//! Bodies: payload bytes and everything of a message that no decision looks at. Packed and checksummed by the
-//! caller, outside the commit; bit-exact on the way out, or an error (I33, I46).
+//! Bodies: the payload, and everything else of a message that no decision depends on. The caller encodes and
+//! checksums them outside the commit. They are read back bit for bit, or reported as damaged (I33, I46).
 
 use super::errors::damaged;
-use crate::engine::tables::Kept;
+use crate::engine::tables::TableResult;
 use redrive_core::ids::{MessageId, QueueName};
-use redrive_core::message::{Envelope, NewMessage, Payload, Slip};
+use redrive_core::message::{Envelope, MessageMeta, NewMessage, Payload};
 use redrive_core::revision::Content;
 use redrive_core::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use xxhash_rust::xxh3::Xxh3;
 
-/// Payloads from this size on are compressed, if that makes them smaller.
+/// Payloads of at least this size are compressed, if that makes them smaller.
 const COMPRESS_FROM: usize = 1_024;
-/// zstd's default level: the gain of higher ones does not pay for their time.
+/// The default level of zstd: what higher levels gain is not worth their time.
 const LEVEL: i32 = 3;
 
-/// A body as it lies in its table.
+/// A body as stored in its table.
 #[derive(Clone, Debug)]
 pub(crate) struct Packed {
     pub(super) rest: Option<Vec<u8>>,
     pub(super) content_type: String,
     pub(super) payload: Vec<u8>,
-    /// 0 = as it is, else the number of bytes after unpacking.
+    /// The length of the decompressed payload; 0 if the payload is not compressed.
     pub(super) unpacked: i64,
     pub(super) checksum: i64,
     pub(super) ttl: Option<Span>,
     pub(super) enqueued_at: Time,
 }
 
-/// The rarely used part of an envelope; most messages have nothing of it.
+/// The rarely used part of an envelope; most messages have none of it.
 #[derive(Default, PartialEq, Serialize, Deserialize)]
 struct Rest {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -48,7 +48,7 @@ struct Rest {
     enqueued_by: Option<String>,
 }
 
-/// Tells whether the bytes are those that were written; against accidents, not against people.
+/// A checksum that reveals accidental changes. It does not protect against deliberate ones.
 fn checksum(rest: Option<&[u8]>, content_type: &str, payload: &[u8]) -> i64 {
     let mut hash = Xxh3::new();
     hash.update(rest.unwrap_or_default());
@@ -59,12 +59,12 @@ fn checksum(rest: Option<&[u8]>, content_type: &str, payload: &[u8]) -> i64 {
     hash.digest().cast_signed()
 }
 
-/// Takes the body out of a message.
+/// Moves the body out of a message and encodes it.
 pub(super) fn pack(new: &mut NewMessage) -> Packed {
     let rest = Rest {
         headers: std::mem::take(&mut new.headers),
         tags: std::mem::take(&mut new.tags),
-        // It is on the slip; only bodies of older formats have it here.
+        // It is in the message's row; only bodies of older formats have it here.
         reply_to: None,
         trace: new.trace.take(),
         context: new.context.take(),
@@ -75,14 +75,14 @@ pub(super) fn pack(new: &mut NewMessage) -> Packed {
     pack_payload(std::mem::take(&mut new.payload), rest)
 }
 
-/// A content without the message it belongs to.
+/// Encodes the content of a letter, without the message it belongs to.
 pub(super) fn pack_content(content: &Content) -> Packed {
     let rest = Rest { headers: content.headers.clone(), ..Rest::default() };
     let rest = (rest != Rest::default()).then(|| serde_json::to_vec(&rest).unwrap_or_default());
     pack_payload(content.payload.clone(), rest)
 }
 
-/// A payload with the rarely used part that belongs to it.
+/// Encodes a payload together with the rarely used part.
 pub(super) fn pack_payload(payload: Payload, rest: Option<Vec<u8>>) -> Packed {
     let Payload { bytes, content_type } = payload;
     let (payload, unpacked) = compress(bytes);
@@ -106,21 +106,21 @@ pub(super) fn trace(rest: Option<Vec<u8>>) -> Option<String> {
 }
 
 impl Packed {
-    /// The payload of this body with the rest of another.
+    /// The payload of this body with the rarely used part of another.
     pub(super) fn with_rest(self, rest: Option<Vec<u8>>) -> Self {
         let checksum = checksum(rest.as_deref(), &self.content_type, &self.payload);
         Self { rest, checksum, ..self }
     }
 
     /// Whether the bytes are what was written.
-    pub(super) fn is_whole(&self) -> bool {
+    pub(super) fn is_intact(&self) -> bool {
         checksum(self.rest.as_deref(), &self.content_type, &self.payload) == self.checksum
     }
 
-    /// The rarely used part and the payload, bit for bit.
-    fn unpack(self, id: MessageId) -> Kept<(Rest, Payload)> {
+    /// Decodes the rarely used part and the payload, bit for bit.
+    fn unpack(self, id: MessageId) -> TableResult<(Rest, Payload)> {
         let broken = || damaged(format!("the payload of message {id} is not what was written"));
-        if !self.is_whole() {
+        if !self.is_intact() {
             return Err(broken());
         }
         let rest: Rest = match &self.rest {
@@ -136,40 +136,40 @@ impl Packed {
     }
 
     /// The content alone.
-    pub(super) fn content(self, id: MessageId) -> Kept<Content> {
+    pub(super) fn content(self, id: MessageId) -> TableResult<Content> {
         let (rest, payload) = self.unpack(id)?;
         Ok(Content { payload, headers: rest.headers })
     }
 
-    /// The message as it was before its body was taken out, as far as handlers see it.
-    pub(super) fn put_back(self, new: &NewMessage) -> Kept<NewMessage> {
+    /// The message with its payload and headers put back.
+    pub(super) fn put_back(self, new: &NewMessage) -> TableResult<NewMessage> {
         let (rest, payload) = self.unpack(new.id)?;
         Ok(NewMessage { payload, headers: rest.headers, ..new.clone() })
     }
 
-    /// The whole envelope, with the slip's part.
-    pub(crate) fn open(self, slip: &Slip) -> Kept<Envelope> {
+    /// The whole envelope, completed from the message's row.
+    pub(crate) fn open(self, meta: &MessageMeta) -> TableResult<Envelope> {
         let (ttl, enqueued_at) = (self.ttl, self.enqueued_at);
-        let (rest, payload) = self.unpack(slip.id)?;
+        let (rest, payload) = self.unpack(meta.id)?;
         Ok(Envelope {
-            id: slip.id,
-            seq: slip.seq,
-            queue: slip.queue.clone(),
-            origin: slip.origin.clone(),
-            kind: slip.kind.clone(),
-            priority: slip.priority,
+            id: meta.id,
+            seq: meta.seq,
+            queue: meta.queue.clone(),
+            origin: meta.origin.clone(),
+            kind: meta.kind.clone(),
+            priority: meta.priority,
             payload,
             headers: rest.headers,
             tags: rest.tags,
-            key: slip.key.clone(),
-            ordering_key: slip.ordering_key.clone(),
-            reply_to: slip.reply_to.clone(),
+            key: meta.key.clone(),
+            ordering_key: meta.ordering_key.clone(),
+            reply_to: meta.reply_to.clone(),
             trace: rest.trace,
             context: rest.context,
-            max_attempts: slip.terms.max_attempts,
+            max_attempts: meta.limits.max_attempts,
             delay: rest.delay,
             ttl,
-            deadline: slip.terms.deadline,
+            deadline: meta.limits.deadline,
             enqueued_by: rest.enqueued_by,
             enqueued_at,
         })

@@ -1,21 +1,21 @@
-//! What `doctor` checks in the file itself: orphans, checksums, and with `--deep` every page and payload.
+//! The checks of `doctor` on the database file: orphaned rows, checksums, and with `--deep` every page and payload.
 
 use super::body::Packed;
-use super::errors::{damaged, kept};
+use super::errors::{damaged, sql_result};
 use super::reads::SqlTables;
 use super::rows::{self, Cell, FAILURE};
-use crate::engine::tables::Kept;
+use crate::engine::tables::TableResult;
 use redrive_core::breaker::Breaker;
-use redrive_core::group::Facts;
+use redrive_core::group::GroupActivity;
 use redrive_core::ids::MessageId;
 use redrive_core::invariants::Verification;
-use redrive_core::poison::Standing;
+use redrive_core::poison::GroupHistory;
 use redrive_core::time::{Span, Time};
 
-/// Rows that belong to nobody, or are missing: a description and the query that finds their number.
+/// Orphaned or missing rows: a description, and the query that finds their sequence numbers.
 const ORPHANS: [(&str, &str); 6] = [
     (
-        "a payload belongs to nobody: number",
+        "a payload belongs to no message: number",
         "SELECT seq FROM bodies WHERE seq NOT IN (SELECT seq FROM messages UNION ALL SELECT seq FROM letters \
          UNION ALL SELECT seq FROM damaged WHERE seq IS NOT NULL)",
     ),
@@ -28,12 +28,12 @@ const ORPHANS: [(&str, &str); 6] = [
         "SELECT seq FROM letters WHERE seq NOT IN (SELECT seq FROM bodies)",
     ),
     (
-        "a failure belongs to nobody: number",
+        "a failure belongs to no message: number",
         "SELECT DISTINCT seq FROM failures WHERE seq NOT IN (SELECT seq FROM messages UNION ALL SELECT seq FROM letters \
          UNION ALL SELECT seq FROM damaged WHERE seq IS NOT NULL)",
     ),
     (
-        "a revision belongs to nobody: number",
+        "a revision belongs to no letter: number",
         "SELECT DISTINCT seq FROM revisions WHERE seq NOT IN (SELECT seq FROM letters \
          UNION ALL SELECT seq FROM damaged WHERE seq IS NOT NULL)",
     ),
@@ -43,20 +43,21 @@ const ORPHANS: [(&str, &str); 6] = [
     ),
 ];
 
-/// Columns that decisions go by and no checksum covers, compared with what they follow from.
+/// Columns that decisions depend on and no checksum covers, compared with the values they are derived from.
 const DERIVED: [(&str, &str); 3] = [
     (
-        "the mark for delayed messages is wrong on message number",
+        "the flag for delayed messages is wrong on message number",
         "SELECT seq FROM messages WHERE delayed IS NOT (phase = 0 AND ready_at > updated_at)",
     ),
-    ("the id is damaged of message number", "SELECT seq FROM messages WHERE length(id) IS NOT 16"),
+    ("the id is damaged on message number", "SELECT seq FROM messages WHERE length(id) IS NOT 16"),
     (
-        "a stack is counted wrong that is used by message number",
+        "the use count is wrong for a stack of message number",
         "SELECT f.seq FROM failures f JOIN stacks s ON s.hash = f.stack GROUP BY s.hash HAVING count(*) <> s.uses",
     ),
 ];
 
-pub(super) fn check(tables: &SqlTables, deep: bool, verification: &mut Verification) -> Kept<()> {
+/// Runs all checks and adds what they find to the verification.
+pub(super) fn check(tables: &SqlTables, deep: bool, verification: &mut Verification) -> TableResult<()> {
     for (what, sql) in ORPHANS {
         for seq in tables.all(sql, &[], |row| row.get::<_, i64>(0))? {
             verification.find("I4", format!("{what} {seq}"), false);
@@ -64,10 +65,10 @@ pub(super) fn check(tables: &SqlTables, deep: bool, verification: &mut Verificat
     }
     let count = |sql: &str| tables.one(sql, &[], |row| row.get::<_, u64>(0)).map(Option::unwrap_or_default);
     verification.failures = count("SELECT count(*) FROM failures")?;
-    let findings = tables.all(WRONG_DRAWERS, &[], |row| {
+    let findings = tables.all(WRONG_DLQ_COUNTS, &[], |row| {
         let (dlq, status): (String, String) = (row.get(0)?, row.get(1)?);
         Ok(format!(
-            "drawer {dlq}: {status} shows {}, recounted {}",
+            "dead letter queue {dlq}: {status} shows {}, recounted {}",
             row.get::<_, i64>(2)?,
             row.get::<_, i64>(3)?
         ))
@@ -75,24 +76,24 @@ pub(super) fn check(tables: &SqlTables, deep: bool, verification: &mut Verificat
     for finding in findings {
         verification.find("I15", finding, true);
     }
-    advice(tables, verification)?;
+    check_expendable_rows(tables, verification)?;
     if deep {
         for (what, sql) in DERIVED {
             for seq in tables.all(sql, &[], |row| row.get::<_, i64>(0))? {
                 verification.find("I46", format!("{what} {seq}"), false);
             }
         }
-        text(tables, verification)?;
-        pages(tables, verification)?;
+        check_text_index(tables, verification)?;
+        check_pages(tables, verification)?;
     }
     let latest: i64 = if deep { -1 } else { 1_000 };
-    failures(tables, latest, verification)?;
-    payloads(tables, BODIES, latest, "the payload", verification)?;
-    payloads(tables, REVISIONS, latest, "an earlier content", verification)
+    check_failures(tables, latest, verification)?;
+    check_payloads(tables, BODIES, latest, "the payload", verification)?;
+    check_payloads(tables, REVISIONS, latest, "an earlier content", verification)
 }
 
-/// The command that takes a message out whose content is damaged.
-fn taking_out(tables: &SqlTables, seq: i64) -> Kept<Option<String>> {
+/// The command that removes a message whose content is damaged.
+fn removal_command(tables: &SqlTables, seq: i64) -> TableResult<Option<String>> {
     let id = |row: &rusqlite::Row<'_>| row.get::<_, Cell<MessageId>>(0).map(|cell| cell.0);
     let live = tables.one("SELECT id FROM messages WHERE seq = ?1", &[&seq], id)?;
     let dead = tables.one("SELECT id FROM letters WHERE seq = ?1", &[&seq], id)?;
@@ -100,10 +101,10 @@ fn taking_out(tables: &SqlTables, seq: i64) -> Kept<Option<String>> {
     Ok(live.or_else(|| dead.map(|id| format!("`redrive dlq purge {id}`"))))
 }
 
-/// Counts of drawers that are not the number of letters in them.
-const WRONG_DRAWERS: &str = "SELECT d.dlq, d.status, d.count, (SELECT count(*) FROM letters l WHERE l.dlq = d.dlq AND \
+/// Counters of dead letter queues that differ from the number of letters in them.
+const WRONG_DLQ_COUNTS: &str = "SELECT d.dlq, d.status, d.count, (SELECT count(*) FROM letters l WHERE l.dlq = d.dlq AND \
      l.status = d.status) AS counted FROM drawers d WHERE d.count <> counted";
-/// Letters that the text index lacks, and letters it still has.
+/// Letters that are missing from the text index, and entries whose letter is gone.
 const WRONG_TEXT: [(&str, &str); 2] = [
     (
         "lacks",
@@ -116,37 +117,37 @@ const WRONG_TEXT: [(&str, &str); 2] = [
          (SELECT death FROM letters)",
     ),
 ];
-/// A table of rows that the store can do without, what is said of a row that cannot be read, and whether one can be.
-type Advice = (&'static str, &'static str, fn(&str) -> bool);
+/// A table of rows that the store can do without, the finding for an unreadable row, and the test for a readable one.
+type ExpendableRows = (&'static str, &'static str, fn(&str) -> bool);
 /// Rows that the store can do without.
-const ADVICE: [Advice; 3] = [
+const EXPENDABLE_ROWS: [ExpendableRows; 3] = [
     ("breakers", "a breaker cannot be read; it starts afresh", |body| {
         serde_json::from_str::<Breaker>(body).is_ok()
     }),
-    ("standings", "what is known of a group cannot be read; it is learned again", |body| {
-        serde_json::from_str::<Standing>(body).is_ok()
+    ("standings", "the history of a group cannot be read; it is learned again", |body| {
+        serde_json::from_str::<GroupHistory>(body).is_ok()
     }),
-    ("group_facts", "what was counted of a group cannot be read; it starts afresh", |body| {
-        serde_json::from_str::<Facts>(body).is_ok()
+    ("group_facts", "the activity of a group cannot be read; it starts afresh", |body| {
+        serde_json::from_str::<GroupActivity>(body).is_ok()
     }),
 ];
 
-/// Sets right what can be made again from the rest: counts of drawers, rows that cannot be read and that the store can
-/// do without, and the text index, which is built anew. Says how many rows were wrong.
-pub(super) fn repair(tables: &SqlTables, deep: bool) -> Kept<u64> {
+/// Repairs what can be derived from other rows: the counters of dead letter queues, unreadable rows that the store
+/// can do without, and the text index, which is rebuilt. Returns how many rows were wrong.
+pub(super) fn repair(tables: &SqlTables, deep: bool) -> TableResult<u64> {
     let mut repaired = 0;
     let row = |row: &rusqlite::Row<'_>| {
         Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get::<_, i64>(3)?))
     };
-    for (dlq, status, counted) in tables.all(WRONG_DRAWERS, &[], row)? {
+    for (dlq, status, counted) in tables.all(WRONG_DLQ_COUNTS, &[], row)? {
         let sql = "UPDATE drawers SET count = ?3 WHERE dlq = ?1 AND status = ?2";
         tables.run(sql, &[&dlq, &status, &counted])?;
         repaired += 1;
     }
-    for (table, _, is_whole) in ADVICE {
+    for (table, _, is_intact) in EXPENDABLE_ROWS {
         let bodies =
             tables.all(&format!("SELECT DISTINCT body FROM {table}"), &[], |row| row.get::<_, String>(0))?;
-        for body in bodies.iter().filter(|body| !is_whole(body)) {
+        for body in bodies.iter().filter(|body| !is_intact(body)) {
             tables.run(&format!("DELETE FROM {table} WHERE body = ?1"), &[body])?;
             repaired += 1;
         }
@@ -157,7 +158,7 @@ pub(super) fn repair(tables: &SqlTables, deep: bool) -> Kept<u64> {
             wrong += tables.all(sql, &[], |row| row.get::<_, i64>(0))?.len() as u64;
         }
         if wrong > 0 {
-            kept(tables.connection.execute_batch(
+            sql_result(tables.connection.execute_batch(
                 "INSERT INTO letters_text(letters_text) VALUES('delete-all'); DELETE FROM text_stale; \
                  UPDATE text_head SET indexed_to = 0;",
             ))?;
@@ -167,31 +168,31 @@ pub(super) fn repair(tables: &SqlTables, deep: bool) -> Kept<u64> {
     Ok(repaired)
 }
 
-/// Damaged messages whose command is looked up.
-const TAKEN_OUT_MAX: u64 = 10;
+/// For how many damaged messages the command is looked up.
+const REMOVAL_COMMANDS_MAX: u64 = 10;
 
 const BODIES: &str = "SELECT seq, rest, content_type, payload, packed, checksum, ttl, enqueued_at FROM bodies \
      ORDER BY seq DESC LIMIT ?1";
 const REVISIONS: &str = "SELECT seq, rest, content_type, payload, packed, checksum, NULL, 0 FROM revisions \
      ORDER BY seq DESC LIMIT ?1";
 
-/// Rows that the store can do without, and does when they cannot be read: breakers and what is known of groups.
-fn advice(tables: &SqlTables, verification: &mut Verification) -> Kept<()> {
-    for (table, what, is_whole) in ADVICE {
+/// Reports unreadable rows that the store can do without: breakers and what is known about groups.
+fn check_expendable_rows(tables: &SqlTables, verification: &mut Verification) -> TableResult<()> {
+    for (table, what, is_intact) in EXPENDABLE_ROWS {
         let bodies = tables.all(&format!("SELECT body FROM {table}"), &[], |row| row.get::<_, String>(0))?;
-        for _ in bodies.iter().filter(|body| !is_whole(body)) {
+        for _ in bodies.iter().filter(|body| !is_intact(body)) {
             verification.find("I46", what, true);
         }
     }
     Ok(())
 }
 
-/// Failures and their stacks that are not what was written: all of them when asked to look deep, else the latest.
-fn failures(tables: &SqlTables, limit: i64, verification: &mut Verification) -> Kept<()> {
+/// Reports failures and stacks that are not what was written: all of them with `--deep`, else the latest.
+fn check_failures(tables: &SqlTables, limit: i64, verification: &mut Verification) -> TableResult<()> {
     let sql = format!("SELECT {FAILURE} ORDER BY f.seq DESC, f.n DESC LIMIT ?1");
-    let mut statement = kept(tables.connection.prepare(&sql))?;
-    let mut rows = kept(statement.query([limit]))?;
-    while let Some(row) = kept(rows.next())? {
+    let mut statement = sql_result(tables.connection.prepare(&sql))?;
+    let mut rows = sql_result(statement.query([limit]))?;
+    while let Some(row) = sql_result(rows.next())? {
         if rows::failure(row).is_none() {
             let (seq, n) = (row.get(0).unwrap_or(-1_i64), row.get(1).unwrap_or(-1_i64));
             let what = format!("failure {n} of message number {seq} is not what was written");
@@ -201,8 +202,8 @@ fn failures(tables: &SqlTables, limit: i64, verification: &mut Verification) -> 
     Ok(())
 }
 
-/// What the text index lacks a search would miss; what it has too much stays when a letter is gone.
-fn text(tables: &SqlTables, verification: &mut Verification) -> Kept<()> {
+/// Reports letters that a text search would miss, and entries that outlived their letter.
+fn check_text_index(tables: &SqlTables, verification: &mut Verification) -> TableResult<()> {
     for (what, sql) in WRONG_TEXT {
         for death in tables.all(sql, &[], |row| row.get::<_, i64>(0))? {
             let what = format!("the text index {what} the dead letter of death {death}");
@@ -212,8 +213,8 @@ fn text(tables: &SqlTables, verification: &mut Verification) -> Kept<()> {
     Ok(())
 }
 
-/// SQLite's own check of every page and index.
-fn pages(tables: &SqlTables, verification: &mut Verification) -> Kept<()> {
+/// Runs SQLite's own check of every page and index.
+fn check_pages(tables: &SqlTables, verification: &mut Verification) -> TableResult<()> {
     for line in tables.all("PRAGMA integrity_check(100)", &[], |row| row.get::<_, String>(0))? {
         if line != "ok" {
             verification.find("I46", format!("the data file is damaged: {line}"), false);
@@ -222,17 +223,17 @@ fn pages(tables: &SqlTables, verification: &mut Verification) -> Kept<()> {
     Ok(())
 }
 
-/// Reads payloads and compares them with their checksum: all of them when asked to look deep, else the latest.
-fn payloads(
+/// Compares payloads with their checksums: all of them with `--deep`, else the latest.
+fn check_payloads(
     tables: &SqlTables,
     sql: &str,
     limit: i64,
     which: &str,
     verification: &mut Verification,
-) -> Kept<()> {
-    let mut statement = kept(tables.connection.prepare(sql))?;
-    let mut rows = kept(statement.query([limit]))?;
-    while let Some(row) = kept(rows.next())? {
+) -> TableResult<()> {
+    let mut statement = sql_result(tables.connection.prepare(sql))?;
+    let mut rows = sql_result(statement.query([limit]))?;
+    while let Some(row) = sql_result(rows.next())? {
         let read = || -> rusqlite::Result<(i64, Packed)> {
             let packed = Packed {
                 rest: row.get(1)?,
@@ -247,12 +248,15 @@ fn payloads(
         };
         verification.payloads += 1;
         match read() {
-            Ok((_, packed)) if packed.is_whole() => {}
+            Ok((_, packed)) if packed.is_intact() => {}
             Ok((seq, _)) => {
                 let what = format!("{which} of message number {seq} is not what was written");
-                // Looking one up reads the whole table: beyond the first few there is something else to be done.
-                let command =
-                    if verification.findings_total < TAKEN_OUT_MAX { taking_out(tables, seq)? } else { None };
+                // Looking up the command scans a whole table: with many findings, another remedy is needed anyway.
+                let command = if verification.findings_total < REMOVAL_COMMANDS_MAX {
+                    removal_command(tables, seq)?
+                } else {
+                    None
+                };
                 match command {
                     Some(command) => {
                         let mend = format!("{command} to go on without it, or restore a backup that has it");
@@ -271,7 +275,7 @@ fn payloads(
 mod tests {
     use crate::sqlite::{Options, SqliteStore};
     use redrive_core::dead_letter::Actor;
-    use redrive_core::failure::Report;
+    use redrive_core::failure::FailureReport;
     use redrive_core::ids::{MessageId, QueueName};
     use redrive_core::message::{NewMessage, Payload};
     use redrive_core::policy::QueuePolicy;
@@ -279,7 +283,7 @@ mod tests {
         LeaseRequest, Letters as _, Settle, Settlement, Store as _, VerifyRequest, Work as _,
     };
 
-    /// A message that waits and a dead letter.
+    /// Adds one waiting message and one dead letter.
     async fn fill(store: &SqliteStore) {
         let queue: QueueName = "q".parse().unwrap();
         let policy = QueuePolicy { max_attempts: 1, ..QueuePolicy::default() };
@@ -289,7 +293,8 @@ mod tests {
         let request =
             LeaseRequest { queues: vec![queue.clone()], max: 1, lease_for: None, worker: "w".into() };
         let token = store.lease(request).await.unwrap()[0].token;
-        let what = Settle::Fail { failure: Box::new(Report::default().analyse()), said: None };
+        let what =
+            Settle::Fail { failure: Box::new(FailureReport::default().analyse()), policy_override: None };
         store.settle(vec![Settlement { token, what }]).await.unwrap();
     }
 

@@ -1,15 +1,15 @@
-//! What SQLite's errors mean for the store: full, damaged, refused by the system, or the end of this process.
+//! Maps SQLite's errors to the store's: disk full, damaged, access denied, or a failure that stops this process.
 
 use redrive_core::error::{StoreError, StoreErrorKind};
 use rusqlite::{Error, ErrorCode};
 
-/// Translates a result of SQLite.
-pub(super) fn kept<T>(result: Result<T, Error>) -> Result<T, StoreError> {
-    result.map_err(|error| of(&error))
+/// Converts the error of a SQLite result.
+pub(super) fn sql_result<T>(result: Result<T, Error>) -> Result<T, StoreError> {
+    result.map_err(|error| from_sqlite(&error))
 }
 
-/// Translates an error of SQLite.
-pub(super) fn of(error: &Error) -> StoreError {
+/// Converts an SQLite error.
+pub(super) fn from_sqlite(error: &Error) -> StoreError {
     let kind = match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => StoreErrorKind::Full,
         Some(ErrorCode::DatabaseCorrupt) => StoreErrorKind::Damaged,
@@ -41,7 +41,7 @@ pub(super) fn of(error: &Error) -> StoreError {
     StoreError::new(kind, format!("{advice} ({error})"))
 }
 
-/// Something in the file that cannot be as it should.
+/// The error for content of the database file that cannot be right.
 pub(super) fn damaged(what: impl std::fmt::Display) -> StoreError {
     let text = format!(
         "{what}; `redrive doctor --deep` names all that is damaged, then restore the last backup, or set damaged \

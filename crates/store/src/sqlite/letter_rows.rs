@@ -1,18 +1,19 @@
-//! Writing the row of a letter. All statements that do take the same parameters.
+//! Writing the row of a letter. All statements take the same parameters.
 
-use super::errors::kept;
+use super::checksums;
+use super::errors::sql_result;
 use super::reads::SqlTables;
-use super::rows::{self, BESIDE, LETTER_SUMMED, LIFE, SLIP, int, ms, text};
-use super::sums;
+use super::rows::{self, LETTER_CHECKSUMMED, LIFECYCLE, META, SEARCH_COLUMNS, int, ms, text};
 use super::tables::level;
-use crate::engine::tables::{Kept, Letter};
+use crate::engine::tables::{Letter, TableResult};
 use redrive_core::ids::{QueueName, Secret};
 use rusqlite::types::ToSql;
 use std::sync::LazyLock;
 
-/// Every column of a letter, in the order in which rows are written and read; the checksum covers all before it.
+/// Every column of a letter, in the order in which rows are
+/// written and read. The checksum covers all columns before it.
 static COLUMNS: LazyLock<Vec<&str>> = LazyLock::new(|| {
-    let own = [SLIP, LIFE, "death, file, secret", BESIDE, "checksum"];
+    let own = [META, LIFECYCLE, "death, file, secret", SEARCH_COLUMNS, "checksum"];
     own.into_iter().flat_map(|part| part.split(',')).map(str::trim).collect()
 });
 
@@ -24,97 +25,100 @@ static ADD_LETTER: LazyLock<String> = LazyLock::new(|| {
     format!("INSERT INTO letters({}) VALUES({})", LETTER.as_str(), values.join(","))
 });
 
-/// What has an index and never changes while a letter is of the same death.
+/// Columns that have an index and never change while a letter keeps its death number.
 const FIXED: [&str; 4] = ["death", "id", "key", "leaf"];
 
-/// Changes a letter where it lies, by the parameters of [`ADD_LETTER`]: most acts touch one index of it, and to take
-/// it out and put it in again would touch all.
-static PUT_LETTER: LazyLock<String> = LazyLock::new(|| put_letter(|_| true));
+/// Updates a letter in place, with the parameters of [`ADD_LETTER`]. Most actions touch one of its indexes; deleting
+/// and inserting the row would touch all.
+static PUT_LETTER: LazyLock<String> = LazyLock::new(|| update_statement(|_| true));
 
-/// The same where only its file has changed, as with nearly every act. JSON of the message is written along: an
-/// older version may have put the same into other words, and the checksum goes by words.
-static PUT_FILE: LazyLock<String> = LazyLock::new(|| {
-    let of_message: Vec<&str> = SLIP.split(',').chain(LIFE.split(',')).map(str::trim).collect();
-    put_letter(|column| !of_message.contains(&column) || ["indicators", "progress"].contains(&column))
+/// Like [`PUT_LETTER`] if only the letter's record has changed, as with nearly
+/// every action. The JSON columns of the message are written too: an older version
+/// may have written the same values differently, and the checksum covers the text.
+static PUT_RECORD: LazyLock<String> = LazyLock::new(|| {
+    let of_message: Vec<&str> = META.split(',').chain(LIFECYCLE.split(',')).map(str::trim).collect();
+    update_statement(|column| !of_message.contains(&column) || ["indicators", "progress"].contains(&column))
 });
 
-fn put_letter(wanted: impl Fn(&str) -> bool) -> String {
-    let place = |(n, column): (usize, &&str)| format!("{column}=?{}", n + 1);
+fn update_statement(wanted: impl Fn(&str) -> bool) -> String {
+    let assignment = |(n, column): (usize, &&str)| format!("{column}=?{}", n + 1);
     let numbered = || COLUMNS.iter().enumerate();
-    let set: Vec<String> = numbered().filter(|(_, c)| !FIXED.contains(c) && wanted(c)).map(place).collect();
-    let death: Vec<String> = numbered().filter(|(_, c)| **c == "death").map(place).collect();
+    let set: Vec<String> =
+        numbered().filter(|(_, c)| !FIXED.contains(c) && wanted(c)).map(assignment).collect();
+    let death: Vec<String> = numbered().filter(|(_, c)| **c == "death").map(assignment).collect();
     format!("UPDATE letters SET {} WHERE {}", set.join(", "), death.join(""))
 }
 
 impl SqlTables {
-    pub(super) fn insert_letter(&self, letter: &Letter) -> Kept<()> {
+    pub(super) fn insert_letter(&self, letter: &Letter) -> TableResult<()> {
         self.write_letter(&ADD_LETTER, letter)
     }
 
-    /// Most acts leave the message of a letter as it was.
-    pub(super) fn update_letter(&self, was: &Letter, letter: &Letter) -> Kept<()> {
-        match was.slip == letter.slip && was.life == letter.life {
-            true => self.write_letter(&PUT_FILE, letter),
+    /// Updates a letter. Most actions leave its message unchanged.
+    pub(super) fn update_letter(&self, stored: &Letter, letter: &Letter) -> TableResult<()> {
+        match stored.meta == letter.meta && stored.lifecycle == letter.lifecycle {
+            true => self.write_letter(&PUT_RECORD, letter),
             false => self.write_letter(&PUT_LETTER, letter),
         }
     }
 
-    /// Runs one of the statements; all of them take every column, for the checksum.
-    fn write_letter(&self, sql: &str, letter: &Letter) -> Kept<()> {
-        let Letter { slip, life, file, .. } = letter;
-        let (file_text, indicators, progress) = (text(file)?, rows::indicators(life)?, rows::progress(life)?);
-        let values: [&dyn ToSql; LETTER_SUMMED] = [
-            &slip.id.to_bytes(),
-            &int(slip.seq),
-            &slip.queue.as_str(),
-            &slip.kind,
-            &level(slip),
-            &int(slip.size),
-            &slip.key,
-            &slip.ordering_key,
-            &slip.terms.max_attempts,
-            &ms(slip.terms.expires_at),
-            &ms(slip.terms.deadline),
-            &slip.breaker,
-            &slip.reply_to.as_ref().map(QueueName::as_str),
-            &slip.origin.as_ref().map(QueueName::as_str),
-            &life.ready_at.as_millis(),
-            &life.attempts,
-            &life.deliveries,
-            &life.generation,
-            &life.given_back,
-            &life.failed,
-            &ms(life.failing_since),
-            &life.last_delay.map(|d| int(d.as_millis())),
-            &ms(life.first_received_at),
-            &life.updated_at.as_millis(),
+    /// Runs one of the statements. All of them take every column, for the checksum.
+    fn write_letter(&self, sql: &str, letter: &Letter) -> TableResult<()> {
+        let Letter { meta, lifecycle, record, .. } = letter;
+        let (record_text, indicators, progress) =
+            (text(record)?, rows::indicators(lifecycle)?, rows::progress(lifecycle)?);
+        let values: [&dyn ToSql; LETTER_CHECKSUMMED] = [
+            &meta.id.to_bytes(),
+            &int(meta.seq),
+            &meta.queue.as_str(),
+            &meta.kind,
+            &level(meta),
+            &int(meta.size),
+            &meta.key,
+            &meta.ordering_key,
+            &meta.limits.max_attempts,
+            &ms(meta.limits.expires_at),
+            &ms(meta.limits.deadline),
+            &meta.breaker,
+            &meta.reply_to.as_ref().map(QueueName::as_str),
+            &meta.origin.as_ref().map(QueueName::as_str),
+            &lifecycle.ready_at.as_millis(),
+            &lifecycle.attempts,
+            &lifecycle.deliveries,
+            &lifecycle.generation,
+            &lifecycle.given_back,
+            &lifecycle.failed,
+            &ms(lifecycle.failing_since),
+            &lifecycle.last_delay.map(|d| int(d.as_millis())),
+            &ms(lifecycle.first_received_at),
+            &lifecycle.updated_at.as_millis(),
             &indicators,
             &progress,
             &int(letter.death),
-            &file_text,
+            &record_text,
             &letter.secret.map(Secret::to_bytes),
-            &file.dlq.as_str(),
-            &file.status.name(),
-            &file.reason.name(),
-            &file.route.name(),
-            &file.category.name(),
-            &file.severity.name(),
-            &rows::leaf(file.leaf),
-            &file.redrives,
-            &file.dead_at.as_millis(),
-            &ms(file.last_failed_at),
-            &ms(file.expires_at),
-            &ms(file.quarantined_until),
-            &file.holds_key,
-            &file.available_at.as_millis(),
-            &ms(file.consumer_until),
-            &int(file.version),
-            &ms(file.snoozed_until),
-            &file.owner,
-            &file.held,
-            &file.owes_reply,
+            &record.dlq.as_str(),
+            &record.status.name(),
+            &record.reason.name(),
+            &record.route.name(),
+            &record.category.name(),
+            &record.severity.name(),
+            &rows::leaf(record.leaf),
+            &record.redrives,
+            &record.dead_at.as_millis(),
+            &ms(record.last_failed_at),
+            &ms(record.expires_at),
+            &ms(record.quarantined_until),
+            &record.holds_key,
+            &record.available_at.as_millis(),
+            &ms(record.consumer_until),
+            &int(record.version),
+            &ms(record.snoozed_until),
+            &record.owner,
+            &record.held,
+            &record.owes_reply,
         ];
-        let checksum = kept(sums::of_values(&values))?;
+        let checksum = sql_result(checksums::of_values(&values))?;
         let params: Vec<&dyn ToSql> = values.into_iter().chain([&checksum as &dyn ToSql]).collect();
         self.run_one("a dead letter", sql, &params)
     }
@@ -130,16 +134,16 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_written_without_its_message_and_a_letter_with_it() {
-        let (file, letter) = (set(&PUT_FILE), set(&PUT_LETTER));
-        let message = |column: &&str| SLIP.contains(*column) || LIFE.contains(*column);
+    fn a_record_is_written_without_its_message_and_a_letter_with_it() {
+        let (record, letter) = (set(&PUT_RECORD), set(&PUT_LETTER));
+        let message = |column: &&str| META.contains(*column) || LIFECYCLE.contains(*column);
         for column in ["file", "secret", "status", "version", "snoozed_until", "held", "checksum"] {
-            assert!(file.contains(&column), "{column} is of the file");
+            assert!(record.contains(&column), "{column} is of the record");
         }
         for column in ["queue", "size", "attempts", "generation", "origin"] {
-            assert!(letter.contains(&column) && !file.contains(&column), "{column} is of the message");
+            assert!(letter.contains(&column) && !record.contains(&column), "{column} is of the message");
         }
-        assert!(letter.iter().all(|column| message(column) || file.contains(column)));
+        assert!(letter.iter().all(|column| message(column) || record.contains(column)));
         assert!(FIXED.iter().all(|fixed| !letter.contains(fixed)));
     }
 }

@@ -1,15 +1,17 @@
-//! The embedded store: SQLite with group commit and an in-memory index of what is ready. One writer thread
-//! owns the file; readers have connections of their own. Success means fsynced.
+//! The embedded store: SQLite with group commit, and an in-memory index of ready messages. One writer thread owns the
+//! database file; readers have connections of their own. Success means that the data has been synced to disk.
 
-mod aside;
 pub(crate) mod body;
 mod check;
 mod checkpoint;
+mod checksums;
+mod commit_mark;
 mod counters;
+mod damaged_records;
 mod errors;
+mod kv;
+mod letter_plan;
 mod letter_rows;
-mod mark;
-mod narrow;
 mod open;
 mod reads;
 mod reserve;
@@ -17,20 +19,18 @@ mod rows;
 mod schema;
 mod search;
 mod statements;
-mod sums;
 mod tables;
 mod text;
 mod writer;
 
 use crate::engine::Engine;
-use crate::engine::tables::Reads;
-use crate::verbs::{Access, EngineStore, Load};
+use crate::verbs::{Access, EngineStore, ReadVerb, WriteCost, WriteVerb};
 use async_trait::async_trait;
-use errors::kept;
+use errors::sql_result;
 pub use open::{Options, restore};
 use reads::SqlTables;
 use redrive_core::audit::AuditKey;
-use redrive_core::error::{Error, Outcome, StoreError, StoreErrorKind};
+use redrive_core::error::{CallError, StoreError, StoreErrorKind, StoreResult};
 use redrive_core::metrics::{self, Counter};
 use redrive_core::store::StoreInfo;
 use redrive_core::time::Time;
@@ -38,23 +38,23 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
-use writer::{Answer, Job, Place, Shared};
+use writer::{Job, Reply, Shared, WaitingGuard};
 
 /// The embedded store.
 pub type SqliteStore = EngineStore<Sqlite>;
 
-/// What is needed to reach the writer and to read beside it.
+/// The handle to the writer and the readers of an open data directory.
 pub struct Sqlite {
     jobs: Option<mpsc::Sender<Job>>,
     thread: Option<std::thread::JoinHandle<()>>,
     readers: Arc<Mutex<Vec<SqlTables>>>,
-    /// A place for every reader there may be: each has a cache of 16 MiB.
-    places: Arc<Semaphore>,
+    /// One permit for every reader that may exist: each has a cache of 16 MiB.
+    reader_permits: Arc<Semaphore>,
     shared: Arc<Shared>,
     directory: PathBuf,
     clock: open::StoreClock,
     audit_key: AuditKey,
-    /// The socket of the directory, while it is served.
+    /// The server on the directory's socket, while it runs.
     #[cfg(feature = "remote")]
     server: Mutex<Option<crate::remote::server::Server>>,
 }
@@ -66,21 +66,22 @@ impl std::fmt::Debug for Sqlite {
 }
 
 impl SqliteStore {
-    /// Opens a directory that nobody else holds.
+    /// Opens a directory that no other process holds.
     ///
     /// # Errors
-    /// A [`StoreError`] that says what is wrong and what to do; [`StoreErrorKind::Locked`] when it is held.
+    /// A [`StoreError`] that says what is wrong and what to do; [`StoreErrorKind::Locked`] if another process holds
+    /// it.
     pub fn open(directory: &Path, options: Options) -> Result<Self, StoreError> {
         open::open(directory, options).map(Self)
     }
 
-    /// Serves until this store is dropped.
+    /// Keeps a server running until this store is dropped.
     #[cfg(feature = "remote")]
     pub(crate) fn keep_serving(&self, server: crate::remote::server::Server) {
         *self.0.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
     }
 
-    /// Where the data is.
+    /// The data directory.
     #[must_use]
     pub fn directory(&self) -> &Path {
         &self.0.directory
@@ -101,10 +102,10 @@ impl Drop for Sqlite {
 }
 
 impl Sqlite {
-    /// Why the writer did not take or answer a job.
-    fn unanswered(&self) -> Error {
+    /// Why the writer did not take a job or reply to it.
+    fn no_reply_error(&self) -> CallError {
         if self.shared.full.load(Ordering::SeqCst) && !self.shared.stopped.load(Ordering::SeqCst) {
-            return writer::no_room().into();
+            return writer::disk_full().into();
         }
         writer::stopped().into()
     }
@@ -114,65 +115,58 @@ impl Sqlite {
 impl Access for Sqlite {
     type Tables = SqlTables;
 
-    async fn write<R, F>(&self, load: Load, verb: F) -> Outcome<R>
-    where
-        R: Send + 'static,
-        F: FnOnce(&mut Engine<SqlTables>, Time) -> Outcome<R> + Send + 'static,
-    {
-        let (reply, answered) = oneshot::channel();
+    async fn commit(&self, cost: WriteCost, verb: WriteVerb<SqlTables>) -> StoreResult<()> {
+        let (reply, replied) = oneshot::channel();
         let apply = Box::new(move |engine: &mut Engine<SqlTables>, now: Time| {
-            let before = engine.written();
+            let before = engine.write_count();
             let result = verb(engine, now);
-            let result = engine.only_clean_refusals(before, result);
-            let untouched = engine.written() == before;
-            let spoils = match &result {
-                // A record that cannot be read is the trouble of whoever asked for it, and of nobody else (I46).
-                Err(Error::Store(error)) if error.kind == StoreErrorKind::Damaged && untouched => None,
-                Err(Error::Store(error)) => Some(error.clone()),
-                Ok(_) | Err(Error::Refused(_)) => None,
+            let result = engine.forbid_refusal_after_write(before, result);
+            let untouched = engine.write_count() == before;
+            let aborts = match &result {
+                // A damaged record fails only the call that needed it (I46).
+                Err(CallError::Store(error)) if error.kind == StoreErrorKind::Damaged && untouched => None,
+                Err(CallError::Store(error)) => Some(error.clone()),
+                Ok(()) | Err(CallError::Refused(_)) => None,
             };
-            let answer: Answer = Box::new(move |committed: Result<(), StoreError>| {
-                // Nobody listening any more is their business; the commit stands.
-                let _ = reply.send(committed.map_err(Error::Store).and(result));
+            let reply_after_commit: Reply = Box::new(move |committed: Result<(), StoreError>| {
+                // If the caller has stopped waiting, the commit stands all the same.
+                let _ = reply.send(committed.map_err(CallError::Store).and(result));
             });
-            (answer, spoils)
+            (reply_after_commit, aborts)
         });
-        let Some(jobs) = &self.jobs else { return Err(self.unanswered()) };
+        let Some(jobs) = &self.jobs else { return Err(self.no_reply_error()) };
         if jobs.capacity() == 0 {
             metrics::process().count(Counter::BackPressure, 1);
         }
-        let place = (!load.long).then(|| Place::among(&self.shared.waiting));
-        if jobs.send(Job { load, apply, place }).await.is_err() {
-            return Err(self.unanswered());
+        let waiting = (!cost.long).then(|| WaitingGuard::new(&self.shared.waiting));
+        if jobs.send(Job { cost, apply, waiting }).await.is_err() {
+            return Err(self.no_reply_error());
         }
-        answered.await.unwrap_or_else(|_| Err(self.unanswered()))
+        replied.await.unwrap_or_else(|_| Err(self.no_reply_error()))
     }
 
-    async fn read<R, F>(&self, verb: F) -> Outcome<R>
-    where
-        R: Send + 'static,
-        F: FnOnce(&dyn Reads, Time) -> Outcome<R> + Send + 'static,
-    {
-        // Who finds no place waits for one; it is given back with the reader, also when nobody waits for the answer.
-        let place = Arc::clone(&self.places).acquire_owned().await.map_err(|_| self.unanswered())?;
+    async fn view(&self, verb: ReadVerb) -> StoreResult<()> {
+        // Without a free permit, wait for one. It is released with the reader, even if the caller stops waiting.
+        let permit =
+            Arc::clone(&self.reader_permits).acquire_owned().await.map_err(|_| self.no_reply_error())?;
         let (readers, directory, now) = (Arc::clone(&self.readers), self.directory.clone(), self.clock.now());
         let work = move || {
-            let _place = place;
+            let _permit = permit;
             let idle = readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let reader = idle.map_or_else(|| open::reader(&directory), Ok)?;
-            kept(reader.connection.execute_batch("BEGIN"))?;
+            sql_result(reader.connection.execute_batch("BEGIN"))?;
             let result = verb(&reader, now);
-            kept(reader.connection.execute_batch("COMMIT"))?;
+            sql_result(reader.connection.execute_batch("COMMIT"))?;
             readers.lock().unwrap_or_else(PoisonError::into_inner).push(reader);
             result
         };
         let lost =
-            |_| Error::Store(StoreError::new(StoreErrorKind::Stopped, "a reader of the store panicked"));
+            |_| CallError::Store(StoreError::new(StoreErrorKind::Stopped, "a reader of the store panicked"));
         tokio::task::spawn_blocking(work).await.map_err(lost)?
     }
 
-    fn bell(&self) -> &Notify {
-        &self.shared.bell
+    fn work_available(&self) -> &Notify {
+        &self.shared.work_available
     }
 
     fn now(&self) -> Time {
@@ -186,7 +180,7 @@ impl Access for Sqlite {
     fn describe(&self) -> StoreInfo {
         let mut degraded = Vec::new();
         if self.shared.full.load(Ordering::SeqCst) {
-            degraded.push(writer::no_room().text);
+            degraded.push(writer::disk_full().text);
         }
         if self.shared.stopped.load(Ordering::SeqCst) {
             degraded.push(writer::stopped().text);
@@ -201,7 +195,7 @@ impl Access for Sqlite {
         }
     }
 
-    async fn copy_to(&self, target: String) -> Outcome<u64> {
+    async fn copy_to(&self, target: String) -> StoreResult<u64> {
         let (directory, key) = (self.directory.clone(), self.audit_key.clone());
         let work = move || open::backup(&directory, Path::new(&target), &key);
         let lost = |_| StoreError::new(StoreErrorKind::Stopped, "the backup panicked");
@@ -225,20 +219,20 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_after_a_write_takes_the_commit_back_and_the_store_goes_on() {
+    fn a_refusal_after_a_write_undoes_the_commit_and_the_store_goes_on() {
         let home = tempfile::TempDir::new().unwrap();
         let (queue, actor) = ("q".parse().unwrap(), Actor::new("ada", "test"));
         block(async {
             let store = SqliteStore::open(home.path(), Options::default()).unwrap();
             let by = actor.clone();
-            let refused = store.0.write(Load::GROWS, move |engine, now| {
+            let refused = store.0.write(WriteCost::GROWS, move |engine, now| {
                 engine.configure(&"half".parse().unwrap(), QueuePolicy::default(), &by, now)?;
-                Err::<(), Error>(Refusal::invalid("test", "refused too late").into())
+                Err::<(), CallError>(Refusal::invalid("test", "refused too late").into())
             });
             let error = refused.await.unwrap_err();
             let undone =
                 |e: &StoreError| e.kind == StoreErrorKind::Undone && e.text.contains("refused too late");
-            assert!(matches!(&error, Error::Store(e) if undone(e)), "{error}");
+            assert!(matches!(&error, CallError::Store(e) if undone(e)), "{error}");
             assert!(store.queues().await.unwrap().is_empty(), "nothing is left of it");
             store.configure(queue, QueuePolicy::default(), actor).await.unwrap();
             let v = store.verify(VerifyRequest { deep: true, repair: false }).await.unwrap();
@@ -254,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_never_more_readers_than_places() {
+    fn there_are_never_more_readers_than_permits() {
         let home = tempfile::TempDir::new().unwrap();
         let gate = Arc::new((Mutex::new(Gate::default()), Condvar::new()));
         block(async {
@@ -282,7 +276,7 @@ mod tests {
                 drop(full.1.wait_while(state, |state| state.running < limits::READERS_MAX).unwrap());
             };
             tokio::task::spawn_blocking(filled).await.unwrap();
-            assert_eq!(store.0.places.available_permits(), 0);
+            assert_eq!(store.0.reader_permits.available_permits(), 0);
             gate.0.lock().unwrap().open = true;
             gate.1.notify_all();
             for read in reads {

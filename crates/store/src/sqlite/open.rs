@@ -1,16 +1,16 @@
-//! Opening, backing up and restoring a data directory. What is found there is either ours, whole and of a
-//! version we know, or it is refused with a reason and left as it is.
+//! Opening, backing up and restoring a data directory. Its content is either ours, intact and of a known version, or
+//! it is refused with a reason and left unchanged.
 
 use super::checkpoint::Checkpointer;
-use super::errors::{damaged, kept};
-use super::mark::Mark;
+use super::commit_mark::CommitMark;
+use super::errors::{damaged, sql_result};
 use super::reads::SqlTables;
 use super::reserve::{Reserve, free_bytes};
 use super::writer::{CHECKPOINT_ALWAYS, Shared, Writer};
 use super::{Sqlite, schema};
 use crate::clock::{Here, Machine, Slewing, Stamp, Uptime};
 use crate::engine::Engine;
-use crate::engine::tables::{Kept, Tables as _};
+use crate::engine::tables::{TableResult, Tables as _};
 use crate::entropy::{Entropy, System};
 use crate::faults::{self, Fault};
 use crate::trust::{self, DATABASE, KEY, LOCK, MARK, RESERVE, RESTORING};
@@ -29,27 +29,27 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::sync::{Semaphore, mpsc};
 
-/// The oldest SQLite that may be used: older ones lose data when a checkpoint races a writer.
+/// The oldest SQLite version that may be used: older ones can lose data when a checkpoint races a writer.
 const SQLITE_FLOOR: i32 = 3_051_003;
-/// Free room beyond the length of the log below which the log is left as it is.
-const ROOM_TO_SETTLE: u64 = 16 * 1024 * 1024;
-/// A lease that lives when its holder is opened again gets at least this long, or its own length.
+/// Free space required, on top of the length of the log, to rewrite the log when the store is opened.
+const LOG_REWRITE_SPACE: u64 = 16 * 1024 * 1024;
+/// When a directory is opened with `grace`, live leases last at least this long, or their own length if shorter.
 const GRACE: Span = Span::from_secs(30);
 
-/// How to open a directory.
+/// How to open a data directory.
 #[derive(Clone)]
 pub struct Options {
-    /// Make it when it is not there.
+    /// Whether to create the directory if it does not exist.
     pub create: bool,
-    /// Give live leases time to be extended: set by whoever will hold the directory for long.
+    /// Whether to give live leases time to be extended. Set by processes that will hold the directory for long.
     pub grace: bool,
-    /// The clock; without one, a slewing clock on the machine's.
+    /// The clock. Defaults to a slewing clock on top of `machine`.
     pub clock: Option<Arc<dyn Clock>>,
-    /// The machine that clock goes by.
+    /// The machine's clocks, which the default clock is based on.
     pub machine: Arc<dyn Machine>,
-    /// The randomness.
+    /// The source of randomness.
     pub entropy: Arc<dyn Entropy>,
-    /// Entries of the index of ready messages before it spills.
+    /// How many entries the index of ready messages holds before it spills to disk.
     pub hot_entries: usize,
 }
 
@@ -61,7 +61,7 @@ impl Default for Options {
             clock: None,
             machine: Arc::new(Here::default()),
             entropy: Arc::new(System),
-            hot_entries: limits::HOT_ENTRIES_MAX,
+            hot_entries: limits::READY_INDEX_ENTRIES_MAX,
         }
     }
 }
@@ -78,16 +78,16 @@ fn refused(what: &str, path: &Path, error: &io::Error) -> StoreError {
     StoreError::new(kind, format!("cannot {what} {}: {error}", path.display()))
 }
 
-/// Makes the names in a directory durable (I8).
-fn sync_directory(path: &Path) -> Kept<()> {
+/// Makes the entries of a directory durable (I8).
+fn sync_directory(path: &Path) -> TableResult<()> {
     File::open(path).and_then(|d| d.sync_all()).map_err(|e| refused("sync the directory", path, &e))
 }
 
-/// Makes a directory that only its owner can enter, and its name durable. One that is there already must be this
-/// user's own: somebody else may have made it a moment ago.
-fn make_directory(path: &Path) -> Kept<()> {
-    let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
-    made.map_err(|e| refused("make the data directory", path, &e))?;
+/// Creates a directory that only its owner can enter, and makes its name durable. An existing one must belong to this
+/// user: somebody else may have just created it.
+fn create_directory(path: &Path) -> TableResult<()> {
+    let created = DirBuilder::new().recursive(true).mode(0o700).create(path);
+    created.map_err(|e| refused("create the data directory", path, &e))?;
     trust::check(path)?;
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => sync_directory(parent),
@@ -95,7 +95,7 @@ fn make_directory(path: &Path) -> Kept<()> {
     }
 }
 
-pub(super) fn open(directory: &Path, options: Options) -> Kept<Sqlite> {
+pub(super) fn open(directory: &Path, options: Options) -> TableResult<Sqlite> {
     if rusqlite::version_number() < SQLITE_FLOOR {
         let why = format!("SQLite {} is too old: it can lose data", rusqlite::version());
         return Err(StoreError::new(StoreErrorKind::Unsupported, why));
@@ -109,14 +109,14 @@ pub(super) fn open(directory: &Path, options: Options) -> Kept<Sqlite> {
             );
             return Err(StoreError::new(StoreErrorKind::NotAStore, why));
         }
-        make_directory(directory)?;
+        create_directory(directory)?;
     }
     refuse_network(directory)?;
     let lock = take_lock(directory)?;
     let connection = connect(directory).or_else(|error| retry_with_reserve(directory, error))?;
     let (commits, stamp) = head(&connection)?;
-    let mark = Mark::open(&directory.join(MARK), commits)?;
-    settle_log(directory, &connection)?;
+    let mark = CommitMark::open(&directory.join(MARK), commits)?;
+    rewrite_log(directory, &connection)?;
     let audit_key = audit_key(directory, options.entropy.as_ref())?;
     sync_directory(directory)?;
 
@@ -127,21 +127,21 @@ pub(super) fn open(directory: &Path, options: Options) -> Kept<Sqlite> {
     let mut tables = SqlTables::new(connection);
     if options.grace {
         give_grace(&mut tables, clock.now())?;
-        lay_out_log(directory)?;
+        preallocate_log(directory)?;
     }
-    start(directory, tables, lock, Started { options, commits, mark, audit_key, clock })
+    start(directory, tables, lock, OpenedDirectory { options, commits, mark, audit_key, clock })
 }
 
-/// What has been found out before the writer starts.
-struct Started {
+/// What opening the directory found, as input for the writer.
+struct OpenedDirectory {
     options: Options,
     commits: u64,
-    mark: Mark,
+    mark: CommitMark,
     audit_key: AuditKey,
     clock: StoreClock,
 }
 
-/// The clock of a store: its own, or one that somebody brought along.
+/// The clock of a store: its own, or one given by the caller.
 #[derive(Clone)]
 pub(super) enum StoreClock {
     Own(Arc<Slewing>),
@@ -153,7 +153,7 @@ impl StoreClock {
         self.stamp().time
     }
 
-    /// What is persisted with a commit.
+    /// The time to persist with a commit.
     pub(super) fn stamp(&self) -> Stamp {
         match self {
             Self::Own(clock) => clock.stamp(),
@@ -161,7 +161,7 @@ impl StoreClock {
         }
     }
 
-    /// How far it is ahead of the wall, in milliseconds.
+    /// How far the clock is ahead of the wall clock, in milliseconds.
     pub(super) fn skew_ms(&self) -> i64 {
         match self {
             Self::Own(clock) => clock.skew_ms(),
@@ -170,35 +170,40 @@ impl StoreClock {
     }
 }
 
-fn start(directory: &Path, mut tables: SqlTables, lock: File, found: Started) -> Kept<Sqlite> {
+fn start(
+    directory: &Path,
+    mut tables: SqlTables,
+    lock: File,
+    opened: OpenedDirectory,
+) -> TableResult<Sqlite> {
     let log_pages = Arc::new(AtomicI32::new(0));
-    let seen = Arc::clone(&log_pages);
-    kept(tables.connection.wal_hook(Some(move |_: &mut rusqlite::hooks::Wal, pages| {
-        seen.store(pages, Ordering::Relaxed);
+    let hook_pages = Arc::clone(&log_pages);
+    sql_result(tables.connection.wal_hook(Some(move |_: &mut rusqlite::hooks::Wal, pages| {
+        hook_pages.store(pages, Ordering::Relaxed);
         Ok(())
     })))?;
-    let mut engine = Engine::new(tables, Arc::clone(&found.options.entropy), found.audit_key.clone());
-    engine.hold_at_most(found.options.hot_entries);
-    let reserve = Reserve::at(directory.join(RESERVE));
+    let mut engine = Engine::new(tables, Arc::clone(&opened.options.entropy), opened.audit_key.clone());
+    engine.set_ready_index_max(opened.options.hot_entries);
+    let reserve = Reserve::new(directory.join(RESERVE));
     let shared = Arc::new(Shared::default());
-    engine.crowd = Arc::clone(&shared.waiting);
-    // Without a reserve the disk is nearly full: what is left is for what frees space.
+    engine.waiting_writers = Arc::clone(&shared.waiting);
+    // Without a reserve the disk is nearly full: the rest is for operations that free space.
     shared.full.store(!reserve.is_filled(), Ordering::SeqCst);
     let writer = Writer {
         engine,
-        clock: found.clock.clone(),
+        clock: opened.clock.clone(),
         shared: Arc::clone(&shared),
-        mark: found.mark,
+        mark: opened.mark,
         reserve,
-        commits: found.commits,
+        commits: opened.commits,
         log_pages,
-        checkpointer: Checkpointer::of(directory, &shared),
-        try_again_at: 0,
+        checkpointer: Checkpointer::new(directory, &shared),
+        retry_at_pages: 0,
     };
     let (jobs, waiting) = mpsc::channel(limits::WRITER_QUEUE_MAX);
     let spawned = std::thread::Builder::new().name("redrive-writer".into()).spawn(move || {
         writer.run(waiting);
-        // The directory is given up only when the last write is done.
+        // The lock on the directory is released only after the last write.
         drop(lock);
     });
     let thread = spawned.map_err(|e| refused("start the writer of", directory, &e))?;
@@ -206,20 +211,20 @@ fn start(directory: &Path, mut tables: SqlTables, lock: File, found: Started) ->
         jobs: Some(jobs),
         thread: Some(thread),
         readers: Arc::new(Mutex::new(Vec::new())),
-        places: Arc::new(Semaphore::new(limits::READERS_MAX)),
+        reader_permits: Arc::new(Semaphore::new(limits::READERS_MAX)),
         shared,
         directory: directory.to_owned(),
-        clock: found.clock,
-        audit_key: found.audit_key,
+        clock: opened.clock,
+        audit_key: opened.audit_key,
         #[cfg(feature = "remote")]
         server: Mutex::new(None),
     })
 }
 
-/// File systems on which locks and syncs cannot be relied upon: NFS, SMB, CIFS, SMB2.
+/// File systems whose locks and syncs cannot be relied upon: NFS, SMB, CIFS, SMB2.
 const NETWORK: [i64; 4] = [0x6969, 0x517B, 0xFF53_4D42, 0xFE53_4D42];
 
-fn refuse_network(directory: &Path) -> Kept<()> {
+fn refuse_network(directory: &Path) -> TableResult<()> {
     let Ok(stat) = rustix::fs::statfs(directory) else { return Ok(()) };
     #[expect(clippy::useless_conversion, reason = "the type of f_type differs between machines")]
     if NETWORK.contains(&i64::from(stat.f_type)) {
@@ -230,7 +235,7 @@ fn refuse_network(directory: &Path) -> Kept<()> {
     Ok(())
 }
 
-fn take_lock(directory: &Path) -> Kept<File> {
+fn take_lock(directory: &Path) -> TableResult<File> {
     let path = directory.join(LOCK);
     let opened = trust::private().create(true).truncate(false).write(true).open(&path);
     let file = opened.map_err(|e| refused("use the data directory", directory, &e))?;
@@ -244,137 +249,137 @@ fn take_lock(directory: &Path) -> Kept<File> {
     }
 }
 
-/// Opens the writer's connection and brings the file to the present version.
-fn connect(directory: &Path) -> Kept<Connection> {
+/// Opens the writer's connection and migrates the database to the current version.
+fn connect(directory: &Path) -> TableResult<Connection> {
     let path = directory.join(DATABASE);
     refuse_foreign(directory, &path)?;
-    // Made by us first, so that it is nobody else's to read.
-    let made = trust::private().create(true).truncate(false).write(true).open(&path);
-    made.map_err(|e| refused("open", &path, &e))?;
+    // Created by us first, so that its mode lets nobody else read it.
+    let created = trust::private().create(true).truncate(false).write(true).open(&path);
+    created.map_err(|e| refused("open", &path, &e))?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = kept(Connection::open_with_flags(&path, flags))?;
-    let place = path.display().to_string();
-    let version = schema::check(&connection, &place)?;
-    set_up(&connection)?;
+    let connection = sql_result(Connection::open_with_flags(&path, flags))?;
+    let version = schema::check(&connection, &path.display().to_string())?;
+    configure_connection(&connection)?;
     schema::migrate(connection, version)
 }
 
-/// What every connection needs that writes to the file.
-fn set_up(connection: &Connection) -> Kept<()> {
+/// Settings of every connection that writes to the file.
+fn configure_connection(connection: &Connection) -> TableResult<()> {
     let synchronous = if faults::is(Fault::MissingFsync) { "OFF" } else { "FULL" };
-    kept(connection.execute_batch(&format!(
+    sql_result(connection.execute_batch(&format!(
         "PRAGMA journal_mode = WAL; PRAGMA synchronous = {synchronous}; PRAGMA wal_autocheckpoint = 0; \
          PRAGMA mmap_size = 0; PRAGMA cache_size = -16384; PRAGMA temp_store = MEMORY; PRAGMA busy_timeout = 5000;"
     )))?;
-    // Closing would otherwise checkpoint by itself, also on a full disk.
-    kept(connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true))?;
-    plan_by_text(connection)
+    // Otherwise SQLite makes a checkpoint when it closes, even on a full disk.
+    sql_result(connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true))?;
+    plan_by_statement(connection)
 }
 
-/// Plans go by what a statement says, not by what is bound to it: else SQLite makes many of ours anew on every call,
-/// to see whether a partial index would do.
-fn plan_by_text(connection: &Connection) -> Kept<()> {
-    kept(connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)).map(|_| ())
+/// Makes query plans depend on the statement alone, not on the bound values. Otherwise SQLite prepares many of our
+/// statements again on every call, to see whether a partial index could be used.
+fn plan_by_statement(connection: &Connection) -> TableResult<()> {
+    sql_result(connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)).map(|_| ())
 }
 
-/// Opens the connection that moves the log into the file.
-pub(super) fn checkpointer(directory: &Path) -> Kept<Connection> {
+/// Opens the connection of the background checkpoint thread.
+pub(super) fn checkpointer(directory: &Path) -> TableResult<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = kept(Connection::open_with_flags(directory.join(DATABASE), flags))?;
-    set_up(&connection)?;
+    let connection = sql_result(Connection::open_with_flags(directory.join(DATABASE), flags))?;
+    configure_connection(&connection)?;
     Ok(connection)
 }
 
-/// Writes what the log holds into the file anew and empties the log. After a failed sync the log can be read
-/// although parts of it will never reach the disk, and a later sync does not bring them back; what is written
-/// anew is synced as it should be. A nearly full disk has to wait with that: the room is for acks.
-fn settle_log(directory: &Path, connection: &Connection) -> Kept<()> {
+/// Copies the log into the database file and empties it. After a failed sync, the log can be readable although parts
+/// of it will never reach the disk, and a later sync does not help; copying writes and syncs the data again. On a
+/// nearly full disk this is skipped, because the space is needed for acks.
+fn rewrite_log(directory: &Path, connection: &Connection) -> TableResult<()> {
     let length = fs::metadata(directory.join(format!("{DATABASE}-wal"))).map_or(0, |m| m.len());
-    if free_bytes(directory) < length.saturating_add(ROOM_TO_SETTLE) {
+    if free_bytes(directory) < length.saturating_add(LOG_REWRITE_SPACE) {
         return Ok(());
     }
-    let settled =
-        kept(connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0)));
-    match settled {
+    let rewritten =
+        sql_result(connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0)));
+    match rewritten {
         Ok(_) => Ok(()),
         Err(error) if error.kind == StoreErrorKind::Full => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// Refuses a file that does not begin as SQLite's do, before SQLite takes a short one for an empty database.
-/// Beside a journal the beginning may be half written, and SQLite will mend it.
-fn refuse_foreign(directory: &Path, path: &Path) -> Kept<()> {
+/// Refuses a file that does not begin like a SQLite database, before SQLite takes a short one for an empty database.
+/// If there is a journal, the beginning may be half written, and SQLite will recover it.
+fn refuse_foreign(directory: &Path, path: &Path) -> TableResult<()> {
     const MAGIC: &[u8] = b"SQLite format 3\0";
-    let mending = ["-journal", "-wal"].iter().any(|end| directory.join(format!("{DATABASE}{end}")).exists());
+    let recovering =
+        ["-journal", "-wal"].iter().any(|end| directory.join(format!("{DATABASE}{end}")).exists());
     let mut head = Vec::new();
     let read = trust::private()
         .read(true)
         .open(path)
         .and_then(|file| file.take(MAGIC.len() as u64).read_to_end(&mut head));
-    if read.is_err() || mending || head.is_empty() || head == MAGIC {
+    if read.is_err() || recovering || head.is_empty() || head == MAGIC {
         return Ok(());
     }
     let why = format!("{} is not a Redrive store; name another directory with --data", path.display());
     Err(StoreError::new(StoreErrorKind::NotAStore, why))
 }
 
-/// Opens a connection that can only read.
-pub(super) fn reader(directory: &Path) -> Kept<SqlTables> {
+/// Opens a read-only connection.
+pub(super) fn reader(directory: &Path) -> TableResult<SqlTables> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = kept(Connection::open_with_flags(directory.join(DATABASE), flags))?;
-    kept(
+    let connection = sql_result(Connection::open_with_flags(directory.join(DATABASE), flags))?;
+    sql_result(
         connection
             .execute_batch("PRAGMA mmap_size = 0; PRAGMA cache_size = -16384; PRAGMA busy_timeout = 5000;"),
     )?;
-    plan_by_text(&connection)?;
+    plan_by_statement(&connection)?;
     Ok(SqlTables::new(connection))
 }
 
-fn head(connection: &Connection) -> Kept<(u64, Stamp)> {
+fn head(connection: &Connection) -> TableResult<(u64, Stamp)> {
     let read = |row: &rusqlite::Row<'_>| {
         let (boot, ms): (Option<String>, Option<i64>) = (row.get(2)?, row.get(3)?);
         let boot = boot.and_then(|text| u128::from_str_radix(&text, 16).ok());
         let uptime = boot.zip(ms).map(|(boot, ms)| Uptime { boot, ms });
         Ok((row.get(0)?, Stamp { time: Time::from_millis(row.get(1)?), uptime }))
     };
-    kept(connection.query_row("SELECT commits, clock, boot, uptime FROM head", [], read))
+    sql_result(connection.query_row("SELECT commits, clock, boot, uptime FROM head", [], read))
 }
 
-/// Forgets how long the machine was up when the clock was persisted: a backup may be opened on another machine and
-/// long after, where only the wall can tell what time it is.
-fn forget_uptime(file: &Path) -> Kept<()> {
-    let connection = kept(Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_WRITE))?;
-    kept(connection.execute_batch("UPDATE head SET boot = NULL, uptime = NULL"))
+/// Clears the machine's uptime in a backup: it may be opened on another machine or much later, where only the wall
+/// clock can tell the time.
+fn clear_uptime(file: &Path) -> TableResult<()> {
+    let connection = sql_result(Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_WRITE))?;
+    sql_result(connection.execute_batch("UPDATE head SET boot = NULL, uptime = NULL"))
 }
 
-/// Gives every live lease at least thirty seconds, or its own length if that was shorter: its worker could
-/// not reach anybody while the directory was not held.
-fn give_grace(tables: &mut SqlTables, now: Time) -> Kept<()> {
-    kept(tables.connection.execute_batch("BEGIN IMMEDIATE"))?;
+/// Gives every live lease at least thirty seconds, or its own length if that is shorter: its worker could not reach
+/// the store while no process held the directory.
+fn give_grace(tables: &mut SqlTables, now: Time) -> TableResult<()> {
+    sql_result(tables.connection.execute_batch("BEGIN IMMEDIATE"))?;
     for mut live in tables.leased()? {
-        let Phase::Leased(lease) = &mut live.life.phase else { continue };
+        let Phase::Leased(lease) = &mut live.lifecycle.phase else { continue };
         let length = lease.expires_at.since(lease.granted_at);
         let until = now.plus(length.min(GRACE));
         if lease.expires_at < until {
-            // The grant moves with its end: the length of a lease stays what it was, however often this is done.
+            // The time of the grant moves too, so that the length of the lease stays the same however often this runs.
             (lease.granted_at, lease.expires_at) = (until.minus(length), until);
-            tables.put_life(&live.slip, &live.life)?;
+            tables.put_lifecycle(&live.meta, &live.lifecycle)?;
         }
     }
-    kept(tables.connection.execute_batch("COMMIT"))
+    sql_result(tables.connection.execute_batch("COMMIT"))
 }
 
-/// A full disk can keep SQLite from opening its log: what was kept back for that makes room.
-fn retry_with_reserve(directory: &Path, error: StoreError) -> Kept<Connection> {
+/// Connects again after releasing the reserve: on a full disk SQLite may be unable to open its log.
+fn retry_with_reserve(directory: &Path, error: StoreError) -> TableResult<Connection> {
     let no_room = matches!(error.kind, StoreErrorKind::Full | StoreErrorKind::Stopped);
     if no_room && fs::remove_file(directory.join(RESERVE)).is_ok() { connect(directory) } else { Err(error) }
 }
 
-/// Gives the log its usual length beforehand, as zeros, which SQLite reads as "nothing written here": syncing
-/// bytes into a file that does not grow is much cheaper than syncing its growth. For those who hold the
-/// directory for long, on a disk with plenty of room.
-fn lay_out_log(directory: &Path) -> Kept<()> {
+/// Extends the log to its usual length with zeros, which SQLite reads as "nothing
+/// written here": syncing writes into a file that does not grow is much cheaper. Done
+/// by processes that hold the directory for long, if the disk has plenty of space.
+fn preallocate_log(directory: &Path) -> TableResult<()> {
     let path = directory.join(format!("{DATABASE}-wal"));
     let Ok(file) = trust::private().append(true).open(&path) else { return Ok(()) };
     let length = file.metadata().map_or(0, |m| m.len());
@@ -387,14 +392,14 @@ fn lay_out_log(directory: &Path) -> Kept<()> {
     let zeros = vec![0; usize::try_from(missing).unwrap_or(0)];
     match file.write_all(&zeros).and_then(|()| file.sync_all()) {
         Err(e) if e.kind() == io::ErrorKind::StorageFull => {
-            file.set_len(length).map_err(|e| refused("take back room from", &path, &e))
+            file.set_len(length).map_err(|e| refused("free space in", &path, &e))
         }
-        written => written.map_err(|e| refused("lay out", &path, &e)),
+        written => written.map_err(|e| refused("extend", &path, &e)),
     }
 }
 
-/// Reads the key of the audit chain, or makes it. A store that has lost its key says so when it is verified.
-fn audit_key(directory: &Path, entropy: &dyn Entropy) -> Kept<AuditKey> {
+/// Reads the key of the audit chain, or creates it. If a store has lost its key, verifying the chain reveals it.
+fn audit_key(directory: &Path, entropy: &dyn Entropy) -> TableResult<AuditKey> {
     let path = directory.join(KEY);
     match trust::private().read(true).open(&path).and_then(io::read_to_string) {
         Ok(text) => parse_key(&text).ok_or_else(|| damaged(format!("{} is not a key", path.display()))),
@@ -408,9 +413,9 @@ fn audit_key(directory: &Path, entropy: &dyn Entropy) -> Kept<AuditKey> {
     }
 }
 
-fn write_key(path: &Path, key: &AuditKey) -> Kept<()> {
+fn write_key(path: &Path, key: &AuditKey) -> TableResult<()> {
     let text: String = key.0.iter().map(|b| format!("{b:02x}")).collect();
-    // The name appears last: a key that was not written whole is not there.
+    // Renamed last: a key that was not completely written does not exist.
     let part = path.with_extension("part");
     let opened = trust::private().create(true).truncate(true).write(true).open(&part);
     let written = opened.and_then(|mut f| f.write_all(text.as_bytes()).and_then(|()| f.sync_all()));
@@ -429,33 +434,33 @@ fn parse_key(text: &str) -> Option<AuditKey> {
     Some(AuditKey(key))
 }
 
-/// Copies the store to a new directory as of one commit, while work goes on (I9). Gives the bytes written.
-pub(super) fn backup(directory: &Path, target: &Path, key: &AuditKey) -> Kept<u64> {
+/// Copies the store to a new directory as of one commit, while work goes on (I9). Returns the bytes written.
+pub(super) fn backup(directory: &Path, target: &Path, key: &AuditKey) -> TableResult<u64> {
     trust::check_new(target)?;
     let file = target.join(DATABASE);
     if file.exists() {
         let why = format!("{} holds a store already; name a new directory", target.display());
         return Err(StoreError::new(StoreErrorKind::Io, why));
     }
-    make_directory(target)?;
-    let made = trust::private().create_new(true).write(true).open(&file);
-    made.map_err(|e| refused("make", &file, &e))?;
+    create_directory(target)?;
+    let created = trust::private().create_new(true).write(true).open(&file);
+    created.map_err(|e| refused("create", &file, &e))?;
     let reader = reader(directory)?;
     let name = file.to_str().ok_or_else(|| {
         StoreError::new(StoreErrorKind::Io, format!("the path {} is not text", file.display()))
     })?;
-    kept(reader.connection.execute("VACUUM INTO ?1", [name]))?;
-    forget_uptime(&file)?;
+    sql_result(reader.connection.execute("VACUUM INTO ?1", [name]))?;
+    clear_uptime(&file)?;
     File::open(&file).and_then(|f| f.sync_all()).map_err(|e| refused("sync", &file, &e))?;
     write_key(&target.join(KEY), key)?;
     sync_directory(target)?;
     fs::metadata(&file).map(|m| m.len()).map_err(|e| refused("read", &file, &e))
 }
 
-/// Makes a data directory from a backup; refuses to write over one. Gives the bytes copied.
+/// Creates a data directory from a backup; refuses to overwrite an existing one. Returns the bytes copied.
 ///
 /// # Errors
-/// A [`StoreError`] when the backup is not whole or the target is not empty.
+/// A [`StoreError`] if the backup is not intact or the target is not empty.
 pub fn restore(backup: &Path, directory: &Path) -> Result<u64, StoreError> {
     let (from, to) = (backup.join(DATABASE), directory.join(DATABASE));
     if !from.exists() {
@@ -468,7 +473,7 @@ pub fn restore(backup: &Path, directory: &Path) -> Result<u64, StoreError> {
         return Err(StoreError::new(StoreErrorKind::Io, why));
     }
     check_backup(&from)?;
-    make_directory(directory)?;
+    create_directory(directory)?;
     let _lock = take_lock(directory)?;
     let part = directory.join(RESTORING);
     let bytes = copy(&from, &part).map_err(|e| refused("copy the backup to", &part, &e))?;
@@ -477,13 +482,13 @@ pub fn restore(backup: &Path, directory: &Path) -> Result<u64, StoreError> {
         let key = parse_key(&text).ok_or_else(|| damaged("the backup's audit key is not a key"))?;
         write_key(&directory.join(KEY), &key)?;
     }
-    // The name appears last: a directory that was not restored whole has no store in it.
+    // Renamed last: a directory that was not completely restored contains no store.
     fs::rename(&part, &to).map_err(|e| refused("name", &to, &e))?;
     sync_directory(directory)?;
     Ok(bytes)
 }
 
-/// Copies a file to one that only its owner can read, durably.
+/// Copies a file, durably, to one that only its owner can read.
 fn copy(from: &Path, to: &Path) -> io::Result<u64> {
     let mut target = trust::private().create(true).truncate(true).write(true).open(to)?;
     let bytes = io::copy(&mut File::open(from)?, &mut target)?;
@@ -491,9 +496,9 @@ fn copy(from: &Path, to: &Path) -> io::Result<u64> {
     Ok(bytes)
 }
 
-fn check_backup(file: &Path) -> Kept<()> {
-    let connection = kept(Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY))?;
+fn check_backup(file: &Path) -> TableResult<()> {
+    let connection = sql_result(Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY))?;
     schema::check(&connection, &file.display().to_string())?;
-    let verdict: String = kept(connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)))?;
+    let verdict: String = sql_result(connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)))?;
     if verdict == "ok" { Ok(()) } else { Err(damaged(format!("the backup is damaged: {verdict}"))) }
 }

@@ -1,5 +1,5 @@
-//! A few megabytes kept back, so that on a full disk what frees space can still be written: acks, leases and
-//! purge need room in the log before they give any back (I43).
+//! A few megabytes kept in reserve, so that operations that free space still work on a full disk: acks, leases and
+//! purges need space in the log before they free any (I43).
 
 use crate::trust;
 use std::fs;
@@ -7,16 +7,16 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Enough for some thousands of acks in the log.
+/// The size of the reserve: enough for some thousands of acks in the log.
 const BYTES: usize = 4 * 1024 * 1024;
-/// With this much free room there is plenty: the reserve is made, and new work is taken again.
+/// With this much free space the reserve is created, and new work is accepted again.
 const PLENTY_BYTES: u64 = 16 * 1024 * 1024;
-/// Below this much free room the disk counts as nearly full.
+/// Below this much free space the disk counts as nearly full.
 const TIGHT_BYTES: u64 = 256 * 1024 * 1024;
-/// How often a full disk is tried again.
+/// How often to try again on a full disk.
 const TRY_EVERY: Duration = Duration::from_secs(1);
 
-/// Bytes that can still be written where this path is.
+/// The free space, in bytes, on the file system of this path.
 pub(super) fn free_bytes(path: &Path) -> u64 {
     rustix::fs::statvfs(path).map_or(u64::MAX, |stat| stat.f_bavail.saturating_mul(stat.f_frsize))
 }
@@ -29,20 +29,20 @@ pub(super) struct Reserve {
 }
 
 impl Reserve {
-    /// Makes the reserve if it is not there. That it cannot be made now is no error: the disk may be full.
-    pub(super) fn at(path: PathBuf) -> Self {
+    /// Creates the reserve if it does not exist. Failing to create it is no error: the disk may be full.
+    pub(super) fn new(path: PathBuf) -> Self {
         let reserve = Self { path, tried: Instant::now() };
         reserve.fill();
         reserve
     }
 
-    /// Whether the room is kept back.
+    /// Whether the reserve exists.
     pub(super) fn is_filled(&self) -> bool {
         fs::metadata(&self.path).is_ok_and(|m| m.len() >= BYTES as u64)
     }
 
-    /// Writes the reserve, where there is plenty of room: on a disk that is nearly full the room is better left
-    /// to the acks it is meant for.
+    /// Creates the reserve if there is plenty of space: on a nearly full disk the space is better left to the acks
+    /// it is meant for.
     fn fill(&self) -> bool {
         if self.is_filled() {
             return true;
@@ -59,23 +59,23 @@ impl Reserve {
         written.is_ok()
     }
 
-    /// Whether a full-length log would be a large part of what is left.
+    /// Whether a log of full length would take a large part of the free space.
     pub(super) fn disk_is_tight(&self) -> bool {
         self.free_bytes() < TIGHT_BYTES
     }
 
-    /// Bytes that can still be written beside it.
+    /// The free space beside the reserve, in bytes.
     pub(super) fn free_bytes(&self) -> u64 {
         free_bytes(self.path.parent().unwrap_or(Path::new(".")))
     }
 
-    /// Gives the room back to the disk.
+    /// Deletes the reserve to free its space.
     pub(super) fn release(&self) {
         let _ = fs::remove_file(&self.path);
     }
 
-    /// Whether there is room again: enough for the reserve itself.
-    pub(super) fn room_again(&mut self) -> bool {
+    /// Whether there is space again: at least enough for the reserve itself.
+    pub(super) fn has_space_again(&mut self) -> bool {
         if self.tried.elapsed() < TRY_EVERY {
             return false;
         }

@@ -1,47 +1,47 @@
-//! Rows to records and back: the one place that knows the columns. What cannot be read as it must be is
-//! damage, never a default (I46).
+//! Conversion between rows and records: the only place that knows the columns. What cannot be read correctly is
+//! reported as damage and never replaced by a default (I46).
 
+use super::checksums;
 use super::errors::damaged;
-use super::sums;
-use crate::engine::tables::{Kept, Letter, Live};
+use crate::engine::tables::{Letter, Live, TableResult};
 use redrive_core::failure::Failure;
 use redrive_core::ids::{LeafId, MessageId, QueueName, Secret};
-use redrive_core::lifecycle::{Lease, Life, Phase};
-use redrive_core::message::{Priority, Slip, Terms};
+use redrive_core::lifecycle::{Lease, Lifecycle, Phase};
+use redrive_core::message::{MessageLimits, MessageMeta, Priority};
 use redrive_core::poison::Indicators;
 use redrive_core::progress::Progress;
 use redrive_core::time::{Span, Time};
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{Result as Sql, Row};
 
-/// Columns of a slip, in the order [`slip`] reads them.
-pub(super) const SLIP: &str = "id, seq, queue, kind, priority, size, key, ordering_key, max_attempts, ttl_ends_at, deadline, breaker, reply_to, origin";
-/// Columns of a life without its lease, in the order [`life`] reads them.
-pub(super) const LIFE: &str = "ready_at, attempts, deliveries, generation, given_back, failed, failing_since, \
+/// The columns of a message's metadata, in the order in which [`meta`] reads them.
+pub(super) const META: &str = "id, seq, queue, kind, priority, size, key, ordering_key, max_attempts, ttl_ends_at, deadline, breaker, reply_to, origin";
+/// The columns of a lifecycle without its lease, in the order in which [`lifecycle`] reads them.
+pub(super) const LIFECYCLE: &str = "ready_at, attempts, deliveries, generation, given_back, failed, failing_since, \
      last_delay, first_received_at, updated_at, indicators, progress";
 
-/// How many columns a slip has.
-const SLIP_COLUMNS: usize = 14;
-/// How many columns a life has.
-const LIFE_COLUMNS: usize = 12;
+/// The number of columns in [`META`].
+const META_COLUMNS: usize = 14;
+/// The number of columns in [`LIFECYCLE`].
+const LIFECYCLE_COLUMNS: usize = 12;
 
-/// Columns of a lease, in the order [`live`] reads them.
+/// The columns of a lease, in the order in which [`live`] reads them.
 pub(super) const LEASE: &str = "phase, secret, worker, granted_at, lease_expires_at, permit";
-/// Columns of a letter that repeat what is in its file, for SQL to search by.
-pub(super) const BESIDE: &str = "dlq, status, reason, route, category, severity, leaf, redrives, dead_at, last_failed_at, \
+/// The columns of a letter that repeat values of its record, for SQL to search by.
+pub(super) const SEARCH_COLUMNS: &str = "dlq, status, reason, route, category, severity, leaf, redrives, dead_at, last_failed_at, \
      expires_at, quarantined_until, holds_key, available_at, consumer_until, version, snoozed_until, owner, held, owes_reply";
-/// Columns that [`failure`] reads of a failure and its stack.
+/// The columns that [`failure`] reads of a failure and its stack.
 pub(super) const FAILURE: &str = "f.seq, f.n, f.body, f.stack, f.checksum, s.body, s.checksum \
      FROM failures f LEFT JOIN stacks s ON s.hash = f.stack";
 
-/// How many columns of a live message its checksum covers; the checksum comes after them.
-pub(super) const LIVE_SUMMED: usize = SLIP_COLUMNS + LIFE_COLUMNS + 6;
-/// How many columns of a letter its checksum covers; the checksum comes after them.
-pub(super) const LETTER_SUMMED: usize = SLIP_COLUMNS + LIFE_COLUMNS + 3 + 20;
+/// How many columns of a live message its checksum covers. The checksum follows them.
+pub(super) const LIVE_CHECKSUMMED: usize = META_COLUMNS + LIFECYCLE_COLUMNS + 6;
+/// How many columns of a letter its checksum covers. The checksum follows them.
+pub(super) const LETTER_CHECKSUMMED: usize = META_COLUMNS + LIFECYCLE_COLUMNS + 3 + 20;
 /// How many columns [`letter`] reads.
-pub(super) const LETTER_COLUMNS: usize = LETTER_SUMMED + 1;
+pub(super) const LETTER_COLUMNS: usize = LETTER_CHECKSUMMED + 1;
 
-/// A value of the core as SQLite keeps it.
+/// A value of the core as stored by SQLite.
 pub(super) struct Cell<T>(pub(super) T);
 
 impl FromSql for Cell<MessageId> {
@@ -94,14 +94,18 @@ impl FromSql for Cell<Progress> {
     }
 }
 
-/// How far a message is, as SQLite keeps it.
-pub(super) fn progress(life: &Life) -> Kept<Option<String>> {
-    life.progress.as_ref().map(text).transpose()
+/// The progress of a message, as stored.
+pub(super) fn progress(lifecycle: &Lifecycle) -> TableResult<Option<String>> {
+    lifecycle.progress.as_ref().map(text).transpose()
 }
 
-/// What a failing message carries, as SQLite keeps it; a message that has not failed has nothing.
-pub(super) fn indicators(life: &Life) -> Kept<Option<String>> {
-    if life.indicators == Indicators::default() { Ok(None) } else { text(&life.indicators).map(Some) }
+/// The indicators of a failing message, as stored. `None` for a message that has not failed.
+pub(super) fn indicators(lifecycle: &Lifecycle) -> TableResult<Option<String>> {
+    if lifecycle.indicators == Indicators::default() {
+        Ok(None)
+    } else {
+        text(&lifecycle.indicators).map(Some)
+    }
 }
 
 impl ToSql for Cell<MessageId> {
@@ -116,17 +120,17 @@ impl ToSql for Cell<Time> {
     }
 }
 
-/// Milliseconds of a time that may not be there.
+/// The milliseconds of an optional time.
 pub(super) fn ms(time: Option<Time>) -> Option<i64> {
     time.map(Time::as_millis)
 }
 
-/// An unsigned number as SQLite keeps it; nothing here comes near the sign bit.
+/// An unsigned number as stored by SQLite. No number here comes near the sign bit.
 pub(super) fn int(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
-/// A leaf as SQLite keeps it: the same 64 bits.
+/// A leaf id as stored by SQLite: the same 64 bits.
 pub(super) fn leaf(id: LeafId) -> i64 {
     id.get().cast_signed()
 }
@@ -135,9 +139,9 @@ fn time(row: &Row<'_>, column: usize) -> Sql<Option<Time>> {
     Ok(row.get::<_, Option<Cell<Time>>>(column)?.map(|cell| cell.0))
 }
 
-/// Reads a slip whose columns begin at `at`.
-pub(super) fn slip(row: &Row<'_>, at: usize) -> Sql<Slip> {
-    Ok(Slip {
+/// Reads metadata whose columns begin at `at`.
+pub(super) fn meta(row: &Row<'_>, at: usize) -> Sql<MessageMeta> {
+    Ok(MessageMeta {
         id: row.get::<_, Cell<MessageId>>(at)?.0,
         seq: row.get(at + 1)?,
         queue: row.get::<_, Cell<QueueName>>(at + 2)?.0,
@@ -146,7 +150,7 @@ pub(super) fn slip(row: &Row<'_>, at: usize) -> Sql<Slip> {
         size: row.get(at + 5)?,
         key: row.get(at + 6)?,
         ordering_key: row.get(at + 7)?,
-        terms: Terms {
+        limits: MessageLimits {
             max_attempts: row.get(at + 8)?,
             expires_at: time(row, at + 9)?,
             deadline: time(row, at + 10)?,
@@ -157,9 +161,9 @@ pub(super) fn slip(row: &Row<'_>, at: usize) -> Sql<Slip> {
     })
 }
 
-/// Reads a life whose columns begin at `at`; the phase is given.
-fn life(row: &Row<'_>, at: usize, phase: Phase) -> Sql<Life> {
-    Ok(Life {
+/// Reads a lifecycle whose columns begin at `at`; the phase is given.
+fn lifecycle(row: &Row<'_>, at: usize, phase: Phase) -> Sql<Lifecycle> {
+    Ok(Lifecycle {
         phase,
         ready_at: row.get::<_, Cell<Time>>(at)?.0,
         attempts: row.get(at + 1)?,
@@ -176,25 +180,25 @@ fn life(row: &Row<'_>, at: usize, phase: Phase) -> Sql<Life> {
     })
 }
 
-/// A row whose bytes are what was written: the checksum after so many columns says so, and all can be read.
-fn whole<T>(row: &Row<'_>, summed: usize, read: impl FnOnce() -> Sql<T>) -> Result<T, &'static str> {
+/// Reads a row if its checksum, which follows the first `columns` columns, matches.
+fn verified<T>(row: &Row<'_>, columns: usize, read: impl FnOnce() -> Sql<T>) -> Result<T, &'static str> {
     let matches =
-        |sum: Sql<i64>| sum.is_ok_and(|sum| row.get::<_, i64>(summed).is_ok_and(|kept| kept == sum));
-    if !matches(sums::of_row(row, summed)) {
+        |sum: Sql<i64>| sum.is_ok_and(|sum| row.get::<_, i64>(columns).is_ok_and(|stored| stored == sum));
+    if !matches(checksums::of_row(row, columns)) {
         return Err("is not what was written");
     }
     read().map_err(|_| "cannot be read")
 }
 
-/// Reads a live message (slip, life, lease, checksum), or says that its row is damaged.
-pub(super) fn live(row: &Row<'_>) -> Sql<(MessageId, Kept<Live>)> {
+/// Reads a live message (metadata, lifecycle, lease, checksum), or reports that its row is damaged.
+pub(super) fn live(row: &Row<'_>) -> Sql<(MessageId, TableResult<Live>)> {
     let id = row.get::<_, Cell<MessageId>>(0)?.0;
-    let live = whole(row, LIVE_SUMMED, || read_live(row));
+    let live = verified(row, LIVE_CHECKSUMMED, || read_live(row));
     Ok((id, live.map_err(|why| damaged(format!("the record of message {id} {why}")))))
 }
 
 fn read_live(row: &Row<'_>) -> Sql<Live> {
-    let lease_at = SLIP_COLUMNS + LIFE_COLUMNS;
+    let lease_at = META_COLUMNS + LIFECYCLE_COLUMNS;
     let phase = if row.get::<_, i64>(lease_at)? == 0 {
         Phase::Waiting
     } else {
@@ -206,12 +210,13 @@ fn read_live(row: &Row<'_>) -> Sql<Live> {
             permit: row.get(lease_at + 5)?,
         })
     };
-    Ok(Live { slip: slip(row, 0)?, life: life(row, SLIP_COLUMNS, phase)? })
+    Ok(Live { meta: meta(row, 0)?, lifecycle: lifecycle(row, META_COLUMNS, phase)? })
 }
 
-/// Reads a letter (slip, life, death, file, secret, what repeats its file, checksum), or says that its row is damaged.
-pub(super) fn letter(row: &Row<'_>) -> Sql<(u64, Kept<Letter>)> {
-    let at = SLIP_COLUMNS + LIFE_COLUMNS;
+/// Reads a letter (metadata, lifecycle, death, record, secret,
+/// search columns, checksum), or reports that its row is damaged.
+pub(super) fn letter(row: &Row<'_>) -> Sql<(u64, TableResult<Letter>)> {
+    let at = META_COLUMNS + LIFECYCLE_COLUMNS;
     let death: u64 = row.get(at)?;
     let named = || match row.get::<_, Cell<MessageId>>(0) {
         Ok(id) => format!("the record of dead letter {}", id.0),
@@ -219,32 +224,32 @@ pub(super) fn letter(row: &Row<'_>) -> Sql<(u64, Kept<Letter>)> {
     };
     let read = || {
         let secret = row.get::<_, Option<Cell<Secret>>>(at + 2)?.map(|cell| cell.0);
-        Ok((slip(row, 0)?, life(row, SLIP_COLUMNS, Phase::Dead)?, row.get::<_, String>(at + 1)?, secret))
+        Ok((meta(row, 0)?, lifecycle(row, META_COLUMNS, Phase::Dead)?, row.get::<_, String>(at + 1)?, secret))
     };
-    let letter = match whole(row, LETTER_SUMMED, read) {
-        Ok((slip, life, file, secret)) => {
-            json(&file, &named()).map(|file| Letter { death, slip, life, file, secret })
+    let letter = match verified(row, LETTER_CHECKSUMMED, read) {
+        Ok((meta, lifecycle, record, secret)) => {
+            json(&record, &named()).map(|record| Letter { death, meta, lifecycle, record, secret })
         }
         Err(why) => Err(damaged(format!("{} {why}", named()))),
     };
     Ok((death, letter))
 }
 
-/// Whether a failure is what was written, whatever its stack is.
-pub(super) fn failure_is_whole(row: &Row<'_>) -> Sql<bool> {
+/// Whether a failure is what was written, whatever the state of its stack.
+pub(super) fn failure_is_intact(row: &Row<'_>) -> Sql<bool> {
     let (body, hash) = (row.get_ref(2)?.as_str()?, row.get_ref(3)?.as_blob_or_null()?);
-    Ok(sums::of_failure(row.get(0)?, row.get(1)?, body, hash) == row.get::<_, i64>(4)?)
+    Ok(checksums::of_failure(row.get(0)?, row.get(1)?, body, hash) == row.get::<_, i64>(4)?)
 }
 
-/// Reads a failure with its stack by the columns of [`FAILURE`]; nothing where either is damaged or the stack is gone.
+/// Reads a failure with its stack from the columns of [`FAILURE`]. `None` if either is damaged or the stack is missing.
 pub(super) fn failure(row: &Row<'_>) -> Option<Failure> {
-    if !failure_is_whole(row).unwrap_or(false) {
+    if !failure_is_intact(row).unwrap_or(false) {
         return None;
     }
     let mut failure: Failure = serde_json::from_str(row.get_ref(2).ok()?.as_str().ok()?).ok()?;
     if let Some(hash) = row.get_ref(3).ok()?.as_blob_or_null().ok()? {
         let stack = row.get_ref(5).ok()?.as_str().ok()?;
-        if sums::of_stack(hash, stack) != row.get::<_, i64>(6).ok()? {
+        if checksums::of_stack(hash, stack) != row.get::<_, i64>(6).ok()? {
             return None;
         }
         failure.error.stack = Some(stack.to_owned());
@@ -252,12 +257,12 @@ pub(super) fn failure(row: &Row<'_>) -> Option<Failure> {
     Some(failure)
 }
 
-/// Parses JSON that we wrote.
-pub(super) fn json<T: serde::de::DeserializeOwned>(text: &str, what: &str) -> Kept<T> {
+/// Parses JSON that the store has written.
+pub(super) fn json<T: serde::de::DeserializeOwned>(text: &str, what: &str) -> TableResult<T> {
     serde_json::from_str(text).map_err(|e| damaged(format!("{what} cannot be read: {e}")))
 }
 
-/// Writes JSON that we will read.
-pub(super) fn text<T: serde::Serialize>(value: &T) -> Kept<String> {
+/// Serializes a value to JSON for the store to read back.
+pub(super) fn text<T: serde::Serialize>(value: &T) -> TableResult<String> {
     serde_json::to_string(value).map_err(|e| damaged(format!("a row cannot be written: {e}")))
 }

@@ -1,25 +1,25 @@
-//! The tables of the embedded store, and how a file comes to have them. Versions only ever go up: each step
-//! is one transaction that also writes the version it leads to, so a crash in the middle repeats the step
-//! (I47). A file of a newer version is refused and left as it is.
+//! The tables of the embedded store, and their migrations. Versions only go up: each step is one transaction that
+//! also writes the version it leads to, so a crash in the middle repeats the step (I47). A file with a newer version
+//! is refused and left unchanged.
 
-use super::errors::kept;
+use super::checksums;
+use super::errors::sql_result;
 use super::reads::SqlTables;
-use super::rows::{self, BESIDE, LEASE, LIFE, SLIP};
-use super::sums;
-use crate::engine::tables::{Kept, Reads as _, Tables as _};
+use super::rows::{self, LEASE, LIFECYCLE, META, SEARCH_COLUMNS};
+use crate::engine::tables::{Reads as _, TableResult, Tables as _};
 use redrive_core::error::{StoreError, StoreErrorKind};
 use redrive_core::group::{self, GroupRow};
 use rusqlite::Connection;
 use rusqlite::types::{ToSql, Value};
 
-/// "RDRV": says that a SQLite file is ours.
+/// "RDRV": marks a SQLite file as ours.
 pub(super) const APPLICATION_ID: i32 = 0x5244_5256;
 
-/// What each version adds to the one before; the first makes the tables.
+/// What each version adds to the one before. The first creates the tables.
 const STEPS: [&str; 5] = [VERSION_1, VERSION_2, VERSION_3, VERSION_4, VERSION_5];
 
-/// Bodies are keyed by sequence and only ever appended; what changes is in narrow rows apart from them.
-/// Columns of `letters` beside `file` repeat what is in it, for SQL to search by; they are never read back.
+/// Bodies are keyed by sequence number and only appended; what changes is in narrow rows apart from them. The
+/// columns of `letters` after `file` repeat values from it, for SQL to search by; they are never read back.
 const VERSION_1: &str = "
 CREATE TABLE head(
   one INTEGER PRIMARY KEY CHECK(one = 1), seq INTEGER NOT NULL, death INTEGER NOT NULL,
@@ -90,8 +90,8 @@ CREATE TABLE kv(
 INSERT INTO head VALUES(1, 0, 0, 0, '0000000000000000000000000000000000000000000000000000000000000000', 0, 0);
 ";
 
-/// Breakers, what failing messages carry with them, what is known of groups, and all that the template tree
-/// needs of a leaf.
+/// Breakers, the indicators of failing messages, the histories of groups, and all that the template tree needs to
+/// know of a leaf.
 const VERSION_2: &str = "
 ALTER TABLE messages ADD COLUMN breaker TEXT;
 ALTER TABLE messages ADD COLUMN indicators TEXT;
@@ -108,8 +108,8 @@ CREATE TABLE breakers(queue TEXT NOT NULL, key TEXT NOT NULL, body TEXT NOT NULL
 CREATE TABLE standings(group_id INTEGER PRIMARY KEY, body TEXT NOT NULL);
 ";
 
-/// Where replies go, out of the bodies, where it was until now; how far a message is; and what is counted, from then on. A body
-/// that cannot be read keeps what it has: nothing is sent for its message.
+/// Reply queues, moved out of the bodies; the progress of messages; and event counters, which start with this
+/// version. An unreadable body stays as it is: no reply is sent for its message.
 const VERSION_3: &str = "
 ALTER TABLE messages ADD COLUMN reply_to TEXT;
 ALTER TABLE messages ADD COLUMN progress TEXT;
@@ -128,7 +128,7 @@ CREATE TABLE tallies(
 ) WITHOUT ROWID;
 ";
 
-/// Triage. The version of a letter stands beside its file, so that members can be frozen without reading it.
+/// Triage. The version of a letter gets a column of its own, so that members can be frozen without reading the record.
 const VERSION_4: &str = "
 ALTER TABLE letters ADD COLUMN version INTEGER NOT NULL DEFAULT 0;
 UPDATE letters SET version = coalesce(json_extract(file, '$.version'), 0) WHERE json_valid(file);
@@ -158,9 +158,9 @@ CREATE TABLE text_stale(death INTEGER PRIMARY KEY, n INTEGER NOT NULL);
 INSERT INTO text_head VALUES(1, 0);
 ";
 
-/// Checksums of what a person reads about a failure and of what decisions go by, so that damage is reported
-/// instead of served; a place for what is left of damaged records; how long the machine was up when the clock was
-/// persisted, and in which boot (ADR 0030). Groups know the code of their errors, for lists to show it.
+/// Checksums of failures and of the rows that decisions depend on, so that damage is reported instead of served; a
+/// table for what is left of damaged records; the machine's uptime and boot at the time the clock was persisted
+/// (ADR 0030). Groups get the code of their errors, for lists to show it.
 const VERSION_5: &str = "
 ALTER TABLE messages ADD COLUMN checksum INTEGER;
 ALTER TABLE letters ADD COLUMN checksum INTEGER;
@@ -187,20 +187,21 @@ CREATE INDEX letters_open ON letters(dead_at) WHERE status IN ('pending', 'retry
 CREATE INDEX letters_owing ON letters(queue, redrives, death) WHERE owes_reply = 1;
 ";
 
-/// The version this program writes.
+/// The version that this program writes.
 pub(super) const VERSION: usize = STEPS.len();
 
-/// Whether the file is ours, and of a version we know.
-pub(super) fn check(connection: &Connection, place: &str) -> Kept<usize> {
+/// Checks that the file is ours and of a known version. Returns the version; 0 for an empty file.
+pub(super) fn check(connection: &Connection, path: &str) -> TableResult<usize> {
     let pragma = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
-    let application = kept(pragma("application_id"))?;
-    let version = kept(pragma("user_version"))?;
-    let tables: i64 = kept(connection.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0)))?;
+    let application = sql_result(pragma("application_id"))?;
+    let version = sql_result(pragma("user_version"))?;
+    let tables: i64 =
+        sql_result(connection.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0)))?;
     if application == 0 && version == 0 && tables == 0 {
         return Ok(0);
     }
     if application != i64::from(APPLICATION_ID) {
-        let why = format!("{place} is a SQLite database, but not one of Redrive's; name another directory");
+        let why = format!("{path} is a SQLite database, but not one of Redrive's; name another directory");
         return Err(StoreError::new(StoreErrorKind::NotAStore, why));
     }
     match usize::try_from(version) {
@@ -208,34 +209,34 @@ pub(super) fn check(connection: &Connection, place: &str) -> Kept<usize> {
         Ok(_) | Err(_) => Err(StoreError::new(
             StoreErrorKind::Newer,
             format!(
-                "{place} has format version {version}, this program knows up to {VERSION}; \
+                "{path} has format version {version}, this program knows up to {VERSION}; \
                  use a newer redrive (nothing was changed)"
             ),
         )),
     }
 }
 
-/// Brings the file to the present version, a step and a transaction at a time.
-pub(super) fn migrate(connection: Connection, from: usize) -> Kept<Connection> {
+/// Migrates the file to the current version, one transaction per step.
+pub(super) fn migrate(connection: Connection, from: usize) -> TableResult<Connection> {
     let mut tables = SqlTables::new(connection);
     for (version, step) in (1..).zip(STEPS).skip(from) {
-        kept(tables.connection.execute_batch(&format!("BEGIN IMMEDIATE; {step}")))?;
+        sql_result(tables.connection.execute_batch(&format!("BEGIN IMMEDIATE; {step}")))?;
         complete(&mut tables, version)?;
         let sql =
             format!("PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {version}; COMMIT;");
-        kept(tables.connection.execute_batch(&sql))?;
+        sql_result(tables.connection.execute_batch(&sql))?;
     }
     Ok(tables.connection)
 }
 
-/// The version from which on the sums of a group lie in a row of its own.
+/// The version since which the sums of a group are in a row of its own.
 const GROUPS_HAVE_ROWS: usize = 4;
 
-/// The version from which on messages, letters, failures and stacks have checksums.
+/// The version since which messages, letters, failures and stacks have checksums.
 const ROWS_HAVE_CHECKSUMS: usize = 5;
 
-/// What a step does that SQL cannot, inside the transaction of the step.
-fn complete(tables: &mut SqlTables, version: usize) -> Kept<()> {
+/// The part of a step that SQL cannot do, inside the transaction of the step.
+fn complete(tables: &mut SqlTables, version: usize) -> TableResult<()> {
     match version {
         GROUPS_HAVE_ROWS => add_group_rows(tables),
         ROWS_HAVE_CHECKSUMS => add_checksums(tables),
@@ -243,41 +244,41 @@ fn complete(tables: &mut SqlTables, version: usize) -> Kept<()> {
     }
 }
 
-/// What a template has in common with others is not for SQL to say.
-fn add_group_rows(tables: &mut SqlTables) -> Kept<()> {
+/// Only the core can compute the common template of a group's leaves.
+fn add_group_rows(tables: &mut SqlTables) -> TableResult<()> {
     for (id, sums) in group::sum(&tables.leaves()?, &tables.leaf_counts()?) {
         tables.put_group_row(id, Some(&GroupRow { sums, ..GroupRow::default() }))?;
     }
     Ok(())
 }
 
-/// Rows that get their checksum at once; more would only take memory.
+/// Rows that get their checksum at once; this bounds the memory used.
 const CHUNK: usize = 1_000;
 
-/// Gives every row that is there a checksum: from here on damage is noticed, what happened before cannot be.
-fn add_checksums(tables: &mut SqlTables) -> Kept<()> {
-    let live = format!("{SLIP}, {LIFE}, {LEASE}");
-    let letter = format!("{SLIP}, {LIFE}, death, file, secret, {BESIDE}");
+/// Adds a checksum to every existing row. Damage is noticed from now on; earlier damage cannot be.
+fn add_checksums(tables: &mut SqlTables) -> TableResult<()> {
+    let live = format!("{META}, {LIFECYCLE}, {LEASE}");
+    let letter = format!("{META}, {LIFECYCLE}, death, file, secret, {SEARCH_COLUMNS}");
     let of_columns = [
-        ("messages", "id", live, rows::LIVE_SUMMED),
-        ("letters", "death", letter, rows::LETTER_SUMMED),
+        ("messages", "id", live, rows::LIVE_CHECKSUMMED),
+        ("letters", "death", letter, rows::LETTER_CHECKSUMMED),
         ("failures", "seq, n", "seq, n, body, stack".to_owned(), 4),
         ("stacks", "hash", "hash, body".to_owned(), 2),
     ];
     for (table, key, columns, summed) in of_columns {
         let keys = key.split(", ").count();
-        let place = (1..=keys).map(|n| format!("?{n}")).collect::<Vec<_>>().join(", ");
-        let update = format!("UPDATE {table} SET checksum = ?{} WHERE ({key}) = ({place})", keys + 1);
+        let placeholders = (1..=keys).map(|n| format!("?{n}")).collect::<Vec<_>>().join(", ");
+        let update = format!("UPDATE {table} SET checksum = ?{} WHERE ({key}) = ({placeholders})", keys + 1);
         let rest = format!("ORDER BY {key} LIMIT {CHUNK}");
         let first = format!("SELECT {columns}, {key} FROM {table} {rest}");
-        let next = format!("SELECT {columns}, {key} FROM {table} WHERE ({key}) > ({place}) {rest}");
+        let next = format!("SELECT {columns}, {key} FROM {table} WHERE ({key}) > ({placeholders}) {rest}");
         let mut after: Vec<Value> = Vec::new();
         loop {
             let params: Vec<&dyn ToSql> = after.iter().map(|part| part as &dyn ToSql).collect();
             let found = tables.all(if after.is_empty() { &first } else { &next }, &params, |row| {
                 let key =
                     (0..keys).map(|n| row.get::<_, Value>(summed + n)).collect::<Result<Vec<_>, _>>()?;
-                Ok((key, sums::of_row(row, summed)?))
+                Ok((key, checksums::of_row(row, summed)?))
             })?;
             for (key, sum) in &found {
                 let key = key.iter().map(|part| part as &dyn ToSql);

@@ -1,4 +1,4 @@
-//! The statements that are asked most, spelled out once so that they are not put together on every call.
+//! The most frequent statements, as constants, so that they are not assembled on every call.
 
 use super::letter_rows::LETTER;
 use super::rows::FAILURE;
@@ -25,7 +25,7 @@ macro_rules! live_columns {
     };
 }
 pub(super) const LIVE_BY_ID: &str = concat!(live_columns!(), "WHERE id = ?1");
-// A damaged id may be of any length; `doctor` looks for those.
+// A damaged id may have any length; `doctor` looks for those.
 pub(super) const LIVE_AFTER: &str =
     concat!(live_columns!(), "WHERE id > ?1 AND length(id) = 16 ORDER BY id LIMIT ?2");
 pub(super) const LIVE_FROM: &str =

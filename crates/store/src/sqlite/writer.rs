@@ -1,17 +1,18 @@
-//! The writer: one thread, one connection. It takes what is waiting, applies it in one
-//! transaction, commits with one fsync and only then answers. After a failed write it answers nothing but that
-//! it has stopped (I6).
+//! The writer: one thread that owns the only connection that writes.
+//!
+//! It takes the jobs that are waiting, applies them in one transaction, commits with one fsync and only then replies.
+//! After a failed write nothing more is acknowledged: every later call fails with [`stopped`] (I6).
 
 use super::checkpoint::{Checkpointer, PASSIVE, Pass, TRUNCATE, checkpoint};
-use super::errors::kept;
-use super::mark::Mark;
+use super::commit_mark::CommitMark;
+use super::errors::sql_result;
 use super::open::StoreClock;
 use super::reads::SqlTables;
 use super::reserve::Reserve;
 use crate::engine::Engine;
-use crate::engine::tables::{Kept, Tables as _};
+use crate::engine::tables::{TableResult, Tables as _};
 use crate::faults::{self, Fault};
-use crate::verbs::Load;
+use crate::verbs::WriteCost;
 use redrive_core::error::{StoreError, StoreErrorKind};
 use redrive_core::limits;
 use redrive_core::time::Time;
@@ -20,78 +21,81 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use tokio::sync::{Notify, mpsc};
 
-/// Told how the commit went; sends the reply.
-pub(super) type Answer = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
-/// A verb waiting for its commit: applies itself and gives its answer, and the error that spoils the commit.
-pub(super) type Apply = Box<dyn FnOnce(&mut Engine<SqlTables>, Time) -> (Answer, Option<StoreError>) + Send>;
+/// Called with the result of the commit; sends the reply.
+pub(super) type Reply = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
+/// Applies a job inside the transaction. Returns its reply and, if the commit must not happen, the error.
+pub(super) type ApplyFn = Box<dyn FnOnce(&mut Engine<SqlTables>, Time) -> (Reply, Option<StoreError>) + Send>;
 
-/// What is sent to the writer.
+/// A unit of work for the writer.
 pub(super) struct Job {
-    pub(super) load: Load,
-    pub(super) apply: Apply,
-    /// Counted as long as it is there. Long work is not: nothing makes room for it.
-    pub(super) place: Option<Place>,
+    pub(super) cost: WriteCost,
+    pub(super) apply: ApplyFn,
+    /// Counts the job as waiting until it is dropped. `None` for long jobs, which nothing makes way for.
+    pub(super) waiting: Option<WaitingGuard>,
 }
 
-/// A place among those who wait for a commit.
-pub(super) struct Place(Arc<AtomicUsize>);
+/// Counts one job as waiting for a commit for as long as it exists.
+pub(super) struct WaitingGuard(Arc<AtomicUsize>);
 
-impl Place {
-    pub(super) fn among(waiting: &Arc<AtomicUsize>) -> Self {
+impl WaitingGuard {
+    pub(super) fn new(waiting: &Arc<AtomicUsize>) -> Self {
         waiting.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(waiting))
     }
 }
 
-impl Drop for Place {
+impl Drop for WaitingGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Log pages after which a checkpoint is made as soon as nobody waits.
+/// Log pages after which a checkpoint is made as soon as no job waits.
 const CHECKPOINT_WHEN_IDLE: i32 = 4_000;
-/// Log pages after which a checkpoint is made in any case.
+/// Log pages after which a checkpoint is made even if jobs wait.
 pub(super) const CHECKPOINT_ALWAYS: i32 = 8_000;
-/// Log pages beyond which commits wait for it: the disk is slower than they are.
+/// Log pages beyond which commits wait for the checkpoint: the disk is slower than the commits.
 const LOG_MAX: i32 = 32_000;
-/// Pages that came into the log during a pass beside the writer, up to which the writer moves them itself: about a
-/// millisecond. Where it were more there is another pass first, and that is a shorter one.
-const LEFT_FOR_WRITER: i32 = 250;
+/// The writer finishes a checkpoint itself if at most this many pages were appended during the background pass, about
+/// a millisecond of work. If there are more, another background pass runs first, and that one is shorter.
+const WRITER_FINISHES_PAGES: i32 = 250;
 
-/// Log pages after which a checkpoint is made when the disk is nearly full: a long log would take the room that
-/// acks need.
+/// Log pages after which a checkpoint is made when the disk is
+/// nearly full: a long log would use up the space that acks need.
 const CHECKPOINT_WHEN_TIGHT: i32 = 250;
 
-/// What the writer shares with those who send to it.
+/// State shared by the writer and the handles that send jobs to it.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
-    pub(super) bell: Notify,
-    /// Jobs that were sent and are not answered, but for the long ones: those look whether anybody waits.
+    /// Notified after every commit that may have made a message leasable.
+    pub(super) work_available: Notify,
+    /// The number of jobs not answered yet, except long ones. Long jobs look at it to let others in.
     pub(super) waiting: Arc<AtomicUsize>,
-    /// The disk is full: what grows is refused.
+    /// Whether the disk is full, so that jobs that need space are refused.
     pub(super) full: AtomicBool,
-    /// A write failed: nothing is acknowledged any more.
+    /// Whether a write failed, so that nothing is acknowledged any more.
     pub(super) stopped: AtomicBool,
 }
 
+/// The state of the writer thread.
 pub(super) struct Writer {
     pub(super) engine: Engine<SqlTables>,
     pub(super) clock: StoreClock,
     pub(super) shared: Arc<Shared>,
-    pub(super) mark: Mark,
+    pub(super) mark: CommitMark,
     pub(super) reserve: Reserve,
+    /// The number of commits that changed something, over the life of the store.
     pub(super) commits: u64,
-    /// Pages in the log, as SQLite's commit hook last said.
+    /// Pages in the log, as last reported by SQLite's commit hook.
     pub(super) log_pages: Arc<AtomicI32>,
     pub(super) checkpointer: Checkpointer,
-    /// How long the log has to be for another try to move it: a reader was in the way of the last.
-    pub(super) try_again_at: i32,
+    /// The log length at which the next checkpoint is tried, after a reader kept the last one from completing.
+    pub(super) retry_at_pages: i32,
 }
 
 impl Writer {
-    /// Serves jobs until nobody can send any more. What takes long has a commit of its own, one in a turn, and those
-    /// who came with it are answered before it begins.
+    /// Processes jobs until every sender is gone. Each round commits the short jobs as one group and replies to them,
+    /// then commits one long job by itself.
     pub(super) fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
         let mut long = VecDeque::new();
         loop {
@@ -105,7 +109,7 @@ impl Writer {
             let arrived = first.into_iter().chain(std::iter::from_fn(|| jobs.try_recv().ok()));
             let mut group = Vec::new();
             for job in arrived.take(limits::GROUP_COMMANDS_MAX) {
-                if job.load.long { long.push_back(job) } else { group.push(job) }
+                if job.cost.long { long.push_back(job) } else { group.push(job) }
             }
             self.commit_group(group);
             self.commit_group(long.pop_front().into_iter().collect());
@@ -114,67 +118,68 @@ impl Writer {
         self.close();
     }
 
+    /// Applies a group of jobs in one commit, then replies to them. Jobs that need space are dropped on a full disk.
     fn commit_group(&mut self, group: Vec<Job>) {
         if self.shared.stopped.load(Ordering::SeqCst) {
-            // Jobs that are dropped unapplied close their reply; the sender then says that the store stopped.
+            // Dropping a job closes its reply channel; its sender then reports why.
             return;
         }
-        if self.shared.full.load(Ordering::SeqCst) && self.reserve.room_again() {
+        if self.shared.full.load(Ordering::SeqCst) && self.reserve.has_space_again() {
             self.shared.full.store(false, Ordering::SeqCst);
         }
         let full = self.shared.full.load(Ordering::SeqCst);
-        let group: Vec<Job> = group.into_iter().filter(|job| !(full && job.load.grows)).collect();
+        let group: Vec<Job> = group.into_iter().filter(|job| !(full && job.cost.grows)).collect();
         if group.is_empty() {
             return;
         }
-        let mut answers = Vec::with_capacity(group.len());
-        match self.apply(group, &mut answers) {
+        let mut replies = Vec::with_capacity(group.len());
+        match self.apply(group, &mut replies) {
             Ok(changed) => {
                 self.note_commit(changed);
-                // A sync that failed beside this commit may have been the one it needed.
+                // A sync that failed in the background meanwhile may have been the one this commit depends on.
                 let stopped = self.shared.stopped.load(Ordering::SeqCst);
-                for answer in answers {
-                    answer(if stopped { Err(self::stopped()) } else { Ok(()) });
+                for reply in replies {
+                    reply(if stopped { Err(self::stopped()) } else { Ok(()) });
                 }
             }
-            Err(error) => self.give_up(&error, answers),
+            Err(error) => self.roll_back(&error, replies),
         }
     }
 
-    /// Applies a group and commits it; says whether it changed anything. On error nothing of it has happened.
-    fn apply(&mut self, group: Vec<Job>, answers: &mut Vec<Answer>) -> Kept<bool> {
-        kept(self.engine.tables.connection.execute_batch("BEGIN IMMEDIATE"))?;
+    /// Applies a group and commits it. Returns whether anything changed. On error, nothing of the group has happened.
+    fn apply(&mut self, group: Vec<Job>, replies: &mut Vec<Reply>) -> TableResult<bool> {
+        sql_result(self.engine.tables.connection.execute_batch("BEGIN IMMEDIATE"))?;
         let before = self.engine.tables.connection.total_changes();
         let stamp = self.clock.stamp();
         let now = stamp.time;
-        let (mut spoiled, mut places) = (None, Vec::with_capacity(group.len()));
+        let (mut first_error, mut guards) = (None, Vec::with_capacity(group.len()));
         for job in group {
-            // Who was served waits for the commit like those who were not.
-            places.push(job.place);
-            let (answer, error) = (job.apply)(&mut self.engine, now);
-            answers.push(answer);
+            // A job that has been applied still waits for the commit, so it stays counted.
+            guards.push(job.waiting);
+            let (reply, error) = (job.apply)(&mut self.engine, now);
+            replies.push(reply);
             if let Some(error) = error {
-                spoiled = spoiled.or(Some(error));
+                first_error = first_error.or(Some(error));
             }
         }
-        if let Some(error) = spoiled {
+        if let Some(error) = first_error {
             return Err(error);
         }
         self.engine.flush()?;
         if self.engine.tables.connection.total_changes() == before {
-            // An empty lease or a look at what is due: nothing to make durable, so nothing to sync.
-            return kept(self.engine.tables.connection.execute_batch("COMMIT")).map(|()| false);
+            // An empty lease or a look at what is due: there is nothing to make durable, so no sync is needed.
+            return sql_result(self.engine.tables.connection.execute_batch("COMMIT")).map(|()| false);
         }
         let sql =
             "UPDATE head SET commits = ?1, clock = max(clock, ?2), boot = ?3, uptime = ?4 WHERE one = 1";
         let (boot, up) = (stamp.uptime.map(|u| format!("{:032x}", u.boot)), stamp.uptime.map(|u| u.ms));
         self.engine.tables.run(sql, &[&super::rows::int(self.commits + 1), &now.as_millis(), &boot, &up])?;
         if faults::is(Fault::AckBeforeCommit) {
-            for answer in answers.drain(..) {
-                answer(Ok(()));
+            for reply in replies.drain(..) {
+                reply(Ok(()));
             }
         }
-        match kept(self.engine.tables.connection.execute_batch("COMMIT")) {
+        match sql_result(self.engine.tables.connection.execute_batch("COMMIT")) {
             Err(error) if faults::is(Fault::EioSwallowed) => {
                 let _ = error;
                 let _ = self.engine.tables.connection.execute_batch("ROLLBACK");
@@ -184,23 +189,24 @@ impl Writer {
         }
     }
 
+    /// Does what follows a commit: notes it in the commit mark and wakes those who wait for work.
     fn note_commit(&mut self, changed: bool) {
         if changed {
             self.commits += 1;
-            // The mark is advice for the next open; that it could not be written breaks no promise.
+            // The mark only helps the next open; failing to write it breaks no promise.
             let _ = self.mark.note(self.commits);
         }
         for row in std::mem::take(&mut self.engine.late_audit) {
             let _ = self.engine.tables.add_audit(&row);
         }
-        if std::mem::take(&mut self.engine.woke) {
-            self.shared.bell.notify_waiters();
+        if std::mem::take(&mut self.engine.made_work_available) {
+            self.shared.work_available.notify_waiters();
         }
     }
 
-    /// The group did not happen. A full disk refuses it and what grows from now on; anything else that SQLite
-    /// reports about the disk ends this writer.
-    fn give_up(&mut self, error: &StoreError, answers: Vec<Answer>) {
+    /// Rolls a failed group back and reports the error to its jobs. A full disk is remembered, so that jobs that need
+    /// space are refused from now on; any other error of the disk stops the writer for good.
+    fn roll_back(&mut self, error: &StoreError, replies: Vec<Reply>) {
         let _ = self.engine.tables.connection.execute_batch("ROLLBACK");
         self.engine.forget();
         match error.kind {
@@ -208,7 +214,7 @@ impl Writer {
                 self.reserve.release();
                 self.shared.full.store(true, Ordering::SeqCst);
             }
-            // Nothing is wrong with the disk: the commit was taken back, the next one is as good as any.
+            // The commit was undone, but nothing is wrong with the disk: the writer goes on.
             StoreErrorKind::Undone => {}
             StoreErrorKind::Stopped
             | StoreErrorKind::Damaged
@@ -222,27 +228,27 @@ impl Writer {
             | StoreErrorKind::Untrusted
             | StoreErrorKind::Busy => self.shared.stopped.store(true, Ordering::SeqCst),
         }
-        for answer in answers {
-            answer(Err(error.clone()));
+        for reply in replies {
+            reply(Err(error.clone()));
         }
     }
 
-    /// Moves the log into the file when it is long. Nearly all of that is done beside the commits; the last of it,
-    /// after which the log begins anew, is done here.
+    /// Makes a checkpoint if the log is long. A background thread copies nearly all of the log into the database file
+    /// while commits go on; the writer copies the last part, after which the log starts over.
     fn checkpoint_if_due(&mut self, idle: bool) {
         let pages = self.log_pages.load(Ordering::Relaxed);
-        self.checkpointer.saw(pages);
+        self.checkpointer.note_log_length(pages);
         let tight = pages >= CHECKPOINT_WHEN_TIGHT && self.reserve.disk_is_tight();
         let due = tight || (idle && pages >= CHECKPOINT_WHEN_IDLE) || pages >= CHECKPOINT_ALWAYS;
-        if !due || pages < self.try_again_at || self.shared.stopped.load(Ordering::SeqCst) {
+        if !due || pages < self.retry_at_pages || self.shared.stopped.load(Ordering::SeqCst) {
             return;
         }
-        // On a full disk what is left is for the log of acks. Moving the log into the file lets it begin anew, so
-        // that leases and acks can go on for as long as they like, but only if the file need not grow much.
-        if self.shared.full.load(Ordering::SeqCst) && !self.file_need_not_grow() {
+        // On a full disk the remaining space is for the log of leases and acks. A checkpoint lets the log start
+        // over, so that they can go on indefinitely, but is only made if the database file hardly has to grow for it.
+        if self.shared.full.load(Ordering::SeqCst) && !self.file_hardly_grows() {
             return;
         }
-        match self.move_log(pages, tight || pages >= LOG_MAX) {
+        match self.step_checkpoint(pages, tight || pages >= LOG_MAX) {
             Ok(()) => {}
             Err(error) if error.kind == StoreErrorKind::Full => {
                 self.reserve.release();
@@ -252,49 +258,51 @@ impl Writer {
         }
     }
 
-    /// The next step of moving a log of so many pages; `at_once` moves all of it, and commits wait.
-    fn move_log(&mut self, pages: i32, at_once: bool) -> Kept<()> {
+    /// Takes the next step of a checkpoint of a log of `pages` pages. `at_once` completes it while commits wait.
+    fn step_checkpoint(&mut self, pages: i32, at_once: bool) -> TableResult<()> {
         if at_once {
             self.checkpointer.wait()?;
         } else {
-            match self.checkpointer.look()? {
-                Pass::UnderWay => return Ok(()),
-                Pass::Over { from } if pages.saturating_sub(from) <= LEFT_FOR_WRITER => {}
+            match self.checkpointer.state()? {
+                Pass::Running => return Ok(()),
+                Pass::Over { from } if pages.saturating_sub(from) <= WRITER_FINISHES_PAGES => {}
                 Pass::Over { .. } | Pass::None => {
-                    // Where there is nobody to help, the writer does it alone.
+                    // If the background thread cannot be started, the writer does all the work.
                     if self.checkpointer.begin(pages).is_ok() {
                         return Ok(());
                     }
                 }
             }
         }
-        if checkpoint(&self.engine.tables.connection, PASSIVE)?.is_whole() {
+        if checkpoint(&self.engine.tables.connection, PASSIVE)?.is_complete() {
             self.log_pages.store(0, Ordering::Relaxed);
-            self.try_again_at = 0;
+            self.retry_at_pages = 0;
             let _ = self.mark.sync();
         } else {
-            // Somebody still reads what was there before: it is no use to try again with every commit.
-            self.try_again_at = pages.saturating_add(CHECKPOINT_WHEN_IDLE);
+            // A reader still needs the old pages: trying again with every commit is no use.
+            self.retry_at_pages = pages.saturating_add(CHECKPOINT_WHEN_IDLE);
         }
         Ok(())
     }
 
-    /// Whether the file would take up at most half of what is left, were the log moved into it now.
-    fn file_need_not_grow(&self) -> bool {
+    /// Whether a checkpoint now would grow the database file by at most half of the free space.
+    fn file_hardly_grows(&self) -> bool {
         let connection = &self.engine.tables.connection;
-        let ask = |what: &str| {
+        let pragma = |what: &str| {
             connection
                 .query_row(&format!("PRAGMA {what}"), [], |row| row.get::<_, i64>(0))
                 .unwrap_or(i64::MAX)
         };
-        let whole = u64::try_from(ask("page_count").saturating_mul(ask("page_size"))).unwrap_or(u64::MAX);
+        let full_length =
+            u64::try_from(pragma("page_count").saturating_mul(pragma("page_size"))).unwrap_or(u64::MAX);
         let path = connection.path().map(std::path::Path::new);
-        let now = path.and_then(|path| std::fs::metadata(path).ok()).map_or(0, |file| file.len());
-        whole.saturating_sub(now) <= self.reserve.free_bytes() / 2
+        let length = path.and_then(|path| std::fs::metadata(path).ok()).map_or(0, |file| file.len());
+        full_length.saturating_sub(length) <= self.reserve.free_bytes() / 2
     }
 
+    /// Empties the log before the thread ends.
     fn close(mut self) {
-        // On a full disk the room that is left is for the next process to open with.
+        // On a full disk the remaining space is for the next process to open the store with.
         if self.shared.stopped.load(Ordering::SeqCst) || self.shared.full.load(Ordering::SeqCst) {
             return;
         }
@@ -306,12 +314,14 @@ impl Writer {
     }
 }
 
+/// The error of every call after a failed write.
 pub(super) fn stopped() -> StoreError {
     let why = "a write to this store failed earlier; nothing more is acknowledged: check the disk, then start again";
     StoreError::new(StoreErrorKind::Stopped, why)
 }
 
-pub(super) fn no_room() -> StoreError {
+/// The error of calls that need space on a full disk.
+pub(super) fn disk_full() -> StoreError {
     let why = "no space is left on the disk: new work is refused until 16 MiB are free; leases, acks and purge go on";
     StoreError::new(StoreErrorKind::Full, why)
 }

@@ -1,4 +1,4 @@
-//! Deliberate bugs, and the laws that catch them. Each bug is switched on for the whole process, so these have a
+//! Injected faults, and the laws that catch them. Each fault is active for the whole process, so these tests have a
 //! binary of their own and run one after the other.
 #![cfg(feature = "faults")]
 #![expect(clippy::expect_used, reason = "tests fail by panicking")]
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// How many laws the memory store breaks with this bug.
+/// The laws that the memory store breaks with this fault.
 fn broken_laws(fault: Option<Fault>) -> Vec<&'static str> {
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     choose(fault);
@@ -30,7 +30,7 @@ fn broken_laws(fault: Option<Fault>) -> Vec<&'static str> {
 }
 
 #[test]
-fn without_a_bug_no_law_is_broken() {
+fn without_a_fault_no_law_is_broken() {
     assert_eq!(broken_laws(None), [""; 0]);
 }
 
@@ -41,7 +41,7 @@ fn a_token_that_is_not_checked_is_caught() {
 }
 
 #[test]
-fn attempts_that_are_forgotten_are_caught() {
+fn attempts_that_are_reset_are_caught() {
     let broken = broken_laws(Some(Fault::CountReset));
     assert!(broken.iter().any(|law| law.contains("i26_executions_never_exceed_max_attempts")), "{broken:?}");
 }
@@ -57,7 +57,10 @@ fn an_audit_row_outside_its_commit_is_caught() {
 }
 
 #[test]
-fn a_drawer_that_drops_what_it_has_no_room_for_is_caught() {
-    let broken = broken_laws(Some(Fault::FullDrawerDrops));
-    assert!(broken.contains(&"death::i35_a_death_is_never_turned_away_and_only_a_rule_drops"), "{broken:?}");
+fn a_dlq_that_drops_letters_is_caught() {
+    let broken = broken_laws(Some(Fault::FullDlqDrops));
+    assert!(
+        broken.contains(&"death::i35_a_dlq_never_refuses_a_letter_and_only_a_policy_drops_messages"),
+        "{broken:?}"
+    );
 }

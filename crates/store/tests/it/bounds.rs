@@ -1,7 +1,7 @@
-//! What one commit or one page may cost: looks are bounded, however much there is.
+//! The cost of one commit or one page is bounded, however much data there is.
 
 use redrive_core::dead_letter::Actor;
-use redrive_core::failure::Report;
+use redrive_core::failure::FailureReport;
 use redrive_core::ids::{MessageId, QueueName};
 use redrive_core::limits;
 use redrive_core::message::{NewMessage, Payload};
@@ -35,25 +35,25 @@ async fn a_purge_looks_at_a_bounded_number_of_messages_in_one_commit() {
     let first = store.purge(q("small"), actor()).await.unwrap();
     assert_eq!(first, Purged { purged: 0, more: true }, "one page of the other queue");
     let second = store.purge(q("small"), actor()).await.unwrap();
-    assert_eq!(second, Purged { purged: 2, more: false }, "it went on behind it");
+    assert_eq!(second, Purged { purged: 2, more: false }, "it continued after that page");
     assert_eq!(store.queue(q("small")).await.unwrap().counts.waiting, 0);
     assert_eq!(store.queue(q("busy")).await.unwrap().counts.waiting, i64::try_from(others).unwrap());
 }
 
 #[tokio::test]
-async fn a_consumer_of_many_letters_reads_no_policy_for_each() {
+async fn leasing_many_letters_does_not_read_the_policies_for_each() {
     let home = TempDir::new().unwrap();
     let store = SqliteStore::open(home.path(), Options::default()).unwrap();
     store.configure(q("other"), QueuePolicy::default(), actor()).await.unwrap();
     store.enqueue(vec![new(1, "jobs"), new(2, "jobs")]).await.unwrap();
     let lease = LeaseRequest { queues: vec![q("jobs")], max: 2, lease_for: None, worker: "w".into() };
     for delivery in store.lease(lease).await.unwrap() {
-        let failure = Report { permanent: true, ..Report::default() }.analyse();
-        let what = Settle::Fail { failure: Box::new(failure), said: None };
+        let failure = FailureReport { permanent: true, ..FailureReport::default() }.analyse();
+        let what = Settle::Fail { failure: Box::new(failure), policy_override: None };
         store.settle(vec![Settlement { token: delivery.token, what }]).await.unwrap();
     }
-    let dlq = store.letters(Query::default()).await.unwrap().items[0].file.dlq.clone();
-    // Whoever reads the policies from now on fails.
+    let dlq = store.letters(Query::default()).await.unwrap().items[0].record.dlq.clone();
+    // From now on, reading the policies fails.
     let beside = rusqlite::Connection::open(home.path().join("redrive.db")).unwrap();
     beside.execute("UPDATE queues SET policy = 'no policy' WHERE name = 'other'", []).unwrap();
     let lease = LetterLeaseRequest { dlq, max: 2, lease_for: None, worker: "c".into() };

@@ -1,7 +1,7 @@
-//! The counters of a leaf are bounded, and still exact.
+//! The number of counters per leaf is bounded, and they are still exact.
 
 use redrive_core::dead_letter::{Act, ActRequest, Actor};
-use redrive_core::failure::Report;
+use redrive_core::failure::FailureReport;
 use redrive_core::ids::MessageId;
 use redrive_core::limits::LEAF_COUNTERS_MAX;
 use redrive_core::message::{NewMessage, Payload};
@@ -31,8 +31,8 @@ async fn i15_a_kind_per_message_does_not_make_a_counter_per_message() {
         assert!(!leased.is_empty(), "{failed} failed so far");
         failed += leased.len();
         let fail = |token| {
-            let failure = Box::new(Report { permanent: true, ..Report::default() }.analyse());
-            Settlement { token, what: Settle::Fail { failure, said: None } }
+            let failure = Box::new(FailureReport { permanent: true, ..FailureReport::default() }.analyse());
+            Settlement { token, what: Settle::Fail { failure, policy_override: None } }
         };
         let settled = leased.into_iter().map(|delivery| fail(delivery.token)).collect();
         store.settle(settled).await.unwrap();
@@ -48,7 +48,7 @@ async fn i15_a_kind_per_message_does_not_make_a_counter_per_message() {
     let rows = |sql: &str| database.query_row(sql, [], |row| row.get::<_, usize>(0)).unwrap();
     assert_eq!(rows("SELECT count(*) FROM leaf_counts"), LEAF_COUNTERS_MAX + 1);
     assert_eq!(rows("SELECT open FROM leaf_counts WHERE kind = '(other kinds)'"), 40);
-    // Letters with a counter of their own and letters without one are counted out alike.
+    // Letters with and without a counter of their own are subtracted alike.
     let letters = store.letters(Query::default()).await.unwrap().items;
     let actor = Actor::new("ann", "test");
     let resolve = |id| ActRequest { id, act: Act::Resolve, actor: actor.clone(), expected_version: None };

@@ -1,10 +1,10 @@
-//! Damage is reported, never served and never an absence (I46): every column of a message, a dead letter, a failure and
-//! a stack is changed behind the store's back, by SQL and by flipped bits in the file, and whoever reads, lists, leases
-//! or asks `doctor` is told, while the records beside it go on as if nothing had happened.
+//! Damage is reported, and a damaged record is neither served nor treated as absent (I46). The tests change every
+//! column of a message, a dead letter, a failure and a stack behind the store's back, by SQL and by flipping bits in
+//! the file. Reading, listing, leasing and `doctor` must report it, while the records beside it stay in use.
 
 use redrive_core::dead_letter::{Act, ActRequest, Actor, DeadLetter};
-use redrive_core::error::{Error, Refusal, StoreError, StoreErrorKind};
-use redrive_core::failure::{ErrorInfo, Report};
+use redrive_core::error::{CallError, Refusal, StoreError, StoreErrorKind};
+use redrive_core::failure::{ErrorInfo, FailureReport};
 use redrive_core::ids::{MessageId, QueueName};
 use redrive_core::invariants::Verification;
 use redrive_core::message::{Message, NewMessage, Payload};
@@ -19,11 +19,11 @@ use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// The letter and the message that are damaged, and those beside them that are not.
+/// The letter and the message that are damaged, and the intact ones beside them.
 const DEAD: u8 = 1;
-const DEAD_WHOLE: u8 = 2;
+const DEAD_INTACT: u8 = 2;
 const LIVE: u8 = 3;
-const LIVE_WHOLE: u8 = 4;
+const LIVE_INTACT: u8 = 4;
 
 fn q() -> QueueName {
     "q".parse().unwrap()
@@ -54,14 +54,14 @@ fn request(max: usize) -> LeaseRequest {
     LeaseRequest { queues: vec![q()], max, lease_for: None, worker: "worker-one".into() }
 }
 
-/// Two dead letters, each with a failure and a stack of its own, and two messages that wait.
-fn made() -> TempDir {
+/// Creates two dead letters, each with a failure and a stack of its own, and two waiting messages.
+fn create() -> TempDir {
     let home = TempDir::new().unwrap();
     block(async {
         let store = open(home.path());
         let policy = QueuePolicy { max_attempts: 1, ..QueuePolicy::default() };
         store.configure(q(), policy, actor()).await.unwrap();
-        for n in [DEAD, DEAD_WHOLE] {
+        for n in [DEAD, DEAD_INTACT] {
             store.enqueue(vec![new(n)]).await.unwrap().remove(0).unwrap();
             let delivery = store.lease(request(1)).await.unwrap().remove(0);
             let error = ErrorInfo {
@@ -70,11 +70,11 @@ fn made() -> TempDir {
                 stack: Some(format!("at pay.rs:{n}00\nat main.rs:{n}")),
                 ..ErrorInfo::default()
             };
-            let failure = Report { error, ..Report::default() }.analyse();
-            let what = Settle::Fail { failure: Box::new(failure), said: None };
+            let failure = FailureReport { error, ..FailureReport::default() }.analyse();
+            let what = Settle::Fail { failure: Box::new(failure), policy_override: None };
             store.settle(vec![Settlement { token: delivery.token, what }]).await.unwrap().remove(0).unwrap();
         }
-        store.enqueue(vec![new(LIVE), new(LIVE_WHOLE)]).await.unwrap();
+        store.enqueue(vec![new(LIVE), new(LIVE_INTACT)]).await.unwrap();
         assert!(verified(&store).await.is_clean());
     });
     home
@@ -102,8 +102,8 @@ fn columns(home: &TempDir, table: &str) -> Vec<String> {
     names.collect::<Result<_, _>>().unwrap()
 }
 
-/// Changes a column to something else of its type, or to something where there was nothing.
-fn spoil(home: &TempDir, table: &str, column: &str, seq: u8) {
+/// Changes the value of a column to another one of its type, or a NULL to a value.
+fn damage(home: &TempDir, table: &str, column: &str, seq: u8) {
     let other = format!(
         "CASE typeof({column}) WHEN 'integer' THEN {column} + 1 WHEN 'text' THEN {column} || 'x' \
          WHEN 'blob' THEN zeroblob(length({column})) ELSE 7 END"
@@ -125,8 +125,8 @@ async fn messages(store: &SqliteStore) -> (Vec<Message>, Vec<String>) {
     (page.items, page.damaged)
 }
 
-fn is_damaged(error: &Error) -> bool {
-    matches!(error, Error::Store(StoreError { kind: StoreErrorKind::Damaged, .. }))
+fn is_damaged(error: &CallError) -> bool {
+    matches!(error, CallError::Store(StoreError { kind: StoreErrorKind::Damaged, .. }))
 }
 
 async fn act(store: &SqliteStore, n: u8) -> Result<(), Refusal> {
@@ -134,28 +134,28 @@ async fn act(store: &SqliteStore, n: u8) -> Result<(), Refusal> {
     store.act(vec![request]).await.unwrap().remove(0).map(|_| ())
 }
 
-/// Everybody who comes across the damaged letter is told, and the other one is served.
+/// Asserts that every read reports the damaged letter and that the other one is served.
 async fn assert_letter_set_aside(store: &SqliteStore, what: &str) {
     let (shown, damaged) = letters(store).await;
-    assert_eq!(shown.iter().map(DeadLetter::id).collect::<Vec<_>>(), [id(DEAD_WHOLE)], "{what}");
+    assert_eq!(shown.iter().map(DeadLetter::id).collect::<Vec<_>>(), [id(DEAD_INTACT)], "{what}");
     assert_eq!(damaged.len(), 1, "{what}: {damaged:?}");
     assert!(damaged[0].contains("doctor --repair"), "{what}: {damaged:?}");
     let exported = store.export(Query::default()).await.unwrap();
     assert_eq!((exported.items.len(), exported.damaged.len()), (1, 1), "{what}");
-    let dlq = shown[0].file.dlq.clone();
+    let dlq = shown[0].record.dlq.clone();
     let lease = LetterLeaseRequest { dlq, max: 1, lease_for: None, worker: "c".into() };
     let leased = store.lease_letters(lease).await.unwrap();
-    assert!(leased.iter().all(|delivery| delivery.letter.id() == id(DEAD_WHOLE)), "{what}");
+    assert!(leased.iter().all(|delivery| delivery.letter.id() == id(DEAD_INTACT)), "{what}");
     let v = verified(store).await;
     assert!(v.findings.iter().any(|f| f.invariant == "I46"), "{what}: {:?}", v.findings);
 }
 
 #[test]
 fn i46_damage_in_any_column_of_a_letter_is_reported_and_set_aside() {
-    let home = made();
+    let home = create();
     for column in columns(&home, "letters").into_iter().filter(|column| column != "death") {
         let home = copy(&home);
-        spoil(&home, "letters", &column, DEAD);
+        damage(&home, "letters", &column, DEAD);
         block(async {
             let store = open(home.path());
             assert_letter_set_aside(&store, &column).await;
@@ -172,7 +172,7 @@ fn i46_damage_in_any_column_of_a_letter_is_reported_and_set_aside() {
 
 #[test]
 fn i46_damage_in_a_failure_or_its_stack_is_reported_and_set_aside() {
-    let home = made();
+    let home = create();
     let body = |from: &str, to: &str| {
         format!("UPDATE failures SET body = replace(body, '{from}', '{to}') WHERE seq = {DEAD}")
     };
@@ -199,34 +199,38 @@ fn i46_damage_in_a_failure_or_its_stack_is_reported_and_set_aside() {
             let v = verified(&store).await;
             assert!(v.is_clean(), "{sql}: {:?}", v.findings);
             let mended = store.letter(id(DEAD)).await.unwrap();
-            let told = format!("{:?}", mended.message.failures);
-            assert!(told.contains("was set aside"), "{sql}: {told}");
+            let failures = format!("{:?}", mended.message.failures);
+            assert!(failures.contains("was set aside"), "{sql}: {failures}");
         });
     }
 }
 
 #[test]
 fn i46_damage_in_any_column_of_a_message_is_reported_and_set_aside() {
-    let home = made();
+    let home = create();
     for column in columns(&home, "messages") {
         let home = copy(&home);
-        spoil(&home, "messages", &column, LIVE);
+        damage(&home, "messages", &column, LIVE);
         block(async {
             let store = open(home.path());
             let v = verified(&store).await;
             assert!(v.findings.iter().any(|f| f.invariant == "I46"), "{column}: {:?}", v.findings);
-            // What is not summed follows from what is: nobody is shown it, and `doctor` compares it.
+            // A column without a checksum is derived from others: it is never shown, and `doctor` compares it.
             if column == "delayed" {
                 return;
             }
             let (shown, damaged) = messages(&store).await;
-            assert_eq!(shown.iter().map(|m| m.envelope.id).collect::<Vec<_>>(), [id(LIVE_WHOLE)], "{column}");
+            assert_eq!(
+                shown.iter().map(|m| m.envelope.id).collect::<Vec<_>>(),
+                [id(LIVE_INTACT)],
+                "{column}"
+            );
             assert_eq!(damaged.len(), 1, "{column}: {damaged:?}");
             if column != "id" {
                 assert!(is_damaged(&store.message(id(LIVE)).await.unwrap_err()), "{column}");
             }
             let taken = store.lease(request(9)).await.unwrap();
-            assert_eq!(taken.len(), 1, "{column}: the damaged one is handed to nobody");
+            assert_eq!(taken.len(), 1, "{column}: the damaged one is leased to nobody");
             let ack = Settlement { token: taken[0].token, what: Settle::Ack };
             store.settle(vec![ack]).await.unwrap().remove(0).unwrap();
         });
@@ -235,9 +239,9 @@ fn i46_damage_in_any_column_of_a_message_is_reported_and_set_aside() {
 
 #[test]
 fn i46_doctor_sets_damaged_records_aside_and_everything_adds_up_again() {
-    let home = made();
-    spoil(&home, "letters", "kind", DEAD);
-    spoil(&home, "messages", "kind", LIVE);
+    let home = create();
+    damage(&home, "letters", "kind", DEAD);
+    damage(&home, "messages", "kind", LIVE);
     block(async {
         let store = open(home.path());
         let found = verified(&store).await;
@@ -247,8 +251,11 @@ fn i46_doctor_sets_damaged_records_aside_and_everything_adds_up_again() {
         assert!(v.is_clean(), "{:?}", v.findings);
         let (shown, damaged) = letters(&store).await;
         assert_eq!((shown.len(), damaged.len()), (1, 0));
-        assert!(matches!(store.letter(id(DEAD)).await, Err(Error::Refused(Refusal::NoSuchLetter { .. }))));
-        assert_eq!(act(&store, DEAD_WHOLE).await, Ok(()));
+        assert!(matches!(
+            store.letter(id(DEAD)).await,
+            Err(CallError::Refused(Refusal::NoSuchLetter { .. }))
+        ));
+        assert_eq!(act(&store, DEAD_INTACT).await, Ok(()));
     });
     let connection = Connection::open(home.path().join("redrive.db")).unwrap();
     let kept: Vec<String> = connection
@@ -261,10 +268,10 @@ fn i46_doctor_sets_damaged_records_aside_and_everything_adds_up_again() {
     assert!(kept.len() == 2 && kept.iter().all(|cells| cells.contains("charge-")), "{kept:?}");
 }
 
-/// Whatever bit is flipped where these words lie: what is shown is what was written, or it is not shown.
+/// Whichever bit is flipped within these words, a record is shown as it was written or not at all.
 #[test]
 fn i46_a_flipped_bit_is_never_served_as_good() {
-    let home = made();
+    let home = create();
     let (dead, live) = block(async {
         let store = open(home.path());
         (letters(&store).await.0, messages(&store).await.0)
@@ -281,10 +288,10 @@ fn i46_a_flipped_bit_is_never_served_as_good() {
             block(async {
                 let store = open(home.path());
                 let (shown, damaged_letters) = letters(&store).await;
-                let whole = |letter: &DeadLetter| {
+                let intact = |letter: &DeadLetter| {
                     dead.iter().any(|was| was.message == letter.message && was.error == letter.error)
                 };
-                assert!(shown.iter().all(whole), "{word} at {at}");
+                assert!(shown.iter().all(intact), "{word} at {at}");
                 let (shown, damaged_messages) = messages(&store).await;
                 assert!(shown.iter().all(|message| live.contains(message)), "{word} at {at}");
                 let damaged = damaged_letters.len() + damaged_messages.len();
@@ -295,5 +302,5 @@ fn i46_a_flipped_bit_is_never_served_as_good() {
             });
         }
     }
-    assert!(reported >= 6, "every word lies in a record: {reported}");
+    assert!(reported >= 6, "every word is in a record: {reported}");
 }

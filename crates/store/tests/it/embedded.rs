@@ -1,9 +1,9 @@
-//! What only the embedded store promises: it is durable over a restart, held by one, copied as of one commit,
-//! and refuses what is not its own, newer, or damaged, with a word on what to do.
+//! What only the embedded store promises: it survives a restart, has one holder, is copied as of one commit, and
+//! refuses foreign, newer or damaged data with advice on what to do.
 
 use crate::laws::options;
 use redrive_core::dead_letter::Actor;
-use redrive_core::error::{Error, StoreError, StoreErrorKind};
+use redrive_core::error::{CallError, StoreError, StoreErrorKind};
 use redrive_core::ids::{MessageId, QueueName};
 use redrive_core::message::{NewMessage, Payload};
 use redrive_core::policy::QueuePolicy;
@@ -40,7 +40,7 @@ async fn send(store: &dyn Store, n: u8) {
 }
 
 async fn lease(store: &dyn Store, max: usize) -> Vec<redrive_core::message::Delivery> {
-    // Longer than any test takes: most run on the machine's clock.
+    // Longer than any test takes: most tests run on the machine's clock.
     let lease_for = Some(Span::from_hours(1));
     let request = LeaseRequest { queues: vec![q()], max, lease_for, worker: "w".into() };
     store.lease(request).await.unwrap()
@@ -75,7 +75,7 @@ fn i1_i2_i3_what_was_acknowledged_is_there_after_a_restart() {
 }
 
 #[test]
-fn one_process_holds_the_directory_and_the_next_waits_its_turn() {
+fn one_process_holds_the_directory_and_the_next_can_open_it_afterwards() {
     let home = TempDir::new().unwrap();
     let held = open(home.path()).unwrap();
     let refused = open(home.path()).unwrap_err();
@@ -111,7 +111,7 @@ fn what_is_not_a_store_is_refused_and_left_alone() {
     assert_eq!(open(&other.path().join("file")).unwrap_err().kind, StoreErrorKind::Io);
 }
 
-/// Changes four big-endian bytes of the database header.
+/// Changes four bytes, big-endian, of the database header.
 fn poke(file: &Path, at: usize, value: u32) {
     let mut bytes = fs::read(file).unwrap();
     bytes[at..at + 4].copy_from_slice(&value.to_be_bytes());
@@ -141,7 +141,7 @@ fn i46_a_log_that_lost_its_end_is_noticed() {
             send(&store, n).await;
         }
     });
-    // As if acknowledged commits had been in a log that SQLite could not read to its end.
+    // As if SQLite could not read its log to the end, and acknowledged commits were lost.
     let ahead = 1_000_u64.to_be_bytes();
     fs::write(home.path().join("commits"), [ahead, ahead].concat()).unwrap();
     let error = open(home.path()).unwrap_err();
@@ -168,12 +168,15 @@ fn i46_a_damaged_payload_is_reported_and_does_not_hold_up_the_others() {
     block(async {
         let store = open(home.path()).unwrap();
         let taken = lease(&store, 10).await;
-        assert_eq!(taken.len(), 1, "the whole one is handed out");
+        assert_eq!(taken.len(), 1, "the intact one is leased");
         assert_eq!(taken[0].message.envelope.payload.bytes[0], 2);
         let v = store.verify(VerifyRequest { deep: true, repair: false }).await.unwrap();
         assert!(v.findings.iter().any(|f| f.invariant == "I46"), "{:?}", v.findings);
         let shown = store.message(MessageId::new(1, [1; 10])).await.unwrap_err();
-        assert!(matches!(shown, Error::Store(StoreError { kind: StoreErrorKind::Damaged, .. })), "{shown}");
+        assert!(
+            matches!(shown, CallError::Store(StoreError { kind: StoreErrorKind::Damaged, .. })),
+            "{shown}"
+        );
     });
 }
 
@@ -200,7 +203,7 @@ fn i9_a_backup_is_one_commit_and_restores_to_a_store_that_adds_up() {
         let again = store.backup(copy.to_str().unwrap().to_owned()).await.unwrap_err();
         assert!(again.to_string().contains("holds a store already"), "{again}");
         redrive_store::restore(&copy, &back).await.unwrap();
-        assert!(redrive_store::restore(&copy, &back).await.is_err(), "never writes over a store");
+        assert!(redrive_store::restore(&copy, &back).await.is_err(), "never overwrites a store");
     });
     block(async {
         let store = open(&back).unwrap();
@@ -208,12 +211,12 @@ fn i9_a_backup_is_one_commit_and_restores_to_a_store_that_adds_up() {
         let restored = store.queue(q()).await.unwrap().counts.enqueued;
         let walked = store.messages(Query::default()).await.unwrap().items.len();
         assert!((20..=200).contains(&restored) && walked > 0, "{restored}");
-        assert_eq!(store.audit_verify(None).await.unwrap().broken, None, "the key came along");
+        assert_eq!(store.audit_verify(None).await.unwrap().broken, None, "the key was copied too");
     });
 }
 
 #[test]
-fn files_are_for_their_owner_alone() {
+fn files_are_accessible_to_their_owner_alone() {
     let home = TempDir::new().unwrap();
     let data = home.path().join("data");
     block(async {
@@ -227,7 +230,7 @@ fn files_are_for_their_owner_alone() {
 }
 
 #[test]
-fn a_long_path_has_a_socket_too() {
+fn a_directory_with_a_long_path_has_a_socket_too() {
     let home = TempDir::new().unwrap();
     let data = home.path().join("d".repeat(90)).join("e".repeat(90));
     block(async {
@@ -239,7 +242,7 @@ fn a_long_path_has_a_socket_too() {
 }
 
 #[test]
-fn a_holder_that_comes_back_gives_live_leases_time() {
+fn a_holder_that_opens_the_directory_again_gives_live_leases_time() {
     let home = TempDir::new().unwrap();
     let clock = TestClock::shared();
     let token = block(async {
@@ -250,7 +253,7 @@ fn a_holder_that_comes_back_gives_live_leases_time() {
     clock.advance(Span::from_secs(3_600));
     block(async {
         let store = SqliteStore::open(home.path(), Options { grace: true, ..options(&clock) }).unwrap();
-        assert_eq!(lease(&store, 1).await, [], "still with its worker");
+        assert_eq!(lease(&store, 1).await, [], "its worker still holds it");
         let settled = store.settle(vec![Settlement { token, what: Settle::Ack }]).await.unwrap();
         assert_eq!(settled[0].as_ref().unwrap().state.name(), "done");
     });
@@ -292,7 +295,7 @@ fn filters_in_sql_and_in_the_evaluator_agree() {
         }
         for delivery in lease(&store, 100).await {
             let n = delivery.message.envelope.payload.bytes[0];
-            let report = redrive_core::failure::Report {
+            let report = redrive_core::failure::FailureReport {
                 error: redrive_core::failure::ErrorInfo {
                     error_type: format!("E{}", n % 5),
                     message: "connection refused".into(),
@@ -300,7 +303,7 @@ fn filters_in_sql_and_in_the_evaluator_agree() {
                 },
                 ..Default::default()
             };
-            let what = Settle::Fail { failure: Box::new(report.analyse()), said: None };
+            let what = Settle::Fail { failure: Box::new(report.analyse()), policy_override: None };
             store.settle(vec![Settlement { token: delivery.token, what }]).await.unwrap();
         }
         let all = store.letters(Query::default()).await.unwrap().items;
@@ -374,15 +377,15 @@ fn i3_what_was_counted_is_there_after_a_restart() {
         let store = open(home.path()).unwrap();
         let after = store.stats().await.unwrap();
         assert_eq!((&after.counters, &after.queues), (&before.counters, &before.queues));
-        assert_eq!(after.summary().overflows, 1, "also what a full queue refused");
+        assert_eq!(after.summary().overflows, 1, "including what a full queue refused");
         assert_eq!(after.summary().messages_peak, 3);
         send(&store, 4).await;
-        assert_eq!(store.stats().await.unwrap().summary().enqueued, 4, "and goes on from there");
+        assert_eq!(store.stats().await.unwrap().summary().enqueued, 4, "and counting continues");
     });
 }
 
 #[test]
-fn coming_back_often_does_not_make_a_lease_longer() {
+fn opening_a_directory_repeatedly_does_not_make_a_lease_longer() {
     let home = TempDir::new().unwrap();
     let clock = TestClock::shared();
     block(async {
@@ -402,7 +405,7 @@ fn coming_back_often_does_not_make_a_lease_longer() {
     }
 }
 
-/// Changes every place in the data file that reads like this.
+/// Replaces these bytes everywhere in the data file.
 fn scribble(home: &Path, from: &[u8], to: &[u8]) {
     let file = home.join("redrive.db");
     let mut bytes = fs::read(&file).unwrap();
@@ -415,8 +418,8 @@ fn scribble(home: &Path, from: &[u8], to: &[u8]) {
     fs::write(&file, bytes).unwrap();
 }
 
-/// The sums of a group stand beside the counters of its leaves: when they are wrong or cannot be read, that is
-/// found, set right on demand, and does not stop work.
+/// The sums of a group are stored beside the counters of its leaves. If they are wrong or unreadable, that is found,
+/// repaired on demand, and does not stop work.
 #[test]
 fn i15_the_sums_of_a_group_are_checked_against_its_leaves_and_mended() {
     let home = TempDir::new().unwrap();
@@ -424,9 +427,10 @@ fn i15_the_sums_of_a_group_are_checked_against_its_leaves_and_mended() {
     let die = async |store: &SqliteStore, n| {
         send(store, n).await;
         let token = lease(store, 1).await.remove(0).token;
-        let failure =
-            Box::new(redrive_core::failure::Report { permanent: true, ..Default::default() }.analyse());
-        let what = Settle::Fail { failure, said: None };
+        let failure = Box::new(
+            redrive_core::failure::FailureReport { permanent: true, ..Default::default() }.analyse(),
+        );
+        let what = Settle::Fail { failure, policy_override: None };
         store.settle(vec![Settlement { token, what }]).await.unwrap().remove(0).unwrap();
     };
     let shown = async |store: &SqliteStore| {
@@ -440,8 +444,8 @@ fn i15_the_sums_of_a_group_are_checked_against_its_leaves_and_mended() {
             die(&store, n).await;
         }
         let id = store.groups(Default::default()).await.unwrap().items[0].id;
-        let said = redrive_core::group::GroupAct::Note { text: note.clone() };
-        store.act_on_group(id, said, actor()).await.unwrap();
+        let act = redrive_core::group::GroupAct::Note { text: note.clone() };
+        store.act_on_group(id, act, actor()).await.unwrap();
         assert_clean(&store).await;
     });
     scribble(home.path(), br#""open":3,"total":3"#, br#""open":7,"total":3"#);
@@ -452,7 +456,7 @@ fn i15_the_sums_of_a_group_are_checked_against_its_leaves_and_mended() {
         let found: Vec<_> = v.findings.iter().map(|f| (f.invariant.as_str(), f.repairable)).collect();
         assert_eq!(found, [("I15", true)], "{:?}", v.findings);
         assert_eq!(store.verify(VerifyRequest { deep: true, repair: true }).await.unwrap().repaired, 1);
-        assert_eq!(shown(&store).await, [(3, 3, note.clone())], "what people said stays");
+        assert_eq!(shown(&store).await, [(3, 3, note.clone())], "the note stays");
         assert_clean(&store).await;
     });
     scribble(home.path(), br#"{"sums":{"#, br#"{"sums":["#);
@@ -462,7 +466,7 @@ fn i15_the_sums_of_a_group_are_checked_against_its_leaves_and_mended() {
         let v = store.verify(VerifyRequest { deep: true, repair: false }).await.unwrap();
         assert!(v.findings.iter().any(|f| f.what.contains("cannot be read")), "{:?}", v.findings);
         die(&store, 4).await;
-        assert_eq!(shown(&store).await, [(4, 4, None)], "counted again; what people said is lost");
+        assert_eq!(shown(&store).await, [(4, 4, None)], "counted again; the note is lost");
         assert_clean(&store).await;
     });
 }

@@ -1,10 +1,10 @@
-//! A filter means the same everywhere: for random filters over letters in every condition, what the embedded store
-//! finds through its indexes, its SQL and its text index, page by page, is what the evaluator says letter by
-//! letter; and what it counts is as many.
+//! A filter means the same everywhere: for random filters over letters in every state, what the embedded store finds
+//! page by page through its indexes, its SQL and its text index is what evaluating the filter on each letter finds,
+//! and its counts agree.
 
 use crate::laws::options;
 use redrive_core::dead_letter::{Act, ActRequest, Actor, DeadLetter};
-use redrive_core::failure::{ErrorInfo, Report};
+use redrive_core::failure::{ErrorInfo, FailureReport};
 use redrive_core::filter::Filter;
 use redrive_core::ids::{GroupId, MessageId};
 use redrive_core::limits;
@@ -20,12 +20,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tempfile::TempDir;
 
-/// Letters in the store; every filter is held against each.
+/// The number of letters in the store; every filter is evaluated on each.
 const LETTERS: u64 = 90;
-/// Filters per state of the index; four states make more than 20,000 pairs.
+/// The number of filters per state of the index; four states make more than 20,000 pairs.
 const FILTERS: usize = 60;
 
-/// A small generator: the same seed, the same test.
+/// A small random number generator: the same seed gives the same test.
 struct Random(u64);
 
 impl Random {
@@ -106,9 +106,15 @@ impl World {
             ErrorInfo { error_type: kind.into(), message: message.into(), code, ..ErrorInfo::default() };
         let host = self.rng.one_in(2).then(|| format!("host-{}", self.rng.below(3)));
         let step = self.rng.one_in(2).then(|| "connect".to_owned());
-        let report =
-            Report { error, permanent, host, step, version: Some("1.4".into()), ..Report::default() };
-        let what = Settle::Fail { failure: Box::new(report.analyse()), said: None };
+        let report = FailureReport {
+            error,
+            permanent,
+            host,
+            step,
+            version: Some("1.4".into()),
+            ..FailureReport::default()
+        };
+        let what = Settle::Fail { failure: Box::new(report.analyse()), policy_override: None };
         let worker = format!("worker-{}", self.rng.below(4));
         let queues = queues.iter().map(|q| q.parse().unwrap()).collect();
         let leased =
@@ -138,7 +144,7 @@ impl World {
         }
     }
 
-    /// Every letter with what it says now, read one by one.
+    /// Every letter with its current content, read one by one.
     async fn each_letter(&self) -> Vec<DeadLetter> {
         let mut all = Vec::new();
         for n in 1..=LETTERS {
@@ -154,11 +160,11 @@ impl World {
         self.store.act(vec![request]).await.unwrap().remove(0).unwrap();
     }
 
-    /// Letters of every status; some sent back and waiting, some in a worker's hands, some failed again once, some
+    /// Brings letters into every status: some are redriven and waiting, some leased, some failed again once, some
     /// dead a second time.
     async fn stir(&mut self) {
         for letter in self.letters().await {
-            let pending = letter.file.status.name() == "pending";
+            let pending = letter.record.status.name() == "pending";
             let id = letter.id();
             match self.rng.below(12) {
                 0 if pending => self.act(id, Act::Review).await,
@@ -180,7 +186,7 @@ impl World {
         }
     }
 
-    /// The store's answer and the evaluator's, for one filter.
+    /// Compares what the store finds with what evaluating the filter finds.
     async fn compare(&mut self, text: &str, letters: &[DeadLetter], names: &BTreeMap<GroupId, GroupId>) {
         let filter = Filter::parse(text).unwrap();
         let now = self.clock.now();
@@ -201,7 +207,7 @@ fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// A piece of a text, in another case now and then, sometimes with a star in it.
+/// A part of a text, sometimes in another case.
 fn piece(text: &str, rng: &mut Random) -> String {
     let letters: Vec<char> = text.chars().collect();
     if letters.is_empty() || rng.one_in(8) {
@@ -230,31 +236,31 @@ fn term(letters: &[DeadLetter], rng: &mut Random) -> String {
         0 => format!("id{op}{}", letter.id()),
         1 => format!("queue{op}{}", envelope.queue),
         2 => format!("queue{op}{}*", prefix(envelope.queue.as_str())),
-        3 => format!("dlq{op}{}", letter.file.dlq),
+        3 => format!("dlq{op}{}", letter.record.dlq),
         4 => format!("kind{op}{}", quoted(&envelope.kind)),
         5 => format!("kind{op}{}*", prefix(&envelope.kind)),
-        6 => format!("status{op}{},review", letter.file.status),
+        6 => format!("status{op}{},review", letter.record.status),
         7 => format!(
             "status:{}",
             rng.of(&["review", "quarantined", "pending", "retrying", "review,quarantined"])
         ),
-        8 => format!("reason{op}{}", letter.file.reason),
-        9 => format!("route{op}{} category{op}{}", letter.file.route, letter.file.category),
-        10 => format!("severity{op}{}", letter.file.severity),
-        11 => format!("signature{op}{}", letter.file.leaf),
+        8 => format!("reason{op}{}", letter.record.reason),
+        9 => format!("route{op}{} category{op}{}", letter.record.route, letter.record.category),
+        10 => format!("severity{op}{}", letter.record.severity),
+        11 => format!("signature{op}{}", letter.record.leaf),
         12 => format!("signature{op}{}", piece(&letter.signature, rng)),
         13 => format!("group{op}{}", letter.group),
-        14 => format!("group{op}{}", letter.file.leaf),
+        14 => format!("group{op}{}", letter.record.leaf),
         15 => format!("priority{op}{},high", envelope.priority),
         16 => format!("attempts{cmp}{}", letter.message.attempts),
         17 => format!(
             "deliveries{cmp}{} generation{cmp}{}",
             letter.message.deliveries, letter.message.generation
         ),
-        18 => format!("redrives{cmp}{} failures{cmp}{}", letter.file.redrives, letter.message.failed),
+        18 => format!("redrives{cmp}{} failures{cmp}{}", letter.record.redrives, letter.message.failed),
         19 => format!("age{}{}s", rng.of(&[">", "<", ">=", "<="]), rng.below(20_000)),
         20 => format!("died{op}{}m failed{op}{}m", rng.below(400), rng.below(400)),
-        21 => format!("died{cmp}{}", letter.file.dead_at),
+        21 => format!("died{cmp}{}", letter.record.dead_at),
         22 => format!("enqueued{cmp}{}", envelope.enqueued_at),
         23 => format!("worker{op}worker-{} host{op}host-{n}", rng.below(4)),
         24 => format!("tag{op}t{} version{op}1.*", rng.below(4)),
@@ -284,8 +290,8 @@ fn term(letters: &[DeadLetter], rng: &mut Random) -> String {
         ),
         35 => format!("eligible{op}{} review_required{op}no", rng.of(&["yes", "no"])),
         36 => format!("review_required{op}yes alert{op}no"),
-        37 => format!("recoverability{op}{} erased{op}no", letter.file.recoverability),
-        38 => format!("first_failed{cmp}{}", letter.file.first_failed_at.unwrap_or(letter.file.dead_at)),
+        37 => format!("recoverability{op}{} erased{op}no", letter.record.recoverability),
+        38 => format!("first_failed{cmp}{}", letter.record.first_failed_at.unwrap_or(letter.record.dead_at)),
         39 => format!("closed{}{}m", rng.of(&[":", "!="]), rng.below(400)),
         40 => format!("closed_by{op}test resolution{op}*"),
         41 => format!("step{op}{} operation{op}*", rng.of(&["connect", "con*", "other"])),
@@ -308,7 +314,7 @@ fn seed() -> u64 {
 }
 
 #[tokio::test]
-async fn every_evaluator_gives_the_same_answer() {
+async fn the_store_and_the_evaluator_agree_on_every_filter() {
     let home = TempDir::new().unwrap();
     let clock = TestClock::shared();
     let store = SqliteStore::open(&home.path().join("data"), options(&clock)).unwrap();
@@ -323,7 +329,7 @@ async fn every_evaluator_gives_the_same_answer() {
         world.fail(true, &[&queue]).await;
         world.clock.advance(Span::from_secs(world.rng.next() % 600));
     }
-    // Nothing of it is in the index; then a part; then all of it, with much changed since; then the changes too.
+    // The text index holds nothing; then a part; then all letters, many of them changed since; then the changes too.
     let mut pairs = 0;
     for state in 0..4 {
         match state {
@@ -347,7 +353,7 @@ async fn every_evaluator_gives_the_same_answer() {
         let letters = world.each_letter().await;
         let mut names = BTreeMap::new();
         for letter in &letters {
-            names.insert(letter.file.leaf, letter.group);
+            names.insert(letter.record.leaf, letter.group);
         }
         for _ in 0..FILTERS {
             let text = filter(&letters, &mut world.rng, 3);

@@ -1,4 +1,4 @@
-//! Directories that earlier formats wrote, kept in `tests/golden`: every later version opens them with all they hold.
+//! Directories written by earlier formats, kept in `tests/golden`: every later version opens them with all their data.
 
 use crate::embedded::{assert_clean, block};
 use redrive_core::dead_letter::{Act, ActRequest, Actor};
@@ -14,11 +14,11 @@ use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// Shortly after the directories were written. They are always opened then: what they hold must not run out of its
-/// retention one day.
+/// A time shortly after the directories were written. They are always opened at this time: the retention of their
+/// content must not end one day.
 const THEN: Time = Time::from_millis(1_795_046_400_000);
 
-/// A copy of the directory of a format that is kept in the repository.
+/// A copy of a directory kept in the repository.
 fn golden(version: &str) -> TempDir {
     let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(version);
     let home = TempDir::new().unwrap();
@@ -34,7 +34,7 @@ fn open(at: &Path) -> SqliteStore {
     SqliteStore::open(at, Options { clock: Some(clock), ..Options::default() }).unwrap()
 }
 
-/// A directory written by the first released format, kept in the repository: every later version must open it.
+/// A directory written by the first released format.
 #[test]
 fn i47_a_directory_of_every_older_format_opens() {
     let home = golden("v1");
@@ -50,14 +50,15 @@ fn i47_a_directory_of_every_older_format_opens() {
             .collect();
         assert_eq!(counts, [("jobs".to_owned(), 1, 2, false), ("other".to_owned(), 1, 0, true)]);
         let letters = store.letters(Query::default()).await.unwrap().items;
-        let seen: Vec<_> = letters.iter().map(|l| (l.file.status.name(), l.message.failures.len())).collect();
+        let seen: Vec<_> =
+            letters.iter().map(|l| (l.record.status.name(), l.message.failures.len())).collect();
         assert_eq!(seen, [("resolved", 2), ("pending", 2)]);
         assert!(letters.iter().any(|l| l.error.stack.as_deref().is_some_and(|s| s.contains("in charge"))));
         assert_eq!(store.audit_verify(None).await.unwrap().broken, None);
     });
 }
 
-/// The same for the second format: breakers, suspects and what is known of groups.
+/// The second format: breakers, suspects and the histories of groups.
 #[test]
 fn i47_a_directory_of_the_second_format_opens_with_all_it_knows() {
     let home = golden("v2");
@@ -81,7 +82,7 @@ fn i47_a_directory_of_the_second_format_opens_with_all_it_knows() {
     });
 }
 
-/// Where replies go was in the bodies of the second format, and is on the slip now.
+/// Reply queues, which the second format kept in the bodies and later ones keep in the message's row.
 #[test]
 fn i47_who_asked_in_the_second_format_is_answered() {
     let home = golden("v2-asking");
@@ -113,7 +114,7 @@ fn i47_who_asked_in_the_second_format_is_answered() {
     });
 }
 
-/// The third format: places for replies, progress and counters.
+/// The third format: reply queues, progress and counters.
 #[test]
 fn i47_a_directory_of_the_third_format_opens_with_all_it_counted() {
     let home = golden("v3");
@@ -135,7 +136,7 @@ fn i47_a_directory_of_the_third_format_opens_with_all_it_counted() {
     });
 }
 
-/// The fourth format: revisions, groups with a life, operations with outcomes, markers.
+/// The fourth format: revisions, triage of groups, operations with outcomes, markers.
 #[test]
 fn i47_a_directory_of_the_fourth_format_opens_with_all_that_was_decided() {
     let home = golden("v4");
@@ -156,14 +157,14 @@ fn i47_a_directory_of_the_fourth_format_opens_with_all_that_was_decided() {
         let known: Vec<_> = groups.iter().map(|g| (g.open, g.status)).collect();
         assert_eq!(known, [(2, GroupStatus::Acknowledged), (1, GroupStatus::New)]);
         let summary = store.stats().await.unwrap().summary();
-        assert_eq!(summary.open_by_kind.values().sum::<u64>(), 3, "counted from the letters that were there");
+        assert_eq!(summary.open_by_kind.values().sum::<u64>(), 3, "counted from the existing letters");
         assert_eq!(summary.open_by_priority.values().sum::<u64>(), 3);
         assert_eq!(summary.open_by_dlq.values().sum::<u64>(), 3);
         assert!(summary.letters_peak >= 3 && summary.messages_peak >= 2, "{summary:?}");
     });
 }
 
-/// The fifth format: checksums, what letters record of their lives, counters of open letters, codes of groups.
+/// The fifth format: checksums, timelines of letters, counters of open letters, error codes of groups.
 #[test]
 fn i47_a_directory_of_the_fifth_format_opens_with_all_it_recorded() {
     let home = golden("v5");
@@ -173,8 +174,8 @@ fn i47_a_directory_of_the_fifth_format_opens_with_all_it_recorded() {
         let moved = Query { filter: "dlq:other-dlq".parse().unwrap(), ..Query::default() };
         let letter = store.letters(moved).await.unwrap().items.remove(0);
         let moments = letter.timeline();
-        let told: Vec<_> = moments.iter().map(|moment| moment.what.name()).collect();
-        assert!(told.ends_with(&["died", "moved"]), "{told:?}");
+        let events: Vec<_> = moments.iter().map(|moment| moment.what.name()).collect();
+        assert!(events.ends_with(&["died", "moved"]), "{events:?}");
         assert_eq!(letter.message.failures[0].error.cause.as_deref(), Some("connection reset"));
         let group = store.groups(GroupQuery::default()).await.unwrap().items.remove(0);
         assert_eq!((group.open, group.code.as_deref()), (2, Some("504")));

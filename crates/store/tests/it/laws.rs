@@ -11,27 +11,27 @@ use std::future::Future;
 use std::sync::Arc;
 use tempfile::TempDir;
 
-/// A store and what must outlive it.
-pub(crate) type Made = (Arc<dyn Store>, Arc<TestClock>);
+/// A store and its clock.
+pub(crate) type StoreAndClock = (Arc<dyn Store>, Arc<TestClock>);
 
 pub(crate) fn options(clock: &Arc<TestClock>) -> Options {
     Options { clock: Some(clock.clone()), ..Options::default() }
 }
 
-async fn memory() -> Made {
+async fn memory() -> StoreAndClock {
     let clock = TestClock::shared();
     (Arc::new(MemoryStore::with(clock.clone(), Arc::new(System))), clock)
 }
 
-/// A memory store whose index holds four entries: everything else spills and is refilled.
-async fn spilling() -> Made {
+/// A memory store whose index holds four entries, so that everything else spills and is refilled.
+async fn spilling() -> StoreAndClock {
     let clock = TestClock::shared();
     (Arc::new(MemoryStore::with(clock.clone(), Arc::new(System)).with_hot_entries(4)), clock)
 }
 
 pub(crate) fn run_all<F>(backend: &str, make: impl Fn() -> F)
 where
-    F: Future<Output = Made> + Send + 'static,
+    F: Future<Output = StoreAndClock> + Send + 'static,
 {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let broken: Vec<&str> = LAWS
@@ -85,7 +85,7 @@ fn every_law_holds_through_the_socket() {
         async move {
             let clock = TestClock::shared();
             let store = redrive_store::open_serving(&directory, options(&clock)).unwrap();
-            // Only the latest law's store is needed; earlier ones close here.
+            // Only the store of the latest law is needed; the earlier one closes here.
             let before = std::mem::replace(&mut *held.lock().unwrap(), vec![store]);
             drop(before);
             let remote = RemoteStore::connect(&directory).await.unwrap();

@@ -1,24 +1,24 @@
-//! The store's tests against the real thing, in one binary: the laws and the streams on every backend, and
-//! what only the embedded store promises: durability, one holder, refusal of what is not ours.
+//! Integration tests of the store, in one binary: the laws and the random streams on every backend, and what only the
+//! embedded store promises: durability, one holder, and refusing data that is not ours.
 
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
     clippy::print_stdout,
-    reason = "tests fail by panicking and say what they were at"
+    reason = "tests fail by panicking and say what they were doing"
 )]
 
+mod audit_trail;
 mod bounds;
 mod counters;
 mod damage;
 mod embedded;
 mod filters;
-mod frames;
 mod golden;
-mod heir;
 mod laws;
 mod pages;
+mod socket;
 mod streams;
-mod trail;
+mod takeover;
 mod trust;
-mod wall;
+mod wall_clock;

@@ -1,6 +1,6 @@
-//! Pages of large payloads: they end early, with a cursor, so that they can be sent, and nothing is skipped.
+//! Pages of large payloads end early, with a cursor, so that they can be sent, and nothing is skipped.
 
-use redrive_core::failure::{ErrorInfo, Report};
+use redrive_core::failure::{ErrorInfo, FailureReport};
 use redrive_core::ids::MessageId;
 use redrive_core::limits;
 use redrive_core::message::{NewMessage, Payload};
@@ -8,7 +8,7 @@ use redrive_core::query::{Cursor, PageRequest, Query};
 use redrive_core::store::{LeaseRequest, Letters as _, Settle, Settlement, Work as _};
 use redrive_store::memory::MemoryStore;
 
-/// One more than a page takes.
+/// One more than fits into a page.
 const COUNT: u8 = 9;
 
 fn next(cursor: Option<Cursor>) -> Query {
@@ -16,7 +16,7 @@ fn next(cursor: Option<Cursor>) -> Query {
 }
 
 #[tokio::test]
-async fn a_page_of_large_payloads_ends_early_and_the_walk_goes_on() {
+async fn a_page_of_large_payloads_ends_early_and_the_next_page_continues() {
     let store = MemoryStore::new();
     for n in 1..=COUNT {
         let payload = Payload { bytes: vec![n; limits::PAYLOAD_BYTES_MAX], content_type: String::new() };
@@ -32,8 +32,8 @@ async fn a_page_of_large_payloads_ends_early_and_the_walk_goes_on() {
         LeaseRequest { queues: vec!["q".parse().unwrap()], max: 100, lease_for: None, worker: "w".into() };
     for _ in 0..COUNT {
         let error = ErrorInfo { error_type: "Bad".into(), ..ErrorInfo::default() };
-        let failure = Report { error, permanent: true, ..Report::default() }.analyse();
-        let what = Settle::Fail { failure: Box::new(failure), said: None };
+        let failure = FailureReport { error, permanent: true, ..FailureReport::default() }.analyse();
+        let what = Settle::Fail { failure: Box::new(failure), policy_override: None };
         for taken in store.lease(request.clone()).await.unwrap() {
             store.settle(vec![Settlement { token: taken.token, what: what.clone() }]).await.unwrap();
         }

@@ -1,4 +1,4 @@
-//! Random streams of operations: no backend can be told from the reference model.
+//! Random streams of operations: every backend behaves like the reference model.
 
 use crate::laws::options;
 use redrive_core::store::Store;
@@ -12,7 +12,7 @@ use redrive_testkit::streams;
 use std::sync::Arc;
 use tempfile::TempDir;
 
-/// Streams per backend; more by the environment, for a campaign.
+/// The number of streams per backend; `REDRIVE_STREAMS` sets another.
 fn cases(default: u32) -> u32 {
     std::env::var("REDRIVE_STREAMS").ok().and_then(|n| n.parse().ok()).unwrap_or(default)
 }
@@ -33,19 +33,19 @@ fn against_the_model(default: u32, make: impl Fn(&Arc<TestClock>) -> Arc<dyn Sto
 }
 
 #[test]
-fn memory_is_the_model() {
+fn memory_behaves_like_the_model() {
     against_the_model(120, |clock| Arc::new(MemoryStore::with(clock.clone(), Arc::new(System))));
 }
 
 #[test]
-fn memory_that_spills_is_the_model() {
+fn memory_that_spills_behaves_like_the_model() {
     against_the_model(60, |clock| {
         Arc::new(MemoryStore::with(clock.clone(), Arc::new(System)).with_hot_entries(2))
     });
 }
 
 #[test]
-fn sqlite_is_the_model() {
+fn sqlite_behaves_like_the_model() {
     let home = TempDir::new().unwrap();
     let count = std::sync::atomic::AtomicUsize::new(0);
     against_the_model(50, |clock| {
@@ -55,10 +55,10 @@ fn sqlite_is_the_model() {
 }
 
 #[test]
-fn a_store_through_the_socket_is_the_model() {
+fn a_store_through_the_socket_behaves_like_the_model() {
     let home = TempDir::new().unwrap();
     let count = std::sync::atomic::AtomicUsize::new(0);
-    // Whoever holds the directory lives until the next stream has a store of its own.
+    // The holder of a directory lives until the next stream has a store of its own.
     let holder = std::sync::Mutex::new(None);
     against_the_model(20, |clock| {
         let n = count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

@@ -1,18 +1,18 @@
-//! Laws of short ids: the last digits of an id find every id that ends in them, of the kind that is asked for, and a
-//! walk through pages of any size ends.
+//! Laws of short ids: the last digits of an id find every id of the requested kind that ends in them, through
+//! pages of any size.
 
-use super::Stage;
-use super::kit::new;
+use super::LawContext;
+use super::kit::msg;
 use crate::ids::message_id;
 use redrive_core::query::PageRequest;
-use redrive_core::short_id::{IdKind, TailQuery};
+use redrive_core::short_id::{IdKind, IdSuffixQuery};
 
-impl Stage<'_> {
-    async fn ending(&self, of: IdKind, tail: &str, limit: usize) -> Vec<String> {
+impl LawContext<'_> {
+    async fn ids_ending(&self, of: IdKind, tail: &str, limit: usize) -> Vec<String> {
         let tail = tail.parse().expect("digits");
         let (mut found, mut page) = (Vec::new(), PageRequest::first(limit));
         loop {
-            let ids = self.store.ids_ending(TailQuery { of, tail, page }).await.expect("answers");
+            let ids = self.store.ids_ending(IdSuffixQuery { of, tail, page }).await.expect("succeeds");
             assert!(ids.items.len() <= limit);
             found.extend(ids.items);
             match ids.next {
@@ -23,26 +23,30 @@ impl Stage<'_> {
     }
 }
 
-pub(super) async fn i49_a_short_id_finds_every_id_that_ends_in_it(stage: &Stage<'_>) {
+pub(super) async fn i49_a_short_id_finds_every_id_that_ends_in_it(ctx: &LawContext<'_>) {
     let live = [0x1_beef, 0x2_beef, 0x3_beef];
     for n in live.into_iter().chain([0xcafe]) {
-        stage.send(new(n, "q")).await;
+        ctx.send(msg(n, "q")).await;
     }
-    let letter = stage.dead(new(0x4_beef, "other"), "Bad").await;
+    let letter = ctx.dead_letter(msg(0x4_beef, "other"), "Bad").await;
     let whole = |n: u64| message_id(n).to_string();
     for limit in [1, 2, 100] {
         assert_eq!(
-            stage.ending(IdKind::Message, "beef", limit).await,
+            ctx.ids_ending(IdKind::Message, "beef", limit).await,
             live.map(whole),
             "in the order of ids"
         );
     }
-    assert_eq!(stage.ending(IdKind::Message, "2BEEF", 9).await, [whole(0x2_beef)]);
-    assert_eq!(stage.ending(IdKind::Message, &whole(0xcafe)[1..], 9).await, [whole(0xcafe)]);
-    assert_eq!(stage.ending(IdKind::Letter, "beef", 9).await, [whole(0x4_beef)], "live ones are no letters");
+    assert_eq!(ctx.ids_ending(IdKind::Message, "2BEEF", 9).await, [whole(0x2_beef)]);
+    assert_eq!(ctx.ids_ending(IdKind::Message, &whole(0xcafe)[1..], 9).await, [whole(0xcafe)]);
+    assert_eq!(
+        ctx.ids_ending(IdKind::Letter, "beef", 9).await,
+        [whole(0x4_beef)],
+        "live messages are not letters"
+    );
     let group = letter.group.to_string();
-    assert_eq!(stage.ending(IdKind::Group, &group[8..], 9).await, [group]);
+    assert_eq!(ctx.ids_ending(IdKind::Group, &group[8..], 9).await, [group]);
     for of in [IdKind::Message, IdKind::Letter, IdKind::Operation, IdKind::Group] {
-        assert!(stage.ending(of, "abcdef01", 9).await.is_empty(), "{of}");
+        assert!(ctx.ids_ending(of, "abcdef01", 9).await.is_empty(), "{of}");
     }
 }

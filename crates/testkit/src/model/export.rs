@@ -1,6 +1,6 @@
-//! What leaves the model on purpose. As plain as `model`.
+//! Exports and disclosures in the reference model.
 
-use super::Books;
+use super::ModelState;
 use redrive_core::dead_letter::{Actor, DeadLetter};
 use redrive_core::disclosure::Disclosure;
 use redrive_core::error::Refusal;
@@ -10,19 +10,19 @@ use redrive_core::revision::Revision;
 use redrive_core::time::Time;
 use redrive_core::transfer::exported;
 
-impl Books {
+impl ModelState {
     pub(super) fn export(&self, query: &Query, after: u64, now: Time) -> Page<DeadLetter> {
-        let filter = self.present(&query.filter);
-        let mut all = self.show_letters(now);
+        let filter = self.with_current_groups(&query.filter);
+        let mut all = self.view_letters(now);
         all.sort_by_key(|letter| letter.death);
         all.retain(|letter| letter.death > after);
         let (mut items, mut bytes) = (Vec::new(), 0);
         for (n, letter) in (1..).zip(&all) {
             if filter.matches_letter(letter, now) {
-                let earlier = self.earlier(letter.id());
+                let earlier = self.earlier_contents(letter.id());
                 bytes += letter.message.envelope.size();
                 bytes += earlier.iter().map(|(_, c)| c.payload.bytes.len() as u64).sum::<u64>();
-                let mut revisions = Revision::list(&letter.file, &letter.message.envelope, earlier);
+                let mut revisions = Revision::list(&letter.record, &letter.message.envelope, earlier);
                 revisions.pop();
                 items.push(exported(DeadLetter { revisions, ..letter.clone() }));
             }

@@ -1,23 +1,23 @@
-//! Groups in the model: summed up anew from all leaves and from everything that ever happened, whenever somebody
-//! looks. Only what people said about a group is kept.
+//! Groups in the model. They are computed from all leaves and all events on every read; only triage decisions
+//! are stored.
 
-use super::Books;
+use super::ModelState;
 use super::pages::latest;
 use redrive_core::audit::AuditEntry;
 use redrive_core::dead_letter::{Actor, Status};
 use redrive_core::error::Refusal;
-use redrive_core::failure::Analysed;
+use redrive_core::failure::AnalysedFailure;
 use redrive_core::group::query::DetailParts;
 use redrive_core::group::{
-    Counted, Facts, Group, GroupAct, GroupDetail, GroupRow, GroupSample, Hour, LeafCount, LeafKey, Marker,
-    check_marker, sum,
+    Group, GroupAct, GroupActivity, GroupDetail, GroupRow, GroupSample, Hour, LeafCount, LeafKey, Marker,
+    NameCount, check_marker, sum,
 };
 use redrive_core::ids::{GroupId, LeafId, OperationId};
 use redrive_core::limits;
 use redrive_core::time::{Span, Time};
 use std::collections::BTreeMap;
 
-/// A failed delivery, or a death.
+/// A failed delivery or a death.
 pub(super) struct Event {
     leaf: LeafId,
     at: Time,
@@ -27,8 +27,8 @@ pub(super) struct Event {
     host: Option<String>,
 }
 
-impl Books {
-    pub(super) fn note_failure(&mut self, failure: &Analysed, worker: Option<&str>, at: Time) {
+impl ModelState {
+    pub(super) fn note_failure(&mut self, failure: &AnalysedFailure, worker: Option<&str>, at: Time) {
         self.events.push(Event {
             leaf: failure.signature.leaf,
             at,
@@ -42,68 +42,68 @@ impl Books {
     pub(super) fn note_death(&mut self, leaf: LeafId, now: Time) {
         self.events.push(Event { leaf, at: now, died: true, worker: None, version: None, host: None });
         let group = self.group_of(leaf);
-        if self.lives.entry(group).or_default().died(now) {
+        if self.triage.entry(group).or_default().record_death(now) {
             self.log(now, &Actor::new("system", "system"), "group came back", group, 1);
         }
     }
 
-    /// A letter was closed by a success; if no other letter of the group is open, that resolves the group.
+    /// Called when a success closes a letter. Resolves the group if none of its letters is open any more.
     pub(super) fn note_success(&mut self, leaf: LeafId, now: Time) {
         let group = self.group_of(leaf);
-        let open = self.letters.iter().filter(|l| !l.file.status.is_closed());
-        let left = open.filter(|l| self.group_of(l.file.leaf) == group).count();
-        if left == 0 && self.lives.entry(group).or_default().emptied(now) {
+        let open = self.letters.iter().filter(|l| !l.record.status.is_closed());
+        let left = open.filter(|l| self.group_of(l.record.leaf) == group).count();
+        if left == 0 && self.triage.entry(group).or_default().record_emptied(now) {
             self.log(now, &Actor::new("system", "system"), "resolve group", group, 1);
         }
     }
 
     fn all_counts(&self) -> Vec<(LeafKey, LeafCount)> {
-        self.tallies.iter().map(|(k, c)| (k.clone(), *c)).collect()
+        self.leaf_counts.iter().map(|(k, c)| (k.clone(), *c)).collect()
     }
 
-    pub(super) fn show_groups(&self, now: Time) -> Vec<Group> {
+    pub(super) fn view_groups(&self, now: Time) -> Vec<Group> {
         let sums = sum(&self.leaves, &self.all_counts()).into_iter();
-        let life = |id: GroupId| self.lives.get(&id).cloned().unwrap_or_default();
-        sums.map(|(id, sums)| GroupRow { sums, life: life(id) }.view(id, now)).collect()
+        let triage = |id: GroupId| self.triage.get(&id).cloned().unwrap_or_default();
+        sums.map(|(id, sums)| GroupRow { sums, triage: triage(id) }.view(id, now)).collect()
     }
 
-    pub(super) fn show_group(&self, id: GroupId, now: Time) -> Result<Group, Refusal> {
-        let found = self.show_groups(now).into_iter().find(|g| g.id == self.group_of(id));
+    pub(super) fn view_group(&self, id: GroupId, now: Time) -> Result<Group, Refusal> {
+        let found = self.view_groups(now).into_iter().find(|g| g.id == self.group_of(id));
         found.ok_or(Refusal::NoSuchGroup { group: id })
     }
 
     pub(super) fn group_detail(&self, id: GroupId, now: Time) -> Result<GroupDetail, Refusal> {
-        let group = self.show_group(id, now)?;
+        let group = self.view_group(id, now)?;
         let mine = |leaf: LeafId| self.group_of(leaf) == group.id;
-        let mut letters: Vec<_> = self.letters.iter().filter(|l| mine(l.file.leaf)).collect();
+        let mut letters: Vec<_> = self.letters.iter().filter(|l| mine(l.record.leaf)).collect();
         letters.sort_by_key(|l| latest(l.death));
         letters.truncate(limits::GROUP_LETTERS_READ);
-        letters.retain(|l| l.file.status != Status::Purged);
+        letters.retain(|l| l.record.status != Status::Purged);
         let sample = |letter: &&super::Letter| {
-            let envelope = &letter.record.envelope;
+            let envelope = &letter.stored.envelope;
             let last = self.failures(envelope.id).pop();
             GroupSample {
                 id: envelope.id,
                 queue: envelope.queue.clone(),
                 kind: envelope.kind.clone(),
-                status: letter.file.status,
-                dead_at: letter.file.dead_at,
+                status: letter.record.status,
+                dead_at: letter.record.dead_at,
                 message: last.map(|f| f.error.message).unwrap_or_default(),
             }
         };
         let mut counts = self.all_counts();
         counts.retain(|(key, _)| mine(key.leaf));
         let parts = DetailParts {
-            life: self.lives.get(&group.id).cloned().unwrap_or_default(),
-            facts: Facts::default(),
+            triage: self.triage.get(&group.id).cloned().unwrap_or_default(),
+            activity: GroupActivity::default(),
             counts,
             letters: letters.iter().map(sample).collect(),
-            all: self.show_groups(now),
+            all: self.view_groups(now),
             operations: Vec::new(),
-            outcomes: self.standings.get(&group.id).map(|s| s.lessons).unwrap_or_default(),
+            outcomes: self.group_histories.get(&group.id).map(|s| s.outcome_stats).unwrap_or_default(),
             group: group.clone(),
         };
-        let top = |of: fn(&Event) -> &Option<String>| self.most(group.id, of);
+        let top = |of: fn(&Event) -> &Option<String>| self.most_frequent(group.id, of);
         let touched = self.operations_on(group.id).into_iter();
         let known =
             |id: OperationId| self.operations.iter().find(|(op, _)| op.id == id).map(|(op, _)| op.clone());
@@ -117,7 +117,7 @@ impl Books {
         })
     }
 
-    /// The hours of the last two days.
+    /// The hourly counts of the last two days.
     fn hours(&self, group: GroupId, now: Time) -> Vec<Hour> {
         let hour = Span::from_hours(1).as_millis();
         let of = |at: Time| at.as_millis().unsigned_abs() / hour;
@@ -131,21 +131,22 @@ impl Books {
         hours.into_values().collect()
     }
 
-    /// The names seen most; exact, so laws and streams must not use more than a store counts.
-    fn most(&self, group: GroupId, of: fn(&Event) -> &Option<String>) -> Vec<Counted> {
+    /// The most frequent names. The counts are exact, so laws and streams must not use more names than a
+    /// store keeps.
+    fn most_frequent(&self, group: GroupId, of: fn(&Event) -> &Option<String>) -> Vec<NameCount> {
         let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
         for event in self.events.iter().filter(|e| self.group_of(e.leaf) == group) {
             if let Some(name) = of(event) {
                 *counts.entry(name).or_default() += 1;
             }
         }
-        let counted = |(name, count): (&str, u64)| Counted { name: name.to_owned(), count, over: 0 };
-        let mut all: Vec<Counted> = counts.into_iter().map(counted).collect();
+        let counted = |(name, count): (&str, u64)| NameCount { name: name.to_owned(), count, over: 0 };
+        let mut all: Vec<NameCount> = counts.into_iter().map(counted).collect();
         all.sort_by_key(|counted| std::cmp::Reverse(counted.count));
         all
     }
 
-    /// The operations that touched letters of a group, latest first, the last few.
+    /// The latest operations that touched letters of a group, latest first.
     fn operations_on(&self, group: GroupId) -> Vec<OperationId> {
         let mut last: BTreeMap<OperationId, Time> = BTreeMap::new();
         for (id, _, at) in self.touched.iter().filter(|(_, leaf, _)| self.group_of(*leaf) == group) {
@@ -164,11 +165,11 @@ impl Books {
         actor: &Actor,
         now: Time,
     ) -> Result<Group, Refusal> {
-        let group = self.show_group(id, now)?.id;
-        let life = self.lives.entry(group).or_default();
-        *life = life.act(group, act, actor, now)?;
+        let group = self.view_group(id, now)?.id;
+        let triage = self.triage.entry(group).or_default();
+        *triage = triage.act(group, act, actor, now)?;
         self.log(now, actor, act.audit_name(), group, 1);
-        self.show_group(group, now)
+        self.view_group(group, now)
     }
 
     pub(super) fn mark(&mut self, text: String, actor: &Actor, now: Time) -> Result<Marker, Refusal> {

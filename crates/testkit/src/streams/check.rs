@@ -1,11 +1,11 @@
-//! Runs random streams, and says how the one that went wrong is made again.
+//! Runs random streams, and reports how to reproduce one that fails.
 
 use super::{Op, ops};
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunner};
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
 
-/// A stream, one operation per line, for people.
+/// A stream in readable form, one operation per line.
 struct Listed<'a>(&'a [Op]);
 
 impl fmt::Display for Listed<'_> {
@@ -14,8 +14,8 @@ impl fmt::Display for Listed<'_> {
     }
 }
 
-/// Runs this many streams, from a seed if one is given, and panics with the shortest that goes wrong and the seed
-/// that makes it again.
+/// Runs this many random streams, from `seed` if one is given. Panics with the shortest stream that fails and
+/// the seed that reproduces it.
 pub fn check(cases: u32, seed: Option<u64>, run: impl Fn(Vec<Op>) -> Result<(), String>) {
     let seed = seed.unwrap_or_else(|| RandomState::new().hash_one(cases));
     let rng_seed = RngSeed::Fixed(seed);
@@ -24,7 +24,7 @@ pub fn check(cases: u32, seed: Option<u64>, run: impl Fn(Vec<Op>) -> Result<(), 
     let mut runner = TestRunner::new(config);
     match runner.run(&ops(), |stream| run(stream).map_err(TestCaseError::fail)) {
         Ok(()) => {}
-        Err(TestError::Abort(why)) => panic!("no streams could be made: {why}"),
+        Err(TestError::Abort(why)) => panic!("no streams could be generated: {why}"),
         Err(TestError::Fail(why, stream)) => {
             panic!("{why}\nthe shortest stream:\n{}REDRIVE_SEED={seed} replays it", Listed(&stream))
         }

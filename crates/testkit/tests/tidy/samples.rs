@@ -1,9 +1,10 @@
-//! Every house rule failing on a bad tree and passing on a good one; no file of the repository is needed.
+//! Every repository rule, failing on a bad tree and passing on a good one. No file of the repository is
+//! needed.
 
 use super::source::code_only;
 use super::*;
 
-/// One complaint per expected start, in any order, and no other.
+/// Checks that there is exactly one complaint per expected start, in any order.
 fn expect(mut complaints: Vec<String>, starts: &[&str]) {
     complaints.sort();
     let mut starts = starts.to_vec();
@@ -35,15 +36,15 @@ fn finds_test_code() {
         Source::new("crates/core/src/a.rs", "struct S {\n    #[cfg(test)]\n    f: u8,\n}\nfn a() {}\n");
     assert_eq!(field.test_lines.last(), Some(&false));
     let tree = Tree::of(&[
-        ("crates/core/src/life/mod.rs", "#[cfg(test)]\nmod tests;\nmod other;"),
-        ("crates/core/src/life/tests.rs", "fn a() {}"),
-        ("crates/core/src/life/other.rs", "#[cfg(test)] mod deep;"),
-        ("crates/core/src/life/other/deep/x.rs", "fn a() {}"),
+        ("crates/core/src/lifecycle/mod.rs", "#[cfg(test)]\nmod tests;\nmod other;"),
+        ("crates/core/src/lifecycle/tests.rs", "fn a() {}"),
+        ("crates/core/src/lifecycle/other.rs", "#[cfg(test)] mod deep;"),
+        ("crates/core/src/lifecycle/other/deep/x.rs", "fn a() {}"),
     ]);
     let all_test = |source: &Source<'_>| source.test_lines.iter().all(|line| *line);
     let sources = tree.sources();
     let tests: Vec<&str> = sources.iter().filter(|s| all_test(s)).map(|s| s.path).collect();
-    let expected = ["life/other.rs", "life/other/deep/x.rs", "life/tests.rs"];
+    let expected = ["lifecycle/other.rs", "lifecycle/other/deep/x.rs", "lifecycle/tests.rs"];
     assert_eq!(tests, expected.map(|path| format!("crates/core/src/{path}")));
 }
 
@@ -206,7 +207,8 @@ fn sees_stale_paths_in_docs() {
 fn sees_diverging_diagrams() {
     let code =
         "//! The lifecycle diagram:\n//!\n//! ```text\n//!  a -> b\n//!\n//!  b -> c\n//! ```\nfn a() {}\n";
-    let page = "# Life\n\nLifecycle diagram, as in the code.\n\n```text\n a -> b\n\n b -> c\n```\n";
+    let page = "# Lifecycle
+\nLifecycle diagram, as in the code.\n\n```text\n a -> b\n\n b -> c\n```\n";
     let of = |page: &str| diverging_diagrams(&Tree::of(&[(DIAGRAM_CODE, code), (DIAGRAM_PAGE, page)]));
     expect(of(page), &[]);
     expect(of(&page.replace("b -> c", "b -> d")), &["docs/lifecycle.md: diagram line 3"]);
@@ -302,7 +304,7 @@ fn sees_unlisted_decisions() {
 
 #[test]
 fn lists_the_same_files_with_and_without_git() {
-    // Without git the walk may see more (ignored files), never less.
+    // Without git the walk may find more files (ignored ones), but never fewer.
     let walked: BTreeSet<String> = walked(&root()).into_iter().collect();
     assert!(walked.contains("crates/testkit/tests/tidy.rs"));
     let listed = listed_by_git(&root()).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Reads Rust files without a parser: blanks comments and literals; finds attributes, test code, paths, words.
-//! Offsets count bytes and are the same in a text and in its blanked form. Holds no rule.
+//! Reads Rust files without a parser: blanks comments and literals, and finds attributes, test code, paths
+//! and words. Offsets count bytes and are the same in a text and in its blanked form. Contains no rules.
 
 use std::path::Path;
 
@@ -49,7 +49,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// The text with comments, strings and character literals replaced by spaces, byte for byte, lines kept.
+/// The text with comments, strings and character literals replaced by spaces, byte for byte, with lines kept.
 pub(crate) fn code_only(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut code = Vec::with_capacity(bytes.len());
@@ -67,7 +67,7 @@ pub(crate) fn code_only(text: &str) -> String {
     String::from_utf8(code).expect("whole characters are blanked")
 }
 
-/// Where the comment or literal that starts at `at` ends; `at` itself when none starts there.
+/// The end of the comment or literal that starts at `at`, or `at` itself if none starts there.
 fn opaque_end(bytes: &[u8], at: usize) -> usize {
     let rest = &bytes[at..];
     match rest {
@@ -142,7 +142,7 @@ pub(crate) struct Attribute {
     pub(crate) end: usize,
     /// `#![…]`
     pub(crate) inner: bool,
-    /// What stands between the brackets, without white space.
+    /// The text between the brackets, without white space.
     pub(crate) body: String,
 }
 
@@ -167,7 +167,7 @@ pub(crate) fn attributes(code: &str) -> Vec<Attribute> {
     found
 }
 
-/// Just behind the bracket that closes the one at `open`.
+/// The offset just after the bracket that closes the one at `open`.
 fn bracket_end(code: &str, open: usize) -> usize {
     let mut depth = 0_usize;
     for (at, byte) in code.bytes().enumerate().skip(open) {
@@ -185,7 +185,7 @@ fn bracket_end(code: &str, open: usize) -> usize {
     code.len()
 }
 
-/// Where the item that starts at `from` ends: its `;`, its closing brace, or the brace of what encloses it.
+/// The end of the item that starts at `from`: its `;`, its closing brace, or the brace of the enclosing item.
 pub(crate) fn item_end(code: &str, from: usize) -> usize {
     let mut at = from;
     while at < code.len() {
@@ -208,7 +208,7 @@ pub(crate) fn is_name_byte(byte: u8) -> bool {
     byte == b'_' || byte.is_ascii_alphanumeric()
 }
 
-/// Where `word` stands on its own, not inside a longer name.
+/// The offsets where `word` is a whole name, not part of a longer one.
 pub(crate) fn word_offsets<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     let bytes = code.as_bytes();
     code.match_indices(word).map(|(at, _)| at).filter(move |at| {
@@ -217,7 +217,7 @@ pub(crate) fn word_offsets<'a>(code: &'a str, word: &'a str) -> impl Iterator<It
     })
 }
 
-/// Every path in the code with its offset: the ones written out, and those a `use` with braces stands for.
+/// Every path in the code with its offset, including those that a `use` with braces expands to.
 pub(crate) fn paths(code: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     // `use<'a>` is a bound, not an import.
@@ -234,12 +234,12 @@ pub(crate) fn paths(code: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// Where `part`, a slice of `whole`, begins in it.
+/// The offset of `part`, a slice of `whole`, within it.
 fn offset_in(whole: &str, part: &str) -> usize {
     part.as_ptr() as usize - whole.as_ptr() as usize
 }
 
-/// `a/{b,c}` as `a/b` and `a/c`, braces inside braces too.
+/// Expands `a/{b,c}` to `a/b` and `a/c`, also with nested braces.
 pub(crate) fn braces_expanded(pattern: &str) -> Vec<String> {
     let Some(open) = pattern.find('{') else { return vec![pattern.to_owned()] };
     let close = bracket_end(pattern, open);
@@ -264,7 +264,7 @@ pub(crate) fn braces_expanded(pattern: &str) -> Vec<String> {
         .collect()
 }
 
-/// `crates/NAME/FOLDER/…` for one of these folders.
+/// Whether a path is `crates/NAME/FOLDER/…` for one of these folders.
 pub(crate) fn in_crate_folder(path: &str, folders: &[&str]) -> bool {
     let mut parts = path.split('/');
     parts.next() == Some("crates") && parts.nth(1).is_some_and(|folder| folders.contains(&folder))

@@ -1,15 +1,15 @@
-//! `dlq lease` and `dlq settle`: what a dead-letter consumer in any language needs. A leased letter is in one consumer's
-//! hands; what the consumer says about it is done as if a person had. `redrive work --dlq` is the loop over both.
+//! `dlq lease` and `dlq settle`, for dead letter consumers in any language. One consumer at a time has a leased letter;
+//! its decision has the same effect as that of a person. `redrive work --dlq` is a loop over both.
 
 use super::super::{error_text, only};
 use crate::args::RevealArgs;
 use crate::connect::{Access, App, Hold};
-use crate::exit_code::{CliError, Done, ExitCode};
-use crate::output::{Column, Look, Revealed, Sheet, Show};
+use crate::exit_code::{CliError, CommandResult, ExitCode};
+use crate::output::{Column, Revealed, Sheet, Show, ValueFormat};
 use clap::{Args, ValueEnum};
 use redrive::core::dead_letter::{Act, LetterDelivery};
 use redrive::core::disclosure::{Disclosed, Disclosure};
-use redrive::core::error::Outcome;
+use redrive::core::error::StoreResult;
 use redrive::core::ids::{LeaseToken, QueueName};
 use redrive::core::limits;
 use redrive::core::masking::Rules;
@@ -28,55 +28,55 @@ Examples:
 const SETTLE_EXAMPLES: &str = "\
 Examples:
   redrive dlq settle \"$token\" resolve --reason 'paid by hand'
-  redrive dlq settle \"$token\" replay --for 10m          back to work, not before ten minutes from now
-  redrive dlq settle \"$token\" later --for 1h            no consumer is given it for an hour
+  redrive dlq settle \"$token\" replay --for 10m          redrive it, no earlier than in ten minutes
+  redrive dlq settle \"$token\" later --for 1h            no consumer gets it for an hour
   redrive dlq settle \"$token\" fail --reason 'the ledger does not answer'
 
-A token that is not of the live lease changes nothing and exits with 6.";
+A token whose lease has ended changes nothing and exits with 6.";
 
 /// The flags of `dlq lease`.
 #[derive(Args, Debug)]
 #[command(after_help = LEASE_EXAMPLES)]
 pub(crate) struct LeaseArgs {
-    /// The dead letter queue to take from, oldest death first
+    /// The dead letter queue to lease from, oldest death first
     #[arg(value_name = "DLQ")]
     dlq: QueueName,
-    /// Letters at most
+    /// The maximum number of letters to lease
     #[arg(long, value_name = "N", default_value_t = 1)]
     max: usize,
     /// How long the lease lasts [default: 5m]
     #[arg(long, value_name = "DURATION")]
     lease: Option<Span>,
-    /// Who consumes [default: the actor]
+    /// The name of the consumer [default: the actor]
     #[arg(long, value_name = "NAME")]
     worker: Option<String>,
-    /// Exit with 3 when there is no letter
+    /// Exit with 3 if there is no letter
     #[arg(long)]
     fail_empty: bool,
     #[command(flatten)]
     reveal: RevealArgs,
 }
 
-/// What a consumer says about a letter.
+/// What to do with a leased letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Verdict {
-    /// Close it as dealt with
+    /// Close it as resolved
     Resolve,
-    /// Send it back to work; with --for not before then
+    /// Send it back to its queue, with --for not before that time
     Replay,
-    /// A person must look; no consumer is given it any more
+    /// Put it up for review by a person; consumers no longer get it
     Review,
-    /// Close it as given up
+    /// Close it as abandoned
     Abandon,
-    /// Set it aside for the time of --for
+    /// Quarantine it for the duration given with --for
     Quarantine,
-    /// Give it back as it is, for any consumer
+    /// Return it unchanged, for any consumer
     Release,
-    /// Give it back; no consumer is given it for the time of --for
+    /// Return it; no consumer gets it for the duration given with --for
     Later,
-    /// The consumer failed: --reason is noted on the letter, which rests for an hour
+    /// The consumer failed: add --reason as a note and hide the letter from consumers for an hour
     Fail,
-    /// Keep it longer: from now for five minutes, or the time of --for
+    /// Extend the lease to five minutes from now, or to the duration given with --for
     Extend,
 }
 
@@ -84,16 +84,16 @@ pub(crate) enum Verdict {
 #[derive(Args, Debug)]
 #[command(after_help = SETTLE_EXAMPLES)]
 pub(crate) struct SettleArgs {
-    /// The token, as `dlq lease` printed it
+    /// The token printed by `dlq lease`
     #[arg(value_name = "TOKEN")]
     token: LeaseToken,
-    /// What is to become of the letter
+    /// What to do with the letter
     #[arg(value_enum, value_name = "OUTCOME")]
     verdict: Verdict,
-    /// Why, for the letter and the audit trail
+    /// The reason, recorded on the letter and in the audit trail
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     reason: Option<String>,
-    /// How long, for replay, quarantine, later and extend
+    /// The duration for replay, quarantine, later and extend
     #[arg(long = "for", value_name = "DURATION")]
     span: Option<Span>,
 }
@@ -112,34 +112,34 @@ impl Show for LetterDelivery {
         Some(Self { letter: rules.letter(&self.letter), token: self.token })
     }
 
-    fn cells(&self, _: &Look) -> Vec<String> {
+    fn cells(&self, _: &ValueFormat) -> Vec<String> {
         vec![
             self.token.to_string(),
             self.letter.id().to_string(),
             self.letter.message.envelope.queue.to_string(),
-            self.letter.file.reason.to_string(),
+            self.letter.record.reason.to_string(),
             self.letter.message.attempts.to_string(),
             error_text(&self.letter.error),
         ]
     }
 
-    fn sheet(&self, look: &Look) -> Sheet {
-        self.letter.sheet(look).field("token", self.token)
+    fn sheet(&self, fmt: &ValueFormat) -> Sheet {
+        self.letter.sheet(fmt).field("token", self.token)
     }
 }
 
-/// Refuses a name that no queue has as its dead letter queue and no letter lies in: who waits there waits for ever.
+/// Refuses a dead letter queue that belongs to no queue and has no letters: a consumer would wait there for ever.
 pub(crate) async fn require_dlq(store: &dyn Store, dlq: &QueueName) -> Result<(), CliError> {
-    let filed = store.drawers().await?.iter().any(|drawer| drawer.dlq == *dlq);
-    if filed || store.queues().await?.iter().any(|queue| queue.policy.drawers(&queue.name).contains(dlq)) {
+    let filed = store.dlqs().await?.iter().any(|known| known.dlq == *dlq);
+    if filed || store.queues().await?.iter().any(|queue| queue.policy.dlqs(&queue.name).contains(dlq)) {
         return Ok(());
     }
-    let what = format!("there is no drawer {dlq}: no queue has it and no letter lies in it");
-    Err(CliError::new(ExitCode::NotFound, what).hint("redrive dlq stats"))
+    let what = format!("no dead letter queue {dlq}: no queue uses it and it has no letters");
+    Err(CliError::new(ExitCode::NotFound, what).hint("run `redrive dlq stats` to list dead letter queues"))
 }
 
 /// Runs `dlq lease`.
-pub(super) async fn lease(app: &App, args: LeaseArgs) -> Done {
+pub(super) async fn lease(app: &App, args: LeaseArgs) -> CommandResult {
     let request = LetterLeaseRequest {
         dlq: args.dlq,
         max: args.max,
@@ -154,7 +154,7 @@ pub(super) async fn lease(app: &App, args: LeaseArgs) -> Done {
     if args.reveal.reveal {
         let ids: Vec<_> = letters.iter().map(|delivery| delivery.letter.id()).collect();
         for ids in ids.chunks(limits::DISCLOSE_MAX) {
-            // First it is on record, then it is shown.
+            // Record the disclosure before showing anything.
             let (ids, count) = (ids.to_vec(), ids.len() as u64);
             let shown = Disclosure { what: Disclosed::Letter, ids, filter: None, count };
             store.disclose(shown, app.actor(args.reveal.reason.clone())).await?;
@@ -167,7 +167,7 @@ pub(super) async fn lease(app: &App, args: LeaseArgs) -> Done {
 }
 
 /// Runs `dlq settle`.
-pub(super) async fn settle(app: &App, args: SettleArgs) -> Done {
+pub(super) async fn settle(app: &App, args: SettleArgs) -> CommandResult {
     args.check()?;
     let token = args.token;
     let store = app.open(Access::Existing, Hold::Moment).await?;
@@ -177,20 +177,20 @@ pub(super) async fn settle(app: &App, args: SettleArgs) -> Done {
 }
 
 impl SettleArgs {
-    /// Refuses what does not go together before anything is opened.
+    /// Refuses invalid combinations of flags before the store is opened.
     fn check(&self) -> Result<(), CliError> {
         let name =
             self.verdict.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
         match (self.verdict, self.span) {
             (Verdict::Quarantine | Verdict::Later, None) => {
-                let what = format!("{name} needs --for: how long nobody is given the letter");
+                let what = format!("{name} needs --for: how long no consumer gets the letter");
                 return Err(CliError::usage(what).hint(format!("redrive dlq settle TOKEN {name} --for 1h")));
             }
             (
                 Verdict::Resolve | Verdict::Review | Verdict::Abandon | Verdict::Release | Verdict::Fail,
                 Some(_),
             ) => {
-                let what = "--for is for replay, quarantine, later and extend";
+                let what = "--for applies to replay, quarantine, later and extend";
                 return Err(CliError::usage(format!("{what}; {name} takes effect at once")));
             }
             (Verdict::Extend, span) => check_lease(span)?,
@@ -198,13 +198,13 @@ impl SettleArgs {
             (_, None) => {}
         }
         if self.verdict == Verdict::Fail && self.reason.is_none() {
-            let what = "fail needs --reason: it is noted on the letter for whoever looks next";
+            let what = "fail needs --reason, which is noted on the letter";
             return Err(CliError::usage(what));
         }
         Ok(())
     }
 
-    async fn settlement(self, app: &App, store: &dyn Store) -> Outcome<LetterSettle> {
+    async fn settlement(self, app: &App, store: &dyn Store) -> StoreResult<LetterSettle> {
         let span = self.span.unwrap_or(Span::ZERO);
         let act = match self.verdict {
             Verdict::Release => return Ok(LetterSettle::Release),

@@ -1,11 +1,11 @@
-//! `dlq diff`: what changed between two contents of a letter. Shows and compares; changes nothing. JSON is laid out
-//! for reading first, token by token, so that digits and keys are shown as they are.
+//! `dlq diff`: shows what changed between two revisions of a letter. JSON is first formatted token by token, so that
+//! numbers and keys appear exactly as written.
 
 use crate::args::RevealArgs;
 use crate::connect::{Access, App, Hold};
-use crate::exit_code::{CliError, Done, ExitCode};
-use crate::given::Given;
-use crate::output::{Column, Format, Look, Show, escape, rules};
+use crate::exit_code::{CliError, CommandResult, ExitCode};
+use crate::id_arg::IdArg;
+use crate::output::{Column, Format, Show, ValueFormat, escape, rules};
 use clap::Args;
 use redrive::core::disclosure::{Disclosed, Disclosure};
 use redrive::core::ids::MessageId;
@@ -16,19 +16,19 @@ use redrive::core::time::Time;
 use serde::Serialize;
 use serde::de::IgnoredAny;
 
-/// Unchanged lines shown around a change.
+/// The number of unchanged lines to show around a change.
 const CONTEXT: usize = 3;
 
 /// The flags of `dlq diff`.
 #[derive(Args, Debug)]
 pub(crate) struct DiffArgs {
-    /// The letter
+    /// The id of the message, or its last digits
     #[arg(value_name = "ID")]
-    id: Given<MessageId>,
-    /// From this revision; 0 is the original
+    id: IdArg<MessageId>,
+    /// The revision to compare from; 0 is the original
     #[arg(long, value_name = "N", default_value_t = 0)]
     from: u32,
-    /// To this revision [default: the present one]
+    /// The revision to compare to [default: the current one]
     #[arg(long, value_name = "N")]
     to: Option<u32>,
     /// List the revisions instead
@@ -38,9 +38,9 @@ pub(crate) struct DiffArgs {
     reveal: RevealArgs,
 }
 
-/// A revision without what it says.
+/// A revision without its content.
 #[derive(Clone, Serialize)]
-struct Head {
+struct RevisionSummary {
     n: u32,
     at: Time,
     by: String,
@@ -49,7 +49,7 @@ struct Head {
     digest: String,
 }
 
-impl From<&Revision> for Head {
+impl From<&Revision> for RevisionSummary {
     fn from(revision: &Revision) -> Self {
         Self {
             n: revision.n,
@@ -62,7 +62,7 @@ impl From<&Revision> for Head {
     }
 }
 
-impl Show for Head {
+impl Show for RevisionSummary {
     const COLUMNS: &'static [Column] = &[
         Column::number("n"),
         Column::whole("at"),
@@ -77,10 +77,10 @@ impl Show for Head {
         Some(Self { reason, ..self.clone() })
     }
 
-    fn cells(&self, look: &Look) -> Vec<String> {
+    fn cells(&self, fmt: &ValueFormat) -> Vec<String> {
         vec![
             self.n.to_string(),
-            look.time(self.at),
+            fmt.time(self.at),
             self.by.clone(),
             self.bytes.to_string(),
             self.digest.clone(),
@@ -89,12 +89,12 @@ impl Show for Head {
     }
 }
 
-/// Two contents side by side.
+/// The differences between two revisions.
 #[derive(Serialize)]
 struct Difference {
     id: MessageId,
-    from: Head,
-    to: Head,
+    from: RevisionSummary,
+    to: RevisionSummary,
     diff: String,
 }
 
@@ -102,23 +102,23 @@ impl Show for Difference {
     const COLUMNS: &'static [Column] =
         &[Column::whole("id"), Column::number("from"), Column::number("to"), Column::text("diff")];
 
-    fn cells(&self, _: &Look) -> Vec<String> {
+    fn cells(&self, _: &ValueFormat) -> Vec<String> {
         vec![self.id.to_string(), self.from.n.to_string(), self.to.n.to_string(), self.diff.clone()]
     }
 }
 
 /// Runs `dlq diff`.
-pub(crate) async fn run(app: &App, args: DiffArgs) -> Done {
+pub(crate) async fn run(app: &App, args: DiffArgs) -> CommandResult {
     let id = args.id.letter(app).await?;
     let store = app.open(Access::Existing, Hold::Moment).await?;
     let revisions = store.revisions(id).await?;
     if args.list {
-        let heads: Vec<Head> = revisions.iter().map(Head::from).collect();
-        app.out.all(&heads)?;
+        let summaries: Vec<RevisionSummary> = revisions.iter().map(RevisionSummary::from).collect();
+        app.out.all(&summaries)?;
         return Ok(ExitCode::Ok);
     }
     let Some(present) = revisions.last() else {
-        let what = format!("the content of dead letter {id} was erased, with all it ever was");
+        let what = format!("the content of dead letter {id} was erased, with all revisions");
         return Err(CliError::new(ExitCode::NotFound, what));
     };
     let find = |n: u32| {
@@ -130,7 +130,7 @@ pub(crate) async fn run(app: &App, args: DiffArgs) -> Done {
     let (from, to) = (find(args.from)?, find(args.to.unwrap_or(present.n))?);
     let names = (format!("revision {}", from.n), format!("revision {}", to.n));
     let rules = if args.reveal.reveal {
-        // First it is on record, then it is shown.
+        // Record the disclosure before showing anything.
         let shown = Disclosure::of(Disclosed::Payload, id);
         store.disclose(shown, app.actor(args.reveal.reason.clone())).await?;
         &Rules::off()
@@ -140,28 +140,28 @@ pub(crate) async fn run(app: &App, args: DiffArgs) -> Done {
     let diff = changes(&from.content, &to.content, (&names.0, &names.1), rules);
     if app.out.format != Format::Table {
         let head = |revision: &Revision| {
-            let head = Head::from(revision);
+            let head = RevisionSummary::from(revision);
             head.masked(rules).unwrap_or(head)
         };
         app.out.one(&Difference { id, from: head(from), to: head(to), diff })?;
     } else if diff.is_empty() {
-        app.out.note("they are the same");
+        app.out.note("the revisions are the same");
     } else {
         app.out.raw(escape::lines(&diff).as_bytes())?;
     }
     Ok(ExitCode::Ok)
 }
 
-/// What changed, as people may see it; empty when nothing did.
+/// The differences between two masked contents; empty if there are none.
 pub(super) fn changes(from: &Content, to: &Content, names: (&str, &str), rules: &Rules) -> String {
     let text = shown_changes(&masked(from, rules), &masked(to, rules), names);
     if text.is_empty() && from != to {
-        return "only what is masked changed; --reveal shows it\n".to_owned();
+        return "only masked parts changed; use --reveal to show them\n".to_owned();
     }
     text
 }
 
-/// A content as it may be shown.
+/// The content with secrets masked.
 fn masked(content: &Content, rules: &Rules) -> Content {
     if !rules.is_on() {
         return content.clone();
@@ -169,7 +169,7 @@ fn masked(content: &Content, rules: &Rules) -> Content {
     let bytes = &content.payload.bytes;
     let bytes = match std::str::from_utf8(bytes) {
         Ok(_) => rules.mask_payload(bytes).text.into_bytes(),
-        // Nothing of it is shown anyway.
+        // Binary payloads are not shown, so there is nothing to mask.
         Err(_) => bytes.clone(),
     };
     let payload = Payload { bytes, content_type: content.payload.content_type.clone() };
@@ -203,7 +203,7 @@ fn payloads(before: &[u8], after: &[u8], names: (&str, &str)) -> String {
     };
     if is_json(before) && is_json(after) {
         let (laid_out, other) = (lay_out(before), lay_out(after));
-        // When only the spacing changed, the spacing is what to show.
+        // If only the whitespace differs, compare the original text instead.
         if laid_out != other {
             return unified(&laid_out, &other, names);
         }
@@ -216,12 +216,12 @@ fn unified(before: &str, after: &str, (from, to): (&str, &str)) -> String {
     diff.unified_diff().context_radius(CONTEXT).header(from, to).to_string()
 }
 
-/// Whether a text is one JSON document.
+/// Whether the text is a single JSON document.
 pub(super) fn is_json(text: &str) -> bool {
     serde_json::from_str::<IgnoredAny>(text).is_ok()
 }
 
-/// JSON on lines of its own, each token as it is written.
+/// Formats JSON over several lines, keeping each token as written.
 fn lay_out(json: &str) -> String {
     let mut text = String::with_capacity(json.len() * 2);
     let (mut depth, mut quoted, mut escaped) = (0_usize, false, false);
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_diff_shows_what_changed_and_nothing_when_nothing_did() {
+    fn a_diff_shows_changes_and_is_empty_without_any() {
         let (a, b) = (content(br#"{"a":1,"b":2}"#, "x"), content(br#"{"a":1,"b":3}"#, "y"));
         let off = Rules::off();
         let changes = |from: &Content, to: &Content, names| changes(from, to, names, &off);
@@ -299,7 +299,7 @@ mod tests {
         assert!(changes(&a, &spaced, ("old", "new")).contains("+{\"a\": 1,\"b\":2}"));
         let secret = |word: &str| content(format!(r#"{{"password":"{word}"}}"#).as_bytes(), "x");
         let hidden = super::changes(&secret("one"), &secret("two"), ("old", "new"), &Rules::default());
-        assert_eq!(hidden, "only what is masked changed; --reveal shows it\n");
+        assert_eq!(hidden, "only masked parts changed; use --reveal to show them\n");
         let binary = content(&[0xff, 0], "x");
         assert!(changes(&a, &binary, ("old", "new")).contains("-13 bytes that are not all text\n+2 bytes\n"));
     }

@@ -1,18 +1,19 @@
-//! `dlq edit`: other content for one letter, from an editor, a file or flags. The store is not held while a person
-//! types; whoever was faster wins, and the other is shown what the letter says now. What was there is kept.
+//! `dlq edit`: gives one letter new content from an editor, a file or flags. The store is not held while a person
+//! types. If somebody else changes the letter meanwhile, the edit is refused and the changes are shown. Earlier
+//! content is kept.
 
 use super::super::enqueue::read_payload;
 use super::super::only;
 use super::diff::{changes, is_json};
 use crate::confirm::confirm;
 use crate::connect::{Access, App, Hold, Link};
-use crate::exit_code::{CliError, Done, ExitCode};
-use crate::given::Given;
-use crate::output::{complain, escape, rules};
+use crate::exit_code::{CliError, CommandResult, ExitCode};
+use crate::id_arg::IdArg;
+use crate::output::{eprint_line, escape, rules};
 use clap::Args;
 use redrive::core::dead_letter::{Act, ActRequest, DeadLetter};
 use redrive::core::disclosure::{Disclosed, Disclosure};
-use redrive::core::error::{Error, Refusal};
+use redrive::core::error::{CallError, Refusal};
 use redrive::core::ids::MessageId;
 use redrive::core::masking::Rules;
 use redrive::core::revision::{Content, Edit};
@@ -31,22 +32,22 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct EditArgs {
-    /// The letter
+    /// The id of the message, or its last digits
     #[arg(value_name = "ID")]
-    id: Given<MessageId>,
-    /// The new payload, from a file; `-` is stdin [default: $VISUAL or $EDITOR is opened]
+    id: IdArg<MessageId>,
+    /// A file with the new payload; `-` for stdin [default: open $VISUAL or $EDITOR]
     #[arg(long, value_name = "FILE")]
     payload: Option<PathBuf>,
-    /// Set a header; may be given several times
+    /// Set a header; repeatable
     #[arg(long, value_name = "NAME=VALUE", value_parser = header)]
     header: Vec<(String, String)>,
-    /// Take a header away
+    /// Remove a header; repeatable
     #[arg(long, value_name = "NAME")]
     remove_header: Vec<String>,
-    /// What the payload is
+    /// The content type of the payload
     #[arg(long, value_name = "TYPE")]
     content_type: Option<String>,
-    /// The content it had in this revision; 0 is the original
+    /// Restore the content of this revision; 0 is the original
     #[arg(long, value_name = "N", conflicts_with_all = ["payload", "header", "remove_header", "content_type"])]
     restore: Option<u32>,
     /// Send the letter back to work afterwards
@@ -55,21 +56,21 @@ pub(crate) struct EditArgs {
     /// Only if the letter is still at this version
     #[arg(long, value_name = "VERSION")]
     if_version: Option<u64>,
-    /// Let JSON become something that is no JSON
+    /// Allow a JSON payload to become invalid JSON
     #[arg(long)]
     unchecked: bool,
-    /// Why, for the letter and the audit trail
+    /// The reason, recorded on the letter and in the audit trail
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
     /// Only show what would change
     #[arg(long)]
     dry_run: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     yes: bool,
 }
 
-/// `name=value`.
+/// Parses `NAME=VALUE`.
 fn header(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
@@ -78,10 +79,11 @@ fn header(text: &str) -> Result<(String, String), String> {
 }
 
 impl EditArgs {
-    /// Whether an editor is to be opened: nothing else says what the content is to be.
-    fn asks_a_person(&self) -> bool {
-        let said = self.payload.is_some() || self.content_type.is_some() || self.restore.is_some();
-        !said && self.header.is_empty() && self.remove_header.is_empty()
+    /// Whether to open an editor, because no flag sets the content.
+    fn needs_editor(&self) -> bool {
+        let has_content_flag =
+            self.payload.is_some() || self.content_type.is_some() || self.restore.is_some();
+        !has_content_flag && self.header.is_empty() && self.remove_header.is_empty()
     }
 
     fn request(&self, app: &App, id: MessageId, act: Act, version: u64) -> ActRequest {
@@ -91,24 +93,24 @@ impl EditArgs {
 }
 
 /// Runs `dlq edit`.
-pub(crate) async fn run(app: &App, args: EditArgs) -> Done {
+pub(crate) async fn run(app: &App, args: EditArgs) -> CommandResult {
     let id = args.id.letter(app).await?;
     let store = app.open(Access::Existing, Hold::Moment).await?;
     let letter = store.letter(id).await?;
-    if let Some(expected) = args.if_version.filter(|expected| *expected != letter.file.version) {
-        let actual = letter.file.version;
+    if let Some(expected) = args.if_version.filter(|expected| *expected != letter.record.version) {
+        let actual = letter.record.version;
         return Err(Refusal::VersionConflict { id, expected, actual }.into());
     }
-    if letter.file.erased.is_some() {
+    if letter.record.erased.is_some() {
         return Err(Refusal::Erased { id, act: "edit".into() }.into());
     }
     let before = Content::of(&letter.message.envelope);
-    if args.asks_a_person() {
-        // Whoever edits it sees all of it: first it is on record, then it is shown.
+    if args.needs_editor() {
+        // An editor shows the whole payload, so record the disclosure before opening it.
         let shown = Disclosure::of(Disclosed::Payload, id);
         store.disclose(shown, app.actor(args.reason.clone())).await?;
     }
-    let rules = if args.asks_a_person() { &Rules::off() } else { rules() };
+    let rules = if args.needs_editor() { &Rules::off() } else { rules() };
     let (after, draft) = match args.restore {
         Some(n) => {
             let content = restored(&store, id, n).await?;
@@ -116,9 +118,9 @@ pub(crate) async fn run(app: &App, args: EditArgs) -> Done {
             (content, None)
         }
         None => {
-            // Nobody waits for this directory while somebody types.
+            // Do not hold the data directory while a person types.
             drop(store);
-            written(&args, &before).await?
+            new_content(&args, &before).await?
         }
     };
     let kept = |error: CliError| match &draft {
@@ -141,7 +143,7 @@ pub(crate) async fn run(app: &App, args: EditArgs) -> Done {
         return Ok(ExitCode::Ok);
     }
     if !(app.out.quiet && args.yes) {
-        complain(diff.trim_end());
+        eprint_line(diff.trim_end());
     }
     confirm(&format!("change dead letter {id} like this?"), args.yes).await.map_err(kept)?;
     let act = match args.restore {
@@ -149,13 +151,13 @@ pub(crate) async fn run(app: &App, args: EditArgs) -> Done {
         None => Act::Edit(Box::new(edit(&before, after))),
     };
     let store = app.open(Access::Existing, Hold::Moment).await.map_err(kept)?;
-    let request = args.request(app, id, act, letter.file.version);
+    let request = args.request(app, id, act, letter.record.version);
     let state = match store.act(vec![request]).await.map(|each| each.into_iter().next()) {
         Ok(Some(Err(conflict @ Refusal::VersionConflict { .. }))) => {
-            return Err(kept(stale(&store, &letter, conflict, rules).await));
+            return Err(kept(show_concurrent_changes(&store, &letter, conflict, rules).await));
         }
         Ok(Some(result)) => result.map_err(|refusal| kept(refusal.into()))?,
-        Ok(None) => return Err(kept(CliError::new(ExitCode::Error, "the store gave no answer"))),
+        Ok(None) => return Err(kept(CliError::new(ExitCode::Error, "the store returned no result"))),
         Err(error) => return Err(kept(error.into())),
     };
     let state = if args.retry { retried(app, &store, &args, state).await? } else { state };
@@ -163,7 +165,7 @@ pub(crate) async fn run(app: &App, args: EditArgs) -> Done {
     Ok(ExitCode::Ok)
 }
 
-/// What an edit has to say: only what is different.
+/// An edit with only the parts that differ.
 fn edit(before: &Content, after: Content) -> Edit {
     Edit {
         payload: Some(after.payload).filter(|payload| *payload != before.payload),
@@ -171,7 +173,7 @@ fn edit(before: &Content, after: Content) -> Edit {
     }
 }
 
-/// Sends the letter back as it was just edited, and not if somebody changed it since.
+/// Sends the letter back to work, unless somebody changed it since the edit.
 async fn retried(
     app: &App,
     store: &Link<'_>,
@@ -181,7 +183,7 @@ async fn retried(
     let request = args.request(app, edited.id, Act::retry(), edited.version);
     only(store.act(vec![request]).await?).map_err(|error| {
         let what = format!(
-            "the letter was edited and is at version {}, but not sent back: {}",
+            "the letter was edited and is at version {}, but was not sent back: {}",
             edited.version, error.what
         );
         CliError { what, ..error }
@@ -196,26 +198,31 @@ async fn restored(store: &Link<'_>, id: MessageId, n: u32) -> Result<Content, Cl
     })
 }
 
-/// Somebody else was faster: shows what they made of it.
-async fn stale(store: &Link<'_>, seen: &DeadLetter, conflict: Refusal, rules: &Rules) -> CliError {
+/// Shows what another user changed in the meantime.
+async fn show_concurrent_changes(
+    store: &Link<'_>,
+    seen: &DeadLetter,
+    conflict: Refusal,
+    rules: &Rules,
+) -> CliError {
     let error = CliError::from(conflict);
     let now = match store.letter(seen.id()).await {
         Ok(now) => now,
-        Err(Error::Refused(refusal)) => return refusal.into(),
-        Err(Error::Store(_)) => return error,
+        Err(CallError::Refused(refusal)) => return refusal.into(),
+        Err(CallError::Store(_)) => return error,
     };
-    let who = now.file.edits.last().filter(|mark| mark.n > seen.file.revision());
+    let who = now.record.edits.last().filter(|mark| mark.n > seen.record.revision());
     let who = who.map(|mark| format!(", edited by {} at {}", mark.by, mark.at)).unwrap_or_default();
-    complain(&format!("the letter is {} now, at version {}{who}", now.file.status, now.file.version));
+    eprint_line(&format!("the letter is {} now, at version {}{who}", now.record.status, now.record.version));
     let (before, after) = (Content::of(&seen.message.envelope), Content::of(&now.message.envelope));
     let diff = changes(&before, &after, ("as you saw it", "as it is now"), rules);
     if !diff.is_empty() {
-        complain(diff.trim_end());
+        eprint_line(diff.trim_end());
     }
     error
 }
 
-/// Refuses to turn JSON into something that is none.
+/// Refuses to turn a JSON payload into invalid JSON.
 fn check_json(before: &Content, after: &Content) -> Result<(), CliError> {
     let kind = after.payload.content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     let text = |content: &Content| String::from_utf8(content.payload.bytes.clone());
@@ -230,15 +237,15 @@ fn check_json(before: &Content, after: &Content) -> Result<(), CliError> {
     match mistake {
         None => Ok(()),
         Some(why) => Err(CliError::usage(format!("the payload is not JSON any more: {why}"))
-            .hint("correct it, or say --unchecked if that is meant")),
+            .hint("correct it, or use --unchecked if you mean that")),
     }
 }
 
-/// The content that the flags or a person ask for, and the file with a person's text.
-async fn written(args: &EditArgs, before: &Content) -> Result<(Content, Option<Draft>), CliError> {
+/// The content from the flags or from the editor, and the editor's file.
+async fn new_content(args: &EditArgs, before: &Content) -> Result<(Content, Option<Draft>), CliError> {
     let mut after = before.clone();
     let mut draft = None;
-    if args.asks_a_person() {
+    if args.needs_editor() {
         let file = Draft::new(before)?;
         after.payload.bytes = file.edited(&before.payload.bytes).await?;
         draft = Some(file);
@@ -255,8 +262,8 @@ async fn written(args: &EditArgs, before: &Content) -> Result<(Content, Option<D
     Ok((after, draft))
 }
 
-/// A payload in a file of its own, readable by nobody else, while a person edits it. It goes when it is not needed
-/// any more, unless the text in it could not be used.
+/// A private temporary file for the editor. It is removed when it is no longer needed, unless its text could not be
+/// used.
 struct Draft {
     path: PathBuf,
     kept: std::cell::Cell<bool>,
@@ -266,8 +273,8 @@ impl Draft {
     fn new(content: &Content) -> Result<Self, CliError> {
         use std::os::unix::fs::OpenOptionsExt as _;
         let Ok(text) = std::str::from_utf8(&content.payload.bytes) else {
-            let what = "the payload is not text, so no editor is opened on it";
-            return Err(CliError::new(ExitCode::Refused, what).hint("give the new one with --payload FILE"));
+            let what = "the payload is not text, so it cannot be opened in an editor";
+            return Err(CliError::new(ExitCode::Refused, what).hint("set a new payload with --payload FILE"));
         };
         let ending = if is_json(text) { "json" } else { "txt" };
         let path = std::env::temp_dir().join(format!("redrive-edit-{}.{ending}", redrive::new_id()));
@@ -281,15 +288,15 @@ impl Draft {
         Ok(draft)
     }
 
-    /// Opens the editor and gives the text it left. Most editors end a text with a line end; one that was not there
-    /// before is taken off again.
+    /// Opens the editor and returns the text it saved. Many editors add a final line break; if there was none before,
+    /// it is removed again.
     async fn edited(&self, before: &[u8]) -> Result<Vec<u8>, CliError> {
         let set = |name: &str| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
         let Some(editor) = set("VISUAL").or_else(|| set("EDITOR")) else {
-            let what = "neither VISUAL nor EDITOR says which editor to open";
-            return Err(CliError::usage(what).hint("EDITOR=vi redrive dlq edit …, or --payload FILE"));
+            let what = "neither VISUAL nor EDITOR names an editor to open";
+            return Err(CliError::usage(what).hint("set EDITOR, such as EDITOR=vi, or use --payload FILE"));
         };
-        // Editors are set with arguments, as for git and crontab: the shell takes them apart.
+        // The variable may contain arguments, as for git and crontab, so let the shell split it.
         let command = format!("{editor} \"$@\"");
         let ran = std::process::Command::new("sh").args(["-c", &command, "redrive"]).arg(&self.path).status();
         let status = ran.map_err(|error| CliError::io(format_args!("run the editor {editor:?}"), &error))?;
@@ -307,7 +314,7 @@ impl Draft {
         Ok(bytes)
     }
 
-    /// Leaves the file where it is.
+    /// Keeps the file and returns its path.
     fn keep(&self) -> &Path {
         self.kept.set(true);
         &self.path
@@ -317,7 +324,7 @@ impl Draft {
 impl Drop for Draft {
     fn drop(&mut self) {
         if !self.kept.get() {
-            // It is private and in the temporary directory; whoever cleans that up takes it too.
+            // If this fails, the file stays in the temporary directory, where only its owner can read it.
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -344,12 +351,12 @@ mod tests {
     }
 
     #[test]
-    fn an_edit_says_only_what_is_different() {
+    fn an_edit_has_only_the_parts_that_differ() {
         let before = content("a", "t");
         let mut after = before.clone();
         after.headers.insert("h".into(), "v".into());
-        let said = edit(&before, after.clone());
-        assert_eq!((said.payload, said.headers), (None, Some(after.headers)));
+        let change = edit(&before, after.clone());
+        assert_eq!((change.payload, change.headers), (None, Some(after.headers)));
         assert_eq!(edit(&before, before.clone()), Edit::default());
     }
 

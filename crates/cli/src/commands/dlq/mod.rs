@@ -1,5 +1,5 @@
-//! `dlq`: dead letters. Look at them, decide about them, send them back. The verbs that change letters share
-//! one path, in [`act`]; what they may do is decided by the status table of the core.
+//! `dlq`: lists, inspects and acts on dead letters. The commands that change letters share one path, in [`act`]; the
+//! core's status table decides what is allowed.
 
 mod act;
 mod consume;
@@ -7,7 +7,7 @@ mod diff;
 mod edit;
 pub(crate) mod erase;
 mod patch;
-mod redriving;
+mod redrive_letters;
 mod stats;
 mod timeline;
 mod transfer;
@@ -16,12 +16,12 @@ mod verbs;
 pub(super) use act::resolve_matching;
 pub(super) use consume::require_dlq;
 
-use super::{error_text, listed, narrowed, only, within};
+use super::{error_text, narrowed, only, sorted_pages, with_time_bounds};
 use crate::args::{ListArgs, RevealArgs};
 use crate::connect::{Access, App, Hold};
-use crate::exit_code::{Done, ExitCode};
-use crate::given::{self, Given};
-use crate::output::{Column, Look, Revealed, Sheet, Show, escape, rules};
+use crate::exit_code::{CommandResult, ExitCode};
+use crate::id_arg::{self, IdArg};
+use crate::output::{Column, Revealed, Sheet, Show, ValueFormat, escape, rules};
 use clap::Subcommand;
 use redrive::core::dead_letter::{Act, ActRequest, DeadLetter};
 use redrive::core::disclosure::{Disclosed, Disclosure};
@@ -36,96 +36,96 @@ use redrive::core::store::Store;
 pub(crate) enum DlqCommand {
     /// List dead letters, latest death first
     List {
-        /// Which: `queue:payments error:timeout attempts>3 age>2h`; everything when not said
+        /// A filter such as `queue:payments error:timeout attempts>3 age>2h`; lists everything by default
         #[arg(value_name = "FILTER", default_value = "")]
         filter: String,
-        /// Only this drawer
-        #[arg(long, value_name = "DRAWER")]
+        /// Only letters of this dead letter queue
+        #[arg(long, value_name = "DLQ")]
         dlq: Option<QueueName>,
         #[command(flatten)]
         list: ListArgs,
     },
-    /// Show one dead letter with all its kept failures
+    /// Show one dead letter with its kept failures
     Show {
-        /// The letter: the id of its message, or the last digits of it
+        /// The id of the message, or its last digits
         #[arg(value_name = "ID")]
-        id: Given<MessageId>,
-        /// Only the payload; with --reveal its exact bytes in a pipe, made harmless on a terminal
+        id: IdArg<MessageId>,
+        /// Print only the payload; with --reveal its exact bytes, except on a terminal
         #[arg(long)]
         payload: bool,
         #[command(flatten)]
         reveal: RevealArgs,
     },
-    /// Show the life of one dead letter, moment by moment
+    /// Show the history of one dead letter
     Timeline {
-        /// The letter
+        /// The id of the message, or its last digits
         #[arg(value_name = "ID")]
-        id: Given<MessageId>,
+        id: IdArg<MessageId>,
     },
-    /// Count dead letters by drawer and status
+    /// Count dead letters by dead letter queue and status
     Stats(stats::StatsArgs),
-    /// Take dead letters for a consumer, with a lease and a token each
+    /// Lease dead letters for a consumer, with a token for each
     Lease(consume::LeaseArgs),
-    /// Say what is to become of a leased dead letter
+    /// Settle a leased dead letter
     Settle(consume::SettleArgs),
-    /// Send dead letters back carefully: preview, canary, ramp, rate, and a halt when the cause is still there
-    Redrive(Box<redriving::RedriveArgs>),
-    /// Send dead letters back to work
+    /// Redrive dead letters gradually: preview, canary, ramp, rate, and a halt if the cause persists
+    Redrive(Box<redrive_letters::RedriveArgs>),
+    /// Send dead letters back to their queue at once
     Retry(Box<verbs::RetryArgs>),
-    /// Take letters back that were sent to work, if nobody has leased them yet
+    /// Undo a retry: take back letters whose message has not been leased yet
     Undo(act::Selection),
-    /// Close dead letters as dealt with
+    /// Close dead letters as resolved
     Resolve(act::Selection),
-    /// Close dead letters as given up
+    /// Close dead letters as abandoned
     Abandon(act::Selection),
-    /// Ask for a person to look
+    /// Put dead letters up for review by a person
     Review(act::Selection),
-    /// Set dead letters aside until a time
+    /// Quarantine dead letters until a time
     Quarantine(verbs::UntilArgs),
-    /// Take dead letters out of quarantine or review
+    /// Release dead letters from quarantine or review
     Release(act::Selection),
-    /// Put dead letters into another drawer
+    /// Move dead letters to another dead letter queue
     Move(verbs::MoveArgs),
     /// Hide dead letters from consumers and automatic redrives until a time
     Snooze(verbs::UntilArgs),
-    /// Say whose dead letters are
+    /// Assign dead letters to an owner
     Assign(verbs::AssignArgs),
-    /// Put labels on dead letters, or take them off
+    /// Add or remove labels of dead letters
     Label(verbs::LabelArgs),
-    /// Keep dead letters: they never expire and cannot be purged
+    /// Hold dead letters: they do not expire and cannot be purged
     Hold(act::Selection),
-    /// Let go of dead letters that were held
+    /// Remove the hold from dead letters
     Unhold(act::Selection),
-    /// Open closed dead letters again
+    /// Reopen closed dead letters
     Reopen(act::Selection),
-    /// Give a dead letter other content; what it said is kept
+    /// Edit the content of a dead letter; earlier revisions are kept
     Edit(Box<edit::EditArgs>),
-    /// Change the JSON payload of dead letters by a JSON patch (RFC 6902); all other bytes stay
+    /// Change the JSON payload of dead letters with a JSON Patch (RFC 6902); all other bytes stay the same
     Patch(patch::PatchArgs),
     /// Show how the content of a dead letter changed
     Diff(diff::DiffArgs),
-    /// Say something about a dead letter
+    /// Add a note to a dead letter
     Note {
-        /// The letter
+        /// The id of the message, or its last digits
         #[arg(value_name = "ID")]
-        id: Given<MessageId>,
-        /// What to say
+        id: IdArg<MessageId>,
+        /// The text of the note
         #[arg(value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
         text: String,
     },
-    /// Write dead letters as lines of JSON, as CSV or as a directory of files; masked unless --full
+    /// Export dead letters as NDJSON, CSV or a directory of files; masked unless --full is given
     Export(transfer::ExportArgs),
-    /// File dead letters from an export or, with a mapping, from other JSON; those that are here stay as they are
+    /// Import dead letters from an export or, with a mapping, from other JSON; existing letters are not changed
     Import(transfer::ImportArgs),
-    /// Remove closed dead letters; `unpurge` takes them back for a day
+    /// Remove closed dead letters; `unpurge` restores them within a day
     Purge(act::Selection),
-    /// Take purged dead letters back
+    /// Restore purged dead letters
     Unpurge(act::Selection),
 }
 
 impl DlqCommand {
-    /// Whether it only looks.
-    pub(crate) const fn looks(&self) -> bool {
+    /// Whether the command only reads.
+    pub(crate) const fn is_read_only(&self) -> bool {
         matches!(self, Self::List { .. } | Self::Show { .. } | Self::Timeline { .. } | Self::Stats(_))
     }
 }
@@ -145,14 +145,14 @@ impl Show for DeadLetter {
         Some(rules.letter(self))
     }
 
-    fn cells(&self, look: &Look) -> Vec<String> {
+    fn cells(&self, fmt: &ValueFormat) -> Vec<String> {
         vec![
             self.id().to_string(),
             self.message.envelope.queue.to_string(),
-            self.file.status.to_string(),
-            self.file.reason.to_string(),
+            self.record.status.to_string(),
+            self.record.reason.to_string(),
             self.message.attempts.to_string(),
-            look.time(self.file.dead_at),
+            fmt.time(self.record.dead_at),
             error_text(&self.error),
         ]
     }
@@ -169,79 +169,79 @@ impl Show for DeadLetter {
         Column::whole("alert"),
     ];
 
-    fn more(&self, look: &Look) -> Vec<String> {
+    fn more(&self, fmt: &ValueFormat) -> Vec<String> {
         vec![
             self.message.envelope.kind.clone(),
-            self.file.dlq.to_string(),
-            self.file.category.to_string(),
-            self.file.redrives.to_string(),
+            self.record.dlq.to_string(),
+            self.record.category.to_string(),
+            self.record.redrives.to_string(),
             self.group.to_string(),
-            self.file.owner.clone().unwrap_or_default(),
-            self.file.labels.iter().map(String::as_str).collect::<Vec<_>>().join(", "),
-            look.maybe(self.file.expires_at),
-            if self.file.alert { "yes".into() } else { String::new() },
+            self.record.owner.clone().unwrap_or_default(),
+            self.record.labels.iter().map(String::as_str).collect::<Vec<_>>().join(", "),
+            fmt.maybe(self.record.expires_at),
+            if self.record.alert { "yes".into() } else { String::new() },
         ]
     }
 
-    fn sheet(&self, look: &Look) -> Sheet {
-        let file = &self.file;
+    fn sheet(&self, fmt: &ValueFormat) -> Sheet {
+        let record = &self.record;
         let text = |value: &Option<String>| value.clone().unwrap_or_default();
-        let labels: Vec<&str> = file.labels.iter().map(String::as_str).collect();
-        let redriven = file.redriven.as_ref().map(|redriven| {
+        let labels: Vec<&str> = record.labels.iter().map(String::as_str).collect();
+        let redriven = record.redriven.as_ref().map(|redriven| {
             let to = redriven.to.as_ref().map(|queue| format!(" to {queue}")).unwrap_or_default();
-            format!("{} by {}{to}", look.time(redriven.at), redriven.by)
+            format!("{} by {}{to}", fmt.time(redriven.at), redriven.by)
         });
         let redriven = redriven.unwrap_or_default();
         let head = Sheet::default()
-            .field("status", file.status)
-            .field("reason", file.reason)
-            .field("dlq", &file.dlq)
+            .field("status", record.status)
+            .field("reason", record.reason)
+            .field("dlq", &record.dlq)
             .field("group", self.group)
             .field("error", error_text(&self.error))
             .field("code", text(&self.error.code))
-            .field("category", file.category)
-            .field("route", file.route)
-            .field("severity", file.severity)
-            .field("alert", if file.alert { "yes" } else { "" })
-            .field("recoverability", file.recoverability)
-            .field("dead_at", look.time(file.dead_at))
-            .field("first_failed_at", look.maybe(file.first_failed_at))
-            .field("redrives", file.redrives)
+            .field("category", record.category)
+            .field("route", record.route)
+            .field("severity", record.severity)
+            .field("alert", if record.alert { "yes" } else { "" })
+            .field("recoverability", record.recoverability)
+            .field("dead_at", fmt.time(record.dead_at))
+            .field("first_failed_at", fmt.maybe(record.first_failed_at))
+            .field("redrives", record.redrives)
             .field("redriven", redriven)
-            .field("owner", text(&file.owner))
+            .field("owner", text(&record.owner))
             .field("labels", labels.join(", "))
-            .field("held", if file.held { "yes" } else { "" })
-            .field("snoozed_until", look.maybe(file.snoozed_until))
+            .field("held", if record.held { "yes" } else { "" })
+            .field("snoozed_until", fmt.maybe(record.snoozed_until))
             .field("eligible", self.eligible)
-            .field("review_requested_by", text(&file.review_requested_by))
-            .field("quarantined_until", look.maybe(file.quarantined_until))
-            .field("resolution", text(&file.resolution))
-            .field("closed_at", look.maybe(file.closed_at))
-            .field("closed_by", text(&file.closed_by))
-            .field("expires_at", look.maybe(file.expires_at))
-            .field("version", file.version);
-        let notes: Vec<String> = file
+            .field("review_requested_by", text(&record.review_requested_by))
+            .field("quarantined_until", fmt.maybe(record.quarantined_until))
+            .field("resolution", text(&record.resolution))
+            .field("closed_at", fmt.maybe(record.closed_at))
+            .field("closed_by", text(&record.closed_by))
+            .field("expires_at", fmt.maybe(record.expires_at))
+            .field("version", record.version);
+        let notes: Vec<String> = record
             .notes
             .iter()
-            .map(|note| format!("{} {}: {}", look.time(note.at), note.by, escape::line(&note.text)))
+            .map(|note| format!("{} {}: {}", fmt.time(note.at), note.by, escape::line(&note.text)))
             .collect();
-        let edits: Vec<String> = file
+        let edits: Vec<String> = record
             .edits
             .iter()
             .map(|mark| {
                 let why = mark.reason.as_deref().unwrap_or_default();
-                format!("{} {} {}: {}", mark.n, look.time(mark.at), mark.by, escape::line(why))
+                format!("{} {} {}: {}", mark.n, fmt.time(mark.at), mark.by, escape::line(why))
             })
             .collect();
-        let head = match &file.erased {
+        let head = match &record.erased {
             Some(erased) => {
-                let gone = format!("{} by {}, {} bytes", look.time(erased.at), erased.by, erased.bytes);
+                let gone = format!("{} by {}, {} bytes", fmt.time(erased.at), erased.by, erased.bytes);
                 head.field("erased", gone)
             }
             None => head,
         };
         self.message
-            .sheet(look)
+            .sheet(fmt)
             .and(head)
             .block("edits", edits.join("\n"))
             .block("stack", text(&self.error.stack))
@@ -249,27 +249,27 @@ impl Show for DeadLetter {
     }
 }
 
-/// Runs one of them.
-pub(crate) async fn run(app: &App, command: DlqCommand) -> Done {
+/// Runs a `dlq` command.
+pub(crate) async fn run(app: &App, command: DlqCommand) -> CommandResult {
     match command {
         DlqCommand::List { filter: text, dlq, list } => {
-            let filter = given::filter(app, &text, IdKind::Letter).await?;
-            let filter = within(narrowed(filter, "dlq", dlq.as_ref())?, &list, "died")?;
+            let filter = id_arg::filter(app, &text, IdKind::Letter).await?;
+            let filter = with_time_bounds(narrowed(filter, "dlq", dlq.as_ref())?, &list, "died")?;
             let store = app.open(Access::Existing, Hold::Moment).await?;
             let fetch = async |s: &dyn Store, page| s.letters(Query { filter: filter.clone(), page }).await;
-            listed(app, store, &list, fetch).await
+            sorted_pages(app, store, &list, fetch).await
         }
         DlqCommand::Show { id, payload, reveal } => show(app, id.letter(app).await?, payload, reveal).await,
         DlqCommand::Stats(args) => stats::run(app, args).await,
         DlqCommand::Lease(args) => consume::lease(app, args).await,
         DlqCommand::Settle(args) => consume::settle(app, args).await,
         DlqCommand::Timeline { id } => timeline::run(app, id.letter(app).await?).await,
-        DlqCommand::Redrive(args) => redriving::run(app, *args).await,
+        DlqCommand::Redrive(args) => redrive_letters::run(app, *args).await,
         DlqCommand::Retry(args) => verbs::retry(app, *args).await,
         DlqCommand::Undo(which) => act::run(app, which, |_| Act::PullBack).await,
         DlqCommand::Quarantine(args) => verbs::until(app, args, |until| Act::Quarantine { until }).await,
         DlqCommand::Release(which) => act::run(app, which, |_| Act::Release).await,
-        DlqCommand::Move(args) => verbs::shift(app, args).await,
+        DlqCommand::Move(args) => verbs::move_letters(app, args).await,
         DlqCommand::Snooze(args) => verbs::until(app, args, |until| Act::Snooze { until }).await,
         DlqCommand::Assign(args) => verbs::assign(app, args).await,
         DlqCommand::Label(args) => verbs::label(app, args).await,
@@ -297,11 +297,11 @@ pub(crate) async fn run(app: &App, command: DlqCommand) -> Done {
     }
 }
 
-async fn show(app: &App, id: MessageId, payload: bool, reveal: RevealArgs) -> Done {
+async fn show(app: &App, id: MessageId, payload: bool, reveal: RevealArgs) -> CommandResult {
     let store = app.open(Access::Existing, Hold::Moment).await?;
     let mut letter = store.letter(id).await?;
     if reveal.reveal {
-        // First it is on record, then it is shown.
+        // Record the disclosure before showing anything.
         let what = if payload { Disclosed::Payload } else { Disclosed::Letter };
         store.disclose(Disclosure::of(what, id), app.actor(reveal.reason)).await?;
     } else {

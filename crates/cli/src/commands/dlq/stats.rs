@@ -1,19 +1,18 @@
-//! `dlq stats`: counts by drawer and status, the summary of what was counted ever, and a check that a cron job can
-//! fail on.
+//! `dlq stats`: counts by dead letter queue and status, the totals of the store, and a check for cron jobs.
 
 use super::consume::require_dlq;
 use crate::commands::marker;
-use crate::commands::report::{News, Totals, fitted};
+use crate::commands::report::{NewsView, SummaryView, shorten_marker};
 use crate::connect::{Access, App, Hold};
-use crate::exit_code::{CliError, Done, ExitCode};
-use crate::output::{Column, Format, Look, Show};
+use crate::exit_code::{CliError, CommandResult, ExitCode};
+use crate::output::{Column, Format, Show, ValueFormat};
 use clap::Args;
 use redrive::core::dead_letter::Status;
 use redrive::core::group::GroupNews;
 use redrive::core::ids::QueueName;
 use redrive::core::metrics::Summary;
 use redrive::core::query::Cursor;
-use redrive::core::store::Drawer;
+use redrive::core::store::Dlq;
 use serde::Serialize;
 use std::str::FromStr;
 
@@ -27,16 +26,16 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct StatsArgs {
-    /// Only this drawer
-    #[arg(long, value_name = "DRAWER")]
+    /// Only this dead letter queue
+    #[arg(long, value_name = "DLQ")]
     dlq: Option<QueueName>,
-    /// Exit with 10 when this holds for the sum: a status, `open`, `closed` or `total`, compared with a
-    /// number; repeatable
+    /// Exit with 10 if this is true of the sum: a status, `open`, `closed` or `total`, compared with a number;
+    /// repeatable
     #[arg(long, value_name = "COUNT>N")]
-    fail_if: Vec<Limit>,
+    fail_if: Vec<FailCondition>,
 }
 
-/// What is counted.
+/// A count that can be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Count {
     Status(Status),
@@ -46,15 +45,15 @@ enum Count {
 }
 
 impl Count {
-    fn of(self, drawer: &Drawer) -> u64 {
+    fn of(self, dlq: &Dlq) -> u64 {
         let wanted = |status: &Status| match self {
             Self::Status(one) => *status == one,
             Self::Open => !status.is_closed(),
-            // What is purged is counted apart, as gone.
+            // Purged letters are counted separately, because they are about to be removed.
             Self::Closed => status.is_closed() && *status != Status::Purged,
             Self::Total => *status != Status::Purged,
         };
-        drawer.by_status.iter().filter(|(status, _)| wanted(status)).map(|(_, count)| count).sum()
+        dlq.by_status.iter().filter(|(status, _)| wanted(status)).map(|(_, count)| count).sum()
     }
 }
 
@@ -73,17 +72,17 @@ impl FromStr for Count {
     }
 }
 
-/// A comparison that fails the command.
+/// A condition that fails the command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Limit {
+struct FailCondition {
     text: String,
     count: Count,
-    /// Which orderings of count and number fail.
+    /// The results of comparing the count with the number for which the condition is true.
     fails: &'static [std::cmp::Ordering],
     number: u64,
 }
 
-impl FromStr for Limit {
+impl FromStr for FailCondition {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -104,7 +103,7 @@ impl FromStr for Limit {
     }
 }
 
-impl Show for Drawer {
+impl Show for Dlq {
     const COLUMNS: &'static [Column] = &[
         Column::main("dlq"),
         Column::number("pending"),
@@ -118,52 +117,58 @@ impl Show for Drawer {
         Column::number("total"),
     ];
 
-    fn cells(&self, _: &Look) -> Vec<String> {
+    fn cells(&self, _: &ValueFormat) -> Vec<String> {
         let statuses = Status::ALL.iter().map(|status| Count::Status(*status));
         let counts = statuses.chain([Count::Open, Count::Total]).map(|count| count.of(self).to_string());
         std::iter::once(self.dlq.to_string()).chain(counts).collect()
     }
 }
 
-/// The drawers as a list, with the summary beside it.
+/// The JSON of `dlq stats`: the dead letter queues as a list, with the totals beside it.
 #[derive(Serialize)]
-struct Counted<'a> {
-    items: &'a [Drawer],
+struct StatsDocument<'a> {
+    items: &'a [Dlq],
     next: Option<Cursor>,
     summary: &'a Summary,
     groups: &'a GroupNews,
 }
 
-/// Runs it.
-pub(crate) async fn run(app: &App, args: StatsArgs) -> Done {
+/// Runs `dlq stats`.
+pub(crate) async fn run(app: &App, args: StatsArgs) -> CommandResult {
     let store = app.open(Access::Existing, Hold::Moment).await?;
-    let mut drawers = store.drawers().await?;
-    drawers.retain(|drawer| args.dlq.as_ref().is_none_or(|wanted| drawer.dlq == *wanted));
-    if let Some(wanted) = args.dlq.as_ref().filter(|_| drawers.is_empty()) {
-        // One without letters is there as long as a queue has it; a check on a wrong name would always pass.
+    let mut dlqs = store.dlqs().await?;
+    dlqs.retain(|dlq| args.dlq.as_ref().is_none_or(|wanted| dlq.dlq == *wanted));
+    if let Some(wanted) = args.dlq.as_ref().filter(|_| dlqs.is_empty()) {
+        // A queue may have a dead letter queue without letters; but a check on a misspelled name would always pass.
         require_dlq(&*store, wanted).await?;
     }
     let summary = store.stats().await?.summary();
     let groups = marker::news(&*store).await?;
     match app.out.format {
         Format::Table | Format::Wide if !app.out.names_columns() => {
-            app.out.all(&drawers)?;
+            app.out.all(&dlqs)?;
             app.out.raw(b"\n")?;
-            app.out.one(&Totals(&summary))?;
+            app.out.one(&SummaryView(&summary))?;
             app.out.raw(b"\n")?;
-            app.out.one(&News(&fitted(&app.out, &groups)))?;
+            app.out.one(&NewsView(&shorten_marker(&app.out, &groups)))?;
         }
-        Format::Json | Format::Yaml => {
-            app.out.document(&Counted { items: &drawers, next: None, summary: &summary, groups: &groups })?
-        }
+        Format::Json | Format::Yaml => app.out.document(&StatsDocument {
+            items: &dlqs,
+            next: None,
+            summary: &summary,
+            groups: &groups,
+        })?,
         Format::Table | Format::Wide | Format::Ndjson | Format::Csv | Format::Template | Format::None => {
-            app.out.all(&drawers)?
+            app.out.all(&dlqs)?
         }
     }
-    for limit in &args.fail_if {
-        let sum: u64 = drawers.iter().map(|drawer| limit.count.of(drawer)).sum();
-        if limit.fails.contains(&sum.cmp(&limit.number)) {
-            return Err(CliError::new(ExitCode::CheckFailed, format!("{} holds: it is {sum}", limit.text)));
+    for condition in &args.fail_if {
+        let sum: u64 = dlqs.iter().map(|dlq| condition.count.of(dlq)).sum();
+        if condition.fails.contains(&sum.cmp(&condition.number)) {
+            return Err(CliError::new(
+                ExitCode::CheckFailed,
+                format!("{} holds: it is {sum}", condition.text),
+            ));
         }
     }
     Ok(ExitCode::Ok)
@@ -174,8 +179,8 @@ mod tests {
     use super::*;
 
     fn fails(text: &str, sum: u64) -> bool {
-        let limit: Limit = text.parse().unwrap();
-        limit.fails.contains(&sum.cmp(&limit.number))
+        let condition: FailCondition = text.parse().unwrap();
+        condition.fails.contains(&sum.cmp(&condition.number))
     }
 
     #[test]
@@ -191,7 +196,7 @@ mod tests {
             assert!(fails(text, failing) && !fails(text, passing), "{text}");
         }
         for wrong in ["open", "open>", "opn>0", "open>-1", ">0", "open>1.5"] {
-            assert!(wrong.parse::<Limit>().is_err(), "{wrong}");
+            assert!(wrong.parse::<FailCondition>().is_err(), "{wrong}");
         }
     }
 
@@ -199,8 +204,8 @@ mod tests {
     fn counts_are_sums_over_statuses() {
         let by_status =
             [(Status::Pending, 3), (Status::Retrying, 2), (Status::Resolved, 7), (Status::Purged, 1)].into();
-        let drawer = Drawer { dlq: "q-dlq".parse().unwrap(), by_status };
-        let of = |text: &str| text.parse::<Count>().unwrap().of(&drawer);
+        let dlq = Dlq { dlq: "q-dlq".parse().unwrap(), by_status };
+        let of = |text: &str| text.parse::<Count>().unwrap().of(&dlq);
         assert_eq!([of("open"), of("closed"), of("total"), of("pending"), of("review")], [5, 7, 12, 3, 0]);
     }
 }

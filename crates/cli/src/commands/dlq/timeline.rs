@@ -1,13 +1,13 @@
-//! `dlq timeline`: the life of one letter, moment by moment. What it consists of is the core's to say.
+//! `dlq timeline`: prints the history of one letter, as assembled by the core.
 
 use crate::connect::{Access, App, Hold};
-use crate::exit_code::{Done, ExitCode};
-use crate::output::{Column, Look, Show};
-use redrive::core::dead_letter::Moment;
+use crate::exit_code::{CommandResult, ExitCode};
+use crate::output::{Column, Show, ValueFormat};
+use redrive::core::dead_letter::TimelineEntry;
 use redrive::core::ids::MessageId;
 use redrive::core::masking::Rules;
 
-impl Show for Moment {
+impl Show for TimelineEntry {
     const COLUMNS: &'static [Column] = &[
         Column::whole("at"),
         Column::whole("what"),
@@ -20,13 +20,13 @@ impl Show for Moment {
     ];
 
     fn masked(&self, rules: &Rules) -> Option<Self> {
-        Some(rules.moment(self))
+        Some(rules.timeline_entry(self))
     }
 
-    fn cells(&self, look: &Look) -> Vec<String> {
+    fn cells(&self, fmt: &ValueFormat) -> Vec<String> {
         let attempt = self.generation.zip(self.attempt).map(|(g, n)| format!("{g}.{n}"));
         vec![
-            look.time(self.at),
+            fmt.time(self.at),
             self.what.to_string(),
             attempt.unwrap_or_default(),
             self.took.map(|took| took.to_string()).unwrap_or_default(),
@@ -39,7 +39,7 @@ impl Show for Moment {
 }
 
 /// Runs `dlq timeline`.
-pub(crate) async fn run(app: &App, id: MessageId) -> Done {
+pub(crate) async fn run(app: &App, id: MessageId) -> CommandResult {
     let store = app.open(Access::Existing, Hold::Moment).await?;
     app.out.all(&store.letter(id).await?.timeline())?;
     Ok(ExitCode::Ok)

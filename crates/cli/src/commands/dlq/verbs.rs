@@ -1,9 +1,9 @@
-//! The flags of the verbs that say more than which letters: how to send one back, until when to hide it, whose it is.
-//! Each only makes an act; what it does is `act`'s path.
+//! The flags of the commands that need more than a selection of letters, such as a queue, a time or an owner. Each
+//! only builds an act; [`super::act`] runs it.
 
 use super::act::{Selection, run};
 use crate::connect::App;
-use crate::exit_code::{CliError, Done};
+use crate::exit_code::{CliError, CommandResult};
 use clap::{ArgGroup, Args};
 use redrive::core::dead_letter::{Act, Retry};
 use redrive::core::ids::QueueName;
@@ -24,22 +24,22 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct RetryArgs {
-    /// Not before then, such as 2026-01-31T12:00:00Z
+    /// Do not deliver before this time, such as 2026-01-31T12:00:00Z
     #[arg(long, value_name = "TIME", conflicts_with = "delay")]
     at: Option<Time>,
-    /// Not before this long from now
+    /// Do not deliver before this long from now
     #[arg(long, value_name = "DURATION")]
     delay: Option<Span>,
-    /// To this queue instead of its own; its rules hold there
+    /// Send to this queue instead of the original one; the policy of this queue applies
     #[arg(long, value_name = "QUEUE")]
     to: Option<QueueName>,
-    /// This urgent: critical, high, normal, low, background
+    /// The priority: critical, high, normal, low or background
     #[arg(long, value_name = "LEVEL")]
     priority: Option<Priority>,
-    /// So many executions, whatever the queue says
+    /// The maximum number of attempts, overriding the queue's policy
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(limits::ATTEMPTS_MAX)))]
     attempts: Option<u32>,
-    /// Also when work with its key is done already or on its way, and when it came back too often
+    /// Retry even if work with the same key is done or under way, or if the letter came back too often
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -50,7 +50,7 @@ pub(crate) struct RetryArgs {
 #[derive(Args, Debug)]
 #[command(group = ArgGroup::new("end").required(true).args(["until", "span"]))]
 pub(crate) struct UntilArgs {
-    /// Until then, such as 2026-01-31T12:00:00Z
+    /// Until this time, such as 2026-01-31T12:00:00Z
     #[arg(long, value_name = "TIME")]
     until: Option<Time>,
     /// For this long from now, such as 2h
@@ -63,8 +63,8 @@ pub(crate) struct UntilArgs {
 /// The flags of `dlq move`.
 #[derive(Args, Debug)]
 pub(crate) struct MoveArgs {
-    /// Into this drawer of a queue
-    #[arg(long, value_name = "DRAWER")]
+    /// The dead letter queue to move to; it must belong to a queue
+    #[arg(long, value_name = "DLQ")]
     to: QueueName,
     #[command(flatten)]
     which: Selection,
@@ -74,10 +74,10 @@ pub(crate) struct MoveArgs {
 #[derive(Args, Debug)]
 #[command(group = ArgGroup::new("owner").required(true).args(["to", "nobody"]))]
 pub(crate) struct AssignArgs {
-    /// To this person or team
+    /// The person or team to assign to
     #[arg(long, value_name = "NAME")]
     to: Option<String>,
-    /// To nobody
+    /// Remove the owner
     #[arg(long)]
     nobody: bool,
     #[command(flatten)]
@@ -88,10 +88,10 @@ pub(crate) struct AssignArgs {
 #[derive(Args, Debug)]
 #[command(group = ArgGroup::new("labels").required(true).multiple(true).args(["add", "remove"]))]
 pub(crate) struct LabelArgs {
-    /// Put this label on; may be given more than once
+    /// Add this label; repeatable
     #[arg(long, value_name = "LABEL")]
     add: Vec<String>,
-    /// Take this label off; may be given more than once
+    /// Remove this label; repeatable
     #[arg(long, value_name = "LABEL")]
     remove: Vec<String>,
     #[command(flatten)]
@@ -108,7 +108,7 @@ fn bounded(flag: &str, span: Option<Span>) -> Result<(), CliError> {
 }
 
 /// Runs `dlq retry`.
-pub(crate) async fn retry(app: &App, args: RetryArgs) -> Done {
+pub(crate) async fn retry(app: &App, args: RetryArgs) -> CommandResult {
     let RetryArgs { at, delay, to, priority, attempts, force, which } = args;
     bounded("--delay", delay)?;
     run(app, which, |now| {
@@ -118,25 +118,25 @@ pub(crate) async fn retry(app: &App, args: RetryArgs) -> Done {
     .await
 }
 
-/// Runs `dlq quarantine` or `dlq snooze`: the act is made of when it ends.
-pub(crate) async fn until(app: &App, args: UntilArgs, act: fn(Time) -> Act) -> Done {
+/// Runs `dlq quarantine` or `dlq snooze`; `act` builds the act from its end time.
+pub(crate) async fn until(app: &App, args: UntilArgs, act: fn(Time) -> Act) -> CommandResult {
     let UntilArgs { until, span, which } = args;
     bounded("--for", span)?;
     run(app, which, |now| act(until.unwrap_or(now.plus(span.unwrap_or(Span::ZERO))))).await
 }
 
 /// Runs `dlq move`.
-pub(crate) async fn shift(app: &App, MoveArgs { to, which }: MoveArgs) -> Done {
+pub(crate) async fn move_letters(app: &App, MoveArgs { to, which }: MoveArgs) -> CommandResult {
     run(app, which, |_| Act::Move { dlq: to }).await
 }
 
 /// Runs `dlq assign`.
-pub(crate) async fn assign(app: &App, args: AssignArgs) -> Done {
+pub(crate) async fn assign(app: &App, args: AssignArgs) -> CommandResult {
     run(app, args.which, |_| Act::Assign { to: args.to }).await
 }
 
 /// Runs `dlq label`.
-pub(crate) async fn label(app: &App, LabelArgs { add, remove, which }: LabelArgs) -> Done {
+pub(crate) async fn label(app: &App, LabelArgs { add, remove, which }: LabelArgs) -> CommandResult {
     let (add, remove) = (add.into_iter().collect(), remove.into_iter().collect());
     run(app, which, |_| Act::Label { add, remove }).await
 }

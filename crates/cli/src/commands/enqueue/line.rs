@@ -1,112 +1,38 @@
-//! One NDJSON line of a bulk enqueue: the message's field names, a payload that is a string or any JSON, and
-//! the command line's flags for what the line does not say.
+//! One NDJSON line of a bulk enqueue. It has the field names of a message and a payload that is a string or any JSON.
+//! The command line's flags apply to fields that the line does not set.
 
 use crate::exit_code::CliError;
-use crate::ndjson;
-use redrive::core::ids::{MessageId, QueueName};
-use redrive::core::message::{NewMessage, Payload, Priority};
-use redrive::core::time::{Span, Time};
-use serde::{Deserialize, Deserializer};
-use serde_json::value::RawValue;
-use std::collections::{BTreeMap, BTreeSet};
+use redrive::core::ids::QueueName;
+use redrive::core::json_input;
+use redrive::core::message::NewMessage;
+use redrive::core::message_spec::MessageSpec;
 
-/// A line as it is written.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Written {
-    id: Option<MessageId>,
-    queue: Option<QueueName>,
-    kind: Option<String>,
-    priority: Option<Priority>,
-    #[serde(default, deserialize_with = "even_null")]
-    payload: Option<Box<RawValue>>,
-    payload_base64: Option<String>,
-    content_type: Option<String>,
-    headers: Option<BTreeMap<String, String>>,
-    tags: Option<BTreeSet<String>>,
-    key: Option<String>,
-    ordering_key: Option<String>,
-    reply_to: Option<QueueName>,
-    trace: Option<String>,
-    context: Option<serde_json::Value>,
-    #[serde(alias = "delay_ms")]
-    delay: Option<Span>,
-    #[serde(alias = "ttl_ms")]
-    ttl: Option<Span>,
-    deadline: Option<Time>,
-    max_attempts: Option<u32>,
-    enqueued_by: Option<String>,
-}
-
-/// `null` is a payload like any other; only a missing one is none.
-fn even_null<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Box<RawValue>>, D::Error> {
-    Box::<RawValue>::deserialize(d).map(Some)
-}
-
-/// The message of a line. `like` has the flags: what the line does not say is as there. `queue` is where it
-/// goes unless the line says so itself.
+/// Parses a line into a message. `template` has the values of the flags, which apply to fields that the line does not
+/// set. `queue` applies if the line names no queue.
 pub(crate) fn message(
     bytes: &[u8],
-    like: &NewMessage,
+    template: &NewMessage,
     queue: Option<&QueueName>,
 ) -> Result<NewMessage, CliError> {
-    let line: Written = ndjson::json(bytes).map_err(CliError::usage)?;
-    let queue = line.queue.clone().or_else(|| queue.cloned());
-    let queue = queue.ok_or_else(|| CliError::usage("no `queue`, and the command line names none"))?;
-    let payload = payload(&line, &like.payload.content_type).map_err(CliError::usage)?;
-    let mut message = NewMessage::new(line.id.unwrap_or_else(redrive::new_id), queue, payload);
-    message.kind = line.kind.unwrap_or_else(|| like.kind.clone());
-    message.priority = line.priority.or(like.priority);
-    message.headers = line.headers.unwrap_or_else(|| like.headers.clone());
-    message.tags = line.tags.unwrap_or_else(|| like.tags.clone());
-    message.key = line.key;
-    message.ordering_key = line.ordering_key.or_else(|| like.ordering_key.clone());
-    message.reply_to = line.reply_to.or_else(|| like.reply_to.clone());
-    message.trace = line.trace.or_else(|| like.trace.clone());
-    message.context = line.context.or_else(|| like.context.clone());
-    message.delay = line.delay.or(like.delay);
-    message.ttl = line.ttl.or(like.ttl);
-    message.deadline = line.deadline.or(like.deadline);
-    message.max_attempts = line.max_attempts.or(like.max_attempts);
-    message.enqueued_by = line.enqueued_by.or_else(|| like.enqueued_by.clone());
-    // What no store would take is found before anything of its batch is sent.
-    message.check()?;
-    Ok(message)
-}
-
-/// A string is its own bytes, any other JSON its exact text.
-fn payload(line: &Written, content_type: &str) -> Result<Payload, String> {
-    let given = line.content_type.clone();
-    let or_flag = |default: &str| {
-        let flag = if content_type.is_empty() { default } else { content_type };
-        given.clone().unwrap_or_else(|| flag.to_owned())
-    };
-    match (&line.payload, &line.payload_base64) {
-        (Some(_), Some(_)) => Err("give payload or payload_base64, not both".into()),
-        (None, None) => Err("no `payload` and no `payload_base64`".into()),
-        (None, Some(base64)) => {
-            let written = serde_json::json!({"payload_base64": base64, "content_type": or_flag("")});
-            serde_json::from_value(written).map_err(|error| error.to_string())
-        }
-        (Some(raw), None) if raw.get().starts_with('"') => {
-            let text: String = serde_json::from_str(raw.get()).map_err(|error| ndjson::complaint(&error))?;
-            Ok(Payload { bytes: text.into_bytes(), content_type: or_flag("") })
-        }
-        (Some(raw), None) => {
-            Ok(Payload { bytes: raw.get().as_bytes().to_vec(), content_type: or_flag("application/json") })
-        }
+    let line: MessageSpec = json_input::parse(bytes).map_err(CliError::usage)?;
+    if line.queue.is_none() && queue.is_none() {
+        return Err(CliError::usage("no `queue` in the line, and none on the command line"));
     }
+    let queue = queue.cloned().unwrap_or_else(|| template.queue.clone());
+    Ok(line.into_message(&NewMessage { id: redrive::new_id(), queue, ..template.clone() })?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use redrive::core::message::Payload;
+    use redrive::core::time::Span;
 
     fn read(line: &[u8]) -> Result<NewMessage, String> {
         let queue: QueueName = "q".parse().unwrap();
-        let mut like = NewMessage::new(redrive::new_id(), queue.clone(), Payload::default());
-        like.kind = "from-flag".into();
-        message(line, &like, Some(&queue)).map_err(|error| error.what)
+        let mut template = NewMessage::new(redrive::new_id(), queue.clone(), Payload::default());
+        template.kind = "from-flag".into();
+        message(line, &template, Some(&queue)).map_err(|error| error.what)
     }
 
     #[test]
@@ -130,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_says_more_than_the_flags() {
+    fn the_line_overrides_the_flags() {
         let message = read(br#"{"payload":"x"}"#).unwrap();
         assert_eq!((message.queue.as_str(), message.kind.as_str()), ("q", "from-flag"));
         let line = br#"{"payload":"x","queue":"other","kind":"own","delay":"5s","ttl_ms":1000,"tags":["t"],"key":"k"}"#;
@@ -140,8 +66,8 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_line_says_why() {
-        for (line, says) in [
+    fn an_invalid_line_is_explained() {
+        for (line, expected) in [
             (br#"{"payload":"x","priorty":"high"}"#.as_slice(), "did you mean `priority`?"),
             (br#"{"payload":"x","priority":"urgent"}"#, "unknown word `urgent`"),
             (br#"{"payload":"x","payload_base64":""}"#, "not both"),
@@ -155,14 +81,14 @@ mod tests {
             (br#"{"payload":"x""#, "ends too early"),
         ] {
             let error = read(line).unwrap_err();
-            assert!(error.contains(says), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
     }
 
     #[test]
     fn a_queue_must_be_named_somewhere() {
-        let like = NewMessage::new(redrive::new_id(), "unused".parse().unwrap(), Payload::default());
-        let error = message(br#"{"payload":"x"}"#, &like, None).unwrap_err();
+        let template = NewMessage::new(redrive::new_id(), "unused".parse().unwrap(), Payload::default());
+        let error = message(br#"{"payload":"x"}"#, &template, None).unwrap_err();
         assert!(error.what.contains("no `queue`"));
     }
 }

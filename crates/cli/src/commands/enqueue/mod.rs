@@ -1,16 +1,17 @@
-//! `enqueue`: hand in one message from flags, or many as NDJSON from stdin. It makes the ids, so that asking
-//! again is harmless; it never changes a payload.
+//! `enqueue`: adds one message from flags, or many as NDJSON from stdin. It generates the message ids itself, so that
+//! retrying a request is harmless. It never changes a payload.
 
 mod line;
 
 use super::only;
 use crate::connect::{Access, App, Hold, Link};
-use crate::exit_code::{CliError, Done, ExitCode};
+use crate::exit_code::{CliError, CommandResult, ExitCode};
 use crate::input;
 use crate::ndjson;
-use crate::output::{Column, Look, Show};
+use crate::output::{Column, Show, ValueFormat};
 use clap::Args;
 use redrive::core::ids::QueueName;
+use redrive::core::json_input;
 use redrive::core::lifecycle::State;
 use redrive::core::limits;
 use redrive::core::message::{NewMessage, Payload, Priority};
@@ -26,14 +27,15 @@ const EXAMPLES: &str = "\
 Examples:
   redrive enqueue payments --payload '{\"order\":4411}' --kind charge
   redrive enqueue payments --payload-file invoice.pdf --key invoice-4411 --delay 10m
-  redrive enqueue payments --payload hi --wait --timeout 1m     until it is done or dead
+  redrive enqueue payments --payload hi --wait --timeout 1m     wait until it is done or dead
   redrive enqueue payments < messages.ndjson                    one JSON object per line
   redrive enqueue - --ndjson --keep-going < mixed.ndjson        each line names its queue
 
-A line has the field names of a message: {\"payload\": …, \"kind\": …, \"priority\": …, \"key\": …}. A payload
-that is a JSON string is its bytes; any other JSON is kept as it is written; payload_base64 takes the rest.";
+An NDJSON line has the field names of a message: {\"payload\": …, \"kind\": …, \"priority\": …, \"key\": …}.
+A payload that is a JSON string is stored as its bytes, any other JSON exactly as written. Use payload_base64
+for binary payloads.";
 
-/// Where messages go: a queue, or wherever each line says.
+/// The destination of messages: a queue, or `None` if each line names its own.
 #[derive(Clone, Debug)]
 pub(crate) struct Destination(Option<QueueName>);
 
@@ -49,68 +51,68 @@ impl FromStr for Destination {
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct EnqueueArgs {
-    /// The queue; `-` when every NDJSON line names its own
+    /// The queue, or `-` if every NDJSON line names its own
     #[arg(value_name = "QUEUE")]
     queue: Destination,
     /// The payload, as text
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with_all = ["payload_file", "ndjson"])]
     payload: Option<String>,
-    /// A file whose bytes are the payload; `-` is stdin
+    /// Read the payload from this file; `-` for stdin
     #[arg(long, value_name = "FILE", conflicts_with = "ndjson")]
     payload_file: Option<PathBuf>,
-    /// Read messages from stdin, one JSON object per line; the flags hold for lines that do not say. This is
-    /// what happens without a payload when stdin is not a terminal
+    /// Read messages from stdin, one JSON object per line; flags apply to lines that do not set the field. This is the
+    /// default if no payload is given and stdin is not a terminal
     #[arg(long)]
     ndjson: bool,
-    /// Skip bad lines of NDJSON, report them, and exit with 4 if there were any
+    /// Skip and report invalid NDJSON lines, and exit with 4 if there were any
     #[arg(long, conflicts_with_all = ["payload", "payload_file"])]
     keep_going: bool,
-    /// What kind of work it is
+    /// The kind of work, which selects the handler
     #[arg(long, value_name = "KIND", default_value = "")]
     kind: String,
-    /// How urgent: critical, high, normal, low, background
+    /// The priority: critical, high, normal, low or background
     #[arg(long, value_name = "PRIORITY")]
     priority: Option<Priority>,
-    /// Metadata for the handler; repeatable
+    /// A header for the handler; repeatable
     #[arg(long, value_name = "NAME=VALUE", value_parser = header)]
     header: Vec<(String, String)>,
-    /// A label for people; repeatable
+    /// A tag for finding the message; repeatable
     #[arg(long, value_name = "TAG")]
     tag: Vec<String>,
-    /// Idempotency key: the same key and content within 24 h is the same message
+    /// An idempotency key: the same key and content within 24 h is the same message
     #[arg(long, value_name = "KEY", conflicts_with = "ndjson")]
     key: Option<String>,
-    /// Messages with the same ordering key are worked on one at a time, in order
+    /// Messages with the same ordering key run one at a time, in order
     #[arg(long, value_name = "KEY")]
     ordering_key: Option<String>,
-    /// Not before this long from now
+    /// Do not deliver the message before this long from now
     #[arg(long, value_name = "DURATION")]
     delay: Option<Span>,
-    /// Useless this long after now
+    /// Expire the message this long from now
     #[arg(long, value_name = "DURATION")]
     ttl: Option<Span>,
-    /// Must be done by then, such as 2026-01-31T12:00:00Z
+    /// The time by which the work must be done, such as 2026-01-31T12:00:00Z
     #[arg(long, value_name = "TIME")]
     deadline: Option<Time>,
-    /// Executions allowed, the first included
+    /// The maximum number of attempts, including the first
     #[arg(long, value_name = "N")]
     max_attempts: Option<u32>,
-    /// The queue that replies go to
+    /// The queue to send the reply to
     #[arg(long, value_name = "QUEUE")]
     reply_to: Option<QueueName>,
-    /// W3C trace context
+    /// The W3C trace context
     #[arg(long, value_name = "TRACEPARENT")]
     trace: Option<String>,
-    /// Free JSON kept with the message: task, repository, tenant
+    /// JSON to keep with the message, such as task, repository or tenant
     #[arg(long, value_name = "JSON", value_parser = json)]
     context: Option<serde_json::Value>,
-    /// What the payload claims to be
+    /// The content type of the payload
     #[arg(long, value_name = "TYPE", default_value = "")]
     content_type: String,
-    /// Wait until the message is settled: exit with 0 when it is done, 4 when it is dead, cancelled or expired
+    /// Wait until the message is settled; exit with 0 if it is done, with 4 if it is dead, cancelled or expired
     #[arg(long, conflicts_with = "ndjson")]
     wait: bool,
-    /// With --wait: give up after this long and exit with 9
+    /// With --wait: stop waiting after this long and exit with 9
     #[arg(long, value_name = "DURATION", requires = "wait")]
     timeout: Option<Span>,
 }
@@ -124,40 +126,42 @@ fn header(text: &str) -> Result<(String, String), String> {
 }
 
 fn json(text: &str) -> Result<serde_json::Value, String> {
-    serde_json::from_str(text).map_err(|error| ndjson::complaint(&error))
+    serde_json::from_str(text).map_err(|error| json_input::describe(&error))
 }
 
 impl Show for Enqueued {
     const COLUMNS: &'static [Column] =
         &[Column::id("id"), Column::state("state"), Column::whole("duplicate")];
 
-    fn cells(&self, _: &Look) -> Vec<String> {
+    fn cells(&self, _: &ValueFormat) -> Vec<String> {
         vec![self.id.to_string(), self.state.to_string(), self.duplicate.to_string()]
     }
 }
 
-/// Runs it.
-pub(crate) async fn run(app: &App, args: EnqueueArgs) -> Done {
+/// Runs `enqueue`.
+pub(crate) async fn run(app: &App, args: EnqueueArgs) -> CommandResult {
     if args.payload.is_some() || args.payload_file.is_some() {
         let Some(queue) = args.queue.0.clone() else {
-            return Err(CliError::usage("`-` as the queue is for NDJSON; name the queue of this message"));
+            return Err(CliError::usage(
+                "`-` as the queue is only for NDJSON; name the queue of this message",
+            ));
         };
         return one(app, &args, queue).await;
     }
     if !args.ndjson && std::io::stdin().is_terminal() {
-        let what = "nothing to enqueue: give --payload or --payload-file, or pipe NDJSON to stdin";
+        let what = "nothing to enqueue: use --payload or --payload-file, or pipe NDJSON to stdin";
         return Err(CliError::usage(what).hint("redrive enqueue QUEUE --payload '{\"hello\":\"world\"}'"));
     }
     if args.key.is_some() || args.wait {
         return Err(CliError::usage(
-            "--key and --wait are for one message: give --payload or --payload-file",
+            "--key and --wait are for a single message: use --payload or --payload-file",
         ));
     }
     many(app, &args).await
 }
 
 impl EnqueueArgs {
-    /// The message that the flags describe.
+    /// The message described by the flags.
     fn message(&self, app: &App, queue: QueueName, payload: Payload) -> NewMessage {
         let mut message = NewMessage::new(redrive::new_id(), queue, payload);
         message.kind.clone_from(&self.kind);
@@ -187,7 +191,8 @@ impl EnqueueArgs {
     }
 }
 
-/// The bytes of a file or of stdin; one more than allowed is enough to know that it is too long.
+/// Reads the payload from a file or from stdin. Reads one byte more than is allowed, to detect a payload that is too
+/// long.
 pub(crate) async fn read_payload(path: &Path) -> Result<Vec<u8>, CliError> {
     let failed = |error| CliError::io(format_args!("read the payload from {}", path.display()), &error);
     let bytes = input::bytes(path, limits::PAYLOAD_BYTES_MAX as u64 + 1).await.map_err(failed)?;
@@ -198,19 +203,22 @@ pub(crate) async fn read_payload(path: &Path) -> Result<Vec<u8>, CliError> {
     Ok(bytes)
 }
 
-async fn one(app: &App, args: &EnqueueArgs, queue: QueueName) -> Done {
+async fn one(app: &App, args: &EnqueueArgs, queue: QueueName) -> CommandResult {
     let mut message = args.message(app, queue.clone(), args.payload().await?);
     message.check()?;
     if args.wait && message.key.is_none() {
-        // A keyed message's end is remembered, so that we can ask for it.
+        // The store remembers the final state of a message by its key, so `--wait` needs one.
         message.key = Some(message.id.to_string());
     }
     let key = message.key.clone();
     let mut store = app.open(Access::Create, if args.wait { Hold::Long } else { Hold::Moment }).await?;
     app.seed(&mut store, &[queue.clone()].into()).await?;
-    let mut enqueued = only(store.ask(async |store| store.enqueue(vec![message.clone()]).await).await?)?;
+    let mut enqueued = only(store.call(async |store| store.enqueue(vec![message.clone()]).await).await?)?;
     if let (true, Some(key)) = (args.wait, key) {
-        app.on_interrupt(format!("message {} is enqueued; `redrive message show` it", enqueued.id));
+        app.set_interrupt_hint(format!(
+            "message {0} is enqueued; `redrive message show {0}` shows it",
+            enqueued.id
+        ));
         enqueued.state = settled(&mut store, &queue, &key, args.timeout).await?;
     }
     app.out.one(&enqueued)?;
@@ -227,7 +235,7 @@ async fn one(app: &App, args: &EnqueueArgs, queue: QueueName) -> Done {
     })
 }
 
-/// Waits until the message with this key is over; asks ever less often, up to twice a second.
+/// Waits until the message with this key is settled. Polls with a growing pause of up to half a second.
 async fn settled(
     store: &mut Link<'_>,
     queue: &QueueName,
@@ -237,9 +245,9 @@ async fn settled(
     let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout.to_std()));
     let mut pause = Duration::from_millis(10);
     loop {
-        let known = store.ask(async |store| store.key_state(queue.clone(), key.to_owned()).await).await?;
+        let known = store.call(async |store| store.key_state(queue.clone(), key.to_owned()).await).await?;
         let Some(known) = known else {
-            let what = "the message's key was forgotten while waiting; keys are kept for 24 h";
+            let what = "the message's key expired while waiting; keys are kept for 24 h";
             return Err(CliError::new(ExitCode::Error, what));
         };
         match known.state {
@@ -251,61 +259,61 @@ async fn settled(
         if until.is_some_and(|until| Instant::now() >= until) {
             let what = format!("message {} is still {} after the timeout", known.id, known.state);
             return Err(CliError::new(ExitCode::Unreachable, what)
-                .hint(format!("`redrive message show {}`; it stays enqueued", known.id)));
+                .hint(format!("it stays enqueued; run `redrive message show {}` to look at it", known.id)));
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_millis(500));
     }
 }
 
-async fn many(app: &App, args: &EnqueueArgs) -> Done {
+async fn many(app: &App, args: &EnqueueArgs) -> CommandResult {
     let queue = args.queue.0.clone();
     let placeholder = Payload { bytes: Vec::new(), content_type: args.content_type.clone() };
-    // The queue of this pattern is never used: a line's queue is its own or the one of the command line.
+    // A placeholder: each message gets its queue from its line or from the command line.
     let any: QueueName =
         "any".parse().map_err(|e: redrive::core::ids::IdError| CliError::usage(e.to_string()))?;
-    let like = args.message(app, any, placeholder);
+    let template = args.message(app, any, placeholder);
     let mut store = app.open(Access::Create, Hold::Long).await?;
-    // People are told how many; programs get each, also those that ask for columns.
-    let summed_up = app.out.format.is_table() && !app.out.names_columns();
+    // A table shows only the number of messages, unless columns are named; the other formats list each message.
+    let only_summary = app.out.format.is_table() && !app.out.names_columns();
     let mut list = app.out.list::<Enqueued>();
     let (mut duplicates, mut seeded) = (0_u64, BTreeSet::new());
-    let fed = ndjson::feed(
+    let processed = ndjson::process(
         app,
         ndjson::read(std::io::stdin()),
         args.keep_going,
-        |bytes| line::message(bytes, &like, queue.as_ref()),
+        |bytes| line::message(bytes, &template, queue.as_ref()),
         async |batch: Vec<NewMessage>| {
             let queues: BTreeSet<_> = batch.iter().map(|m| m.queue.clone()).collect();
             let new: BTreeSet<_> = queues.difference(&seeded).cloned().collect();
             app.seed(&mut store, &new).await?;
             seeded.extend(new);
-            let results = store.ask(async |store| store.enqueue(batch.clone()).await).await?;
+            let results = store.call(async |store| store.enqueue(batch.clone()).await).await?;
             let accepted: Vec<Enqueued> = results.iter().flatten().cloned().collect();
             duplicates += accepted.iter().filter(|enqueued| enqueued.duplicate).count() as u64;
-            if !summed_up {
+            if !only_summary {
                 list.add(&accepted)?;
             }
             Ok(results.into_iter().map(|result| result.map(drop).map_err(CliError::from)).collect())
         },
     )
     .await;
-    if matches!(fed, Ok(tally) if tally == ndjson::Tally::default()) && !args.ndjson {
+    if matches!(processed, Ok(counts) if counts == ndjson::LineCounts::default()) && !args.ndjson {
         let what = "nothing to enqueue: no --payload, no --payload-file, and stdin was empty";
         return Err(CliError::usage(what));
     }
-    // What was taken before a failure is data all the same, and a document must end.
-    if !summed_up && (fed.is_ok() || !list.is_empty()) {
+    // Messages that were accepted before a failure are printed too, and a JSON document must be closed.
+    if !only_summary && (processed.is_ok() || !list.is_empty()) {
         list.end(None)?;
     }
-    let tally = fed?;
-    let again = if duplicates > 0 { format!(", {duplicates} of them here before") } else { String::new() };
-    let bad = if tally.failed > 0 { format!("; {} lines failed", tally.failed) } else { String::new() };
-    let summary = format!("{} messages enqueued{again}{bad}", tally.taken);
-    if summed_up {
+    let counts = processed?;
+    let again = if duplicates > 0 { format!(", {duplicates} of them duplicates") } else { String::new() };
+    let bad = if counts.failed > 0 { format!("; {} lines failed", counts.failed) } else { String::new() };
+    let summary = format!("{} messages enqueued{again}{bad}", counts.taken);
+    if only_summary {
         app.out.raw((summary + "\n").as_bytes())?;
     } else {
         app.out.note(&summary);
     }
-    Ok(tally.code())
+    Ok(counts.code())
 }

@@ -1,9 +1,9 @@
-//! How groups and everything about one of them are shown.
+//! Output of groups and of the details of one group.
 
-use crate::output::{Column, Look, Sheet, Show, escape};
-use redrive::core::group::{Counted, Group, GroupDetail, GroupMark, GroupSample, Hour, Similar};
+use crate::output::{Column, Sheet, Show, ValueFormat, escape};
+use redrive::core::group::{Group, GroupDetail, Hour, NameCount};
 use redrive::core::ids::QueueName;
-use redrive::core::masking::Rules;
+use redrive::core::masking::{MaskedView as _, Rules};
 use redrive::core::signature::Variable;
 use redrive::core::time::{Span, Time};
 use serde::Serialize;
@@ -26,14 +26,14 @@ impl Show for Group {
         Some(rules.group(self))
     }
 
-    fn cells(&self, look: &Look) -> Vec<String> {
+    fn cells(&self, fmt: &ValueFormat) -> Vec<String> {
         vec![
             self.id.to_string(),
             self.open.to_string(),
             self.total.to_string(),
             self.failures.to_string(),
             self.status.to_string(),
-            look.time(self.last_seen),
+            fmt.time(self.last_seen),
             queues(self),
             self.error_type.clone(),
             self.code.clone().unwrap_or_default(),
@@ -44,12 +44,12 @@ impl Show for Group {
     const MORE: &'static [Column] =
         &[Column::whole("first_seen"), Column::text("kinds"), Column::text("owner")];
 
-    fn more(&self, look: &Look) -> Vec<String> {
+    fn more(&self, fmt: &ValueFormat) -> Vec<String> {
         let kinds: Vec<&str> = self.kinds.iter().map(String::as_str).collect();
-        vec![look.time(self.first_seen), kinds.join(", "), self.owner.clone().unwrap_or_default()]
+        vec![fmt.time(self.first_seen), kinds.join(", "), self.owner.clone().unwrap_or_default()]
     }
 
-    fn sheet(&self, look: &Look) -> Sheet {
+    fn sheet(&self, fmt: &ValueFormat) -> Sheet {
         let kinds: Vec<&str> = self.kinds.iter().map(String::as_str).collect();
         Sheet::default()
             .field("id", self.id)
@@ -59,8 +59,8 @@ impl Show for Group {
             .field("open", self.open)
             .field("total", self.total)
             .field("failures", self.failures)
-            .field("first_seen", look.time(self.first_seen))
-            .field("last_seen", look.time(self.last_seen))
+            .field("first_seen", fmt.time(self.first_seen))
+            .field("last_seen", fmt.time(self.last_seen))
             .field("queues", queues(self))
             .field("kinds", kinds.join(", "))
             .field("owner", self.owner.clone().unwrap_or_default())
@@ -74,75 +74,64 @@ fn queues(group: &Group) -> String {
     group.queues.iter().map(QueueName::as_str).collect::<Vec<_>>().join(", ")
 }
 
-/// Everything about one group, as of a time.
+/// The details of one group at a point in time.
 #[derive(Debug, Serialize)]
-pub(super) struct Shown {
+pub(super) struct GroupView {
     #[serde(flatten)]
     pub(super) detail: GroupDetail,
     #[serde(skip)]
     pub(super) now: Time,
 }
 
-impl Show for Shown {
+impl Show for GroupView {
     const COLUMNS: &'static [Column] = Group::COLUMNS;
 
     fn masked(&self, rules: &Rules) -> Option<Self> {
-        let text = |text: &String| rules.mask_text(text).into_owned();
-        let counted = |(value, n): &(String, u64)| (text(value), *n);
-        let variable = |v: &Variable| Variable { top: v.top.iter().map(counted).collect(), ..v.clone() };
-        let sample = |s: &GroupSample| GroupSample { message: text(&s.message), ..s.clone() };
-        let mark = |m: &GroupMark| GroupMark { text: m.text.as_ref().map(text), ..m.clone() };
-        let similar = |s: &Similar| Similar { template: text(&s.template), ..s.clone() };
-        let detail = &self.detail;
-        let detail = GroupDetail {
-            group: rules.group(&detail.group),
-            history: detail.history.iter().map(mark).collect(),
-            variables: detail.variables.iter().map(variable).collect(),
-            samples: detail.samples.iter().map(sample).collect(),
-            similar: detail.similar.iter().map(similar).collect(),
-            operations: detail.operations.iter().map(|operation| rules.operation(operation)).collect(),
-            ..detail.clone()
-        };
-        Some(Self { detail, now: self.now })
+        Some(Self { detail: self.detail.masked(rules), now: self.now })
     }
 
-    fn cells(&self, look: &Look) -> Vec<String> {
-        self.detail.group.cells(look)
+    fn cells(&self, fmt: &ValueFormat) -> Vec<String> {
+        self.detail.group.cells(fmt)
     }
 
-    fn sheet(&self, look: &Look) -> Sheet {
+    fn sheet(&self, fmt: &ValueFormat) -> Sheet {
         let detail = &self.detail;
-        let lessons = &detail.outcomes;
-        let retried = lessons.redriven_ok.saturating_add(lessons.redriven_failed);
+        let outcome_stats = &detail.outcomes;
+        let retried = outcome_stats.redriven_ok.saturating_add(outcome_stats.redriven_failed);
         let outcomes = match retried {
             0 => String::new(),
-            _ => format!("{retried}: {} ok, {} back", lessons.redriven_ok, lessons.redriven_failed),
+            _ => {
+                format!("{retried}: {} ok, {} back", outcome_stats.redriven_ok, outcome_stats.redriven_failed)
+            }
         };
         let ignored = detail.ignored.map(|ignored| {
-            let until = ignored.until.map(|until| format!("until {}", look.time(until)));
+            let until = ignored.until.map(|until| format!("until {}", fmt.time(until)));
             let deaths = ignored.deaths.map(|deaths| format!("for {deaths} more deaths"));
             let ends: Vec<String> = until.into_iter().chain(deaths).collect();
             if ends.is_empty() { "until it is reopened".to_owned() } else { ends.join(" or ") }
         });
         let head = Sheet::default()
-            .field("since", look.maybe(detail.since))
+            .field("since", fmt.maybe(detail.since))
             .field("ignored", ignored.unwrap_or_default())
             .field("retried", outcomes)
-            .field("said", lessons.said.map(|said| said.to_string()).unwrap_or_default())
+            .field(
+                "said",
+                outcome_stats.operator_category.map(|category| category.to_string()).unwrap_or_default(),
+            )
             .field("last_48h", sparkline(&detail.hours, self.now))
             .field("workers", counted(&detail.workers))
             .field("versions", counted(&detail.versions))
             .field("hosts", counted(&detail.hosts));
-        let sheet = detail.group.sheet(look).and(head);
-        self.blocks(look)
+        let sheet = detail.group.sheet(fmt).and(head);
+        self.blocks(fmt)
             .into_iter()
             .filter(|(_, lines)| !lines.is_empty())
             .fold(sheet, |sheet, (name, lines)| sheet.block(name, lines.join("\n")))
     }
 }
 
-impl Shown {
-    fn blocks(&self, look: &Look) -> Vec<(&'static str, Vec<String>)> {
+impl GroupView {
+    fn blocks(&self, fmt: &ValueFormat) -> Vec<(&'static str, Vec<String>)> {
         let detail = &self.detail;
         let shares = detail.shares.iter().map(|share| {
             let kind = if share.kind.is_empty() { String::new() } else { format!(" {}", share.kind) };
@@ -153,7 +142,7 @@ impl Shown {
         });
         let samples = detail.samples.iter().map(|sample| {
             let message = escape::line(&sample.message);
-            format!("{} {} {} {message}", sample.id, sample.status, look.time(sample.dead_at))
+            format!("{} {} {} {message}", sample.id, sample.status, fmt.time(sample.dead_at))
         });
         let similar = detail.similar.iter().map(|other| {
             format!(
@@ -171,7 +160,7 @@ impl Shown {
         let history = detail.history.iter().map(|mark| {
             let text =
                 mark.text.as_deref().map(|text| format!(": {}", escape::line(text))).unwrap_or_default();
-            format!("{} {} {} ({}){text}", look.time(mark.at), mark.by, mark.what, mark.status)
+            format!("{} {} {} ({}){text}", fmt.time(mark.at), mark.by, mark.what, mark.status)
         });
         vec![
             ("by queue", shares.collect()),
@@ -191,8 +180,8 @@ fn variable_line(variable: &Variable) -> String {
     format!("word {} {}: {}{more}", variable.place, variable.shown, top.join(", "))
 }
 
-/// The first few names; those whose count may have some of others are marked.
-fn counted(all: &[Counted]) -> String {
+/// The most frequent names with their counts; counts that may be too high are marked with `~`.
+fn counted(all: &[NameCount]) -> String {
     let shown = all.iter().take(5).map(|counted| {
         let about = if counted.over > 0 { "~" } else { "" };
         format!("{} ({about}{})", counted.name, counted.count)
@@ -204,7 +193,7 @@ fn counted(all: &[Counted]) -> String {
     text
 }
 
-/// Failures per hour of the last two days as a row of bars, the present hour last.
+/// Failures per hour over the last two days as a row of bars, with the current hour last.
 fn sparkline(hours: &[Hour], now: Time) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let Some(most) = hours.iter().map(|hour| hour.failures.max(hour.deaths)).max().filter(|most| *most > 0)
@@ -246,8 +235,8 @@ mod tests {
 
     #[test]
     fn names_are_few() {
-        let all: Vec<Counted> =
-            (0..7).map(|n| Counted { name: format!("w{n}"), count: 9 - n, over: n / 4 }).collect();
+        let all: Vec<NameCount> =
+            (0..7).map(|n| NameCount { name: format!("w{n}"), count: 9 - n, over: n / 4 }).collect();
         assert_eq!(counted(&all), "w0 (9), w1 (8), w2 (7), w3 (6), w4 (~5) and 2 more");
     }
 }

@@ -1,52 +1,52 @@
-//! Driving an operation from the command line: steps, a line of progress, and what an interruption means. The first
-//! Ctrl-C detaches, and the operation stays as it is for whoever goes on with it; a second one, at once, cancels it.
+//! Drives an operation from the command line: executes its steps, shows its progress, and handles interrupts. The
+//! first Ctrl-C detaches and leaves the operation for another process; a second one shortly after cancels it.
 
 use crate::connect::{App, Link};
-use crate::exit_code::{CliError, Done, ExitCode};
-use crate::output::complain;
+use crate::exit_code::{CliError, CommandResult, ExitCode};
+use crate::output::eprint_line;
 use crate::progress::Progress;
 use redrive::core::ids::OperationId;
 use redrive::core::operation::{Control, Operation, Stage};
 use redrive::core::time::Span;
 use std::time::Duration;
 
-/// Until when to stay.
+/// When to stop driving an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
-    /// All are sent, or taken back: nobody has to see to it any more.
+    /// All letters are sent or undone, so that nobody has to drive it any more.
     Sent,
     /// Every member has an outcome.
     Over,
 }
 
-/// The longest wait between two looks: somebody may have steered it meanwhile.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// How often to look at one that settles.
+/// The longest wait between two steps, because another process may have changed the operation.
+const POLL_EVERY_MAX: Duration = Duration::from_secs(1);
+/// How often to poll an operation that is settling.
 const SETTLING: Duration = Duration::from_millis(300);
-/// A second Ctrl-C within this time cancels.
+/// A second Ctrl-C within this time cancels the operation.
 const TWICE_WITHIN: Duration = Duration::from_secs(2);
 
-/// Drives an operation and shows how far it is; prints it in the end.
-pub(crate) async fn drive(app: &App, store: &mut Link<'_>, id: OperationId, until: Until) -> Done {
-    let interrupted = app.on_interrupt_drain();
-    let mut operation = store.ask(async |store| store.operation(id).await).await?;
+/// Drives an operation, shows its progress, and prints it at the end.
+pub(crate) async fn drive(app: &App, store: &mut Link<'_>, id: OperationId, until: Until) -> CommandResult {
+    let interrupted = app.interrupt_notifier();
+    let mut operation = store.call(async |store| store.operation(id).await).await?;
     let mut progress = Progress::new(&app.out, operation.act.name(), None);
-    let mut told = (operation.stage, String::new());
-    let mut nap = Duration::ZERO;
+    let mut noted = (operation.stage, String::new());
+    let mut pause = Duration::ZERO;
     loop {
         show(&mut progress, &operation);
-        tell(app, &operation, &mut told);
-        let stays = match until {
+        note_changes(app, &operation, &mut noted);
+        let continues = match until {
             Until::Sent => operation.stage.is_moving(),
             Until::Over => !operation.stage.is_over() && operation.stage != Stage::Paused,
         };
-        if !stays {
+        if !continues {
             break;
         }
-        // A timer takes a millisecond even when it is set to none.
+        // Even a zero sleep costs a millisecond.
         let rest = async {
-            if !nap.is_zero() {
-                tokio::time::sleep(nap).await;
+            if !pause.is_zero() {
+                tokio::time::sleep(pause).await;
             }
         };
         tokio::select! {
@@ -59,15 +59,15 @@ pub(crate) async fn drive(app: &App, store: &mut Link<'_>, id: OperationId, unti
         }
         let moving = operation.stage.is_moving();
         let step =
-            store.ask(async |store| if moving { store.step(id).await } else { store.operation(id).await });
-        let step = step
-            .await
-            .map_err(|error| CliError::from(error).hint(format!("`redrive op watch {id}` goes on with it")));
+            store.call(async |store| if moving { store.step(id).await } else { store.operation(id).await });
+        let step = step.await.map_err(|error| {
+            CliError::from(error).hint(format!("run `redrive op watch {id}` to continue it"))
+        });
         operation = step?;
-        nap = if operation.stage == Stage::Settling {
+        pause = if operation.stage == Stage::Settling {
             SETTLING
         } else {
-            operation.next_in.map_or(LOOK_AGAIN, Span::to_std).min(LOOK_AGAIN)
+            operation.next_in.map_or(POLL_EVERY_MAX, Span::to_std).min(POLL_EVERY_MAX)
         };
     }
     drop(progress);
@@ -85,19 +85,19 @@ fn show(progress: &mut Progress, operation: &Operation) {
     }
 }
 
-/// Says what changed that a bar does not show: a new stage, and what holds it up.
-fn tell(app: &App, operation: &Operation, told: &mut (Stage, String)) {
-    if operation.stage != told.0 && operation.is_redrive() {
+/// Notes changes that a progress bar does not show: a new stage, and what holds the operation up.
+fn note_changes(app: &App, operation: &Operation, noted: &mut (Stage, String)) {
+    if operation.stage != noted.0 && operation.is_redrive() {
         let o = &operation.outcomes;
         let how = format!("{} sent, {} done, {} back", o.sent(), o.succeeded, o.failed_same + o.failed_other);
         app.out.note(&format!("{}: {how}", operation.stage));
     }
-    told.0 = operation.stage;
-    let held = operation.held_up.as_ref().map(|held| held.text.clone()).unwrap_or_default();
-    if held != told.1 && !held.is_empty() {
+    noted.0 = operation.stage;
+    let held = operation.delayed.as_ref().map(|held| held.text.clone()).unwrap_or_default();
+    if held != noted.1 && !held.is_empty() {
         app.out.note(&format!("waiting: {held}"));
     }
-    told.1 = held;
+    noted.1 = held;
 }
 
 async fn detach(
@@ -105,41 +105,41 @@ async fn detach(
     store: &mut Link<'_>,
     operation: &Operation,
     interrupted: &tokio::sync::Notify,
-) -> Done {
+) -> CommandResult {
     let id = operation.id;
-    complain(&format!(
+    eprint_line(&format!(
         "detached from operation {id}, which is {}; press Ctrl-C again to cancel it",
         operation.stage
     ));
     let again = tokio::time::timeout(TWICE_WITHIN, interrupted.notified()).await.is_ok();
     if again {
         let actor = app.actor(Some("Ctrl-C".to_owned()));
-        let cancelled = store.ask(async |s| s.control(id, Control::Cancel, actor.clone()).await).await?;
+        let cancelled = store.call(async |s| s.control(id, Control::Cancel, actor.clone()).await).await?;
         app.out.one(&cancelled)?;
         return Err(CliError::new(ExitCode::Interrupted, format!("operation {id} was cancelled")));
     }
-    let hint = format!("`redrive op watch {id}` goes on with it, `redrive op cancel {id}` stops it");
+    let hint = format!("run `redrive op watch {id}` to continue it, or `redrive op cancel {id}` to stop it");
     Err(CliError::new(ExitCode::Interrupted, "interrupted").hint(hint))
 }
 
-/// Prints an operation as it was left, says what was left alone, and makes an exit code of it.
-fn finish(app: &App, operation: &Operation) -> Done {
+/// Prints the final state of an operation and notes about it, and returns the exit code.
+fn finish(app: &App, operation: &Operation) -> CommandResult {
     app.out.one(operation)?;
     let (id, o) = (operation.id, &operation.outcomes);
     let left = o.skipped + o.conflict;
     if left > 0 {
         app.out.note(&format!(
-            "{left} were left as they are; `redrive op members {id} --outcome skipped` says why"
+            "{left} were left as they are; run `redrive op members {id} --outcome skipped` to see why"
         ));
     }
     if let Some(halt) = &operation.halt {
         app.out.note(&format!("paused by {}: {}", halt.by, halt.text));
         app.out.note(&format!(
-            "`redrive op resume {id}` goes on, `redrive op undo {id}` pulls back what has not begun"
+            "run `redrive op resume {id}` to continue, or `redrive op undo {id}` to take back what is not leased yet"
         ));
     }
     let clean = left + o.failed_same + o.failed_other == 0;
     let sent = matches!(operation.stage, Stage::Done | Stage::Settling);
-    let well = (sent && clean) || operation.stage == Stage::Undone;
-    Ok(if well { ExitCode::Ok } else { ExitCode::Partial })
+    let succeeded = (sent && clean) || operation.stage == Stage::Undone;
+    Ok(if succeeded { ExitCode::Ok } else { ExitCode::Partial })
 }

@@ -1,19 +1,19 @@
-//! `op`: operations, the durable bulk acts. Look at them, watch them, steer them.
+//! `op`: lists, watches and controls operations, the durable bulk actions on dead letters.
 
 mod drive;
-mod shown;
+mod show;
 
 pub(crate) use drive::{Until, drive};
-pub(crate) use shown::show_preview;
+pub(crate) use show::show_preview;
 
 use super::pages;
 use crate::args::PageArgs;
 use crate::confirm::confirm;
 use crate::connect::{Access, App, Hold, Link};
-use crate::exit_code::{CliError, Done, ExitCode};
-use crate::given::Given;
+use crate::exit_code::{CliError, CommandResult, ExitCode};
+use crate::id_arg::IdArg;
 use clap::{Args, Subcommand};
-use redrive::core::error::Outcome;
+use redrive::core::error::StoreResult;
 use redrive::core::ids::OperationId;
 use redrive::core::operation::{Control, Member, MemberOutcome};
 use redrive::core::query::{Page, PageRequest};
@@ -28,50 +28,50 @@ pub(crate) enum OpCommand {
         #[command(flatten)]
         page: PageArgs,
     },
-    /// Show one operation: its stage, pace and what became of its members
+    /// Show one operation: its stage, rollout settings and outcomes
     Show {
-        /// The operation: its id, or the last digits of it
+        /// The id of the operation, or its last digits
         #[arg(value_name = "ID")]
-        id: Given<OperationId>,
+        id: IdArg<OperationId>,
     },
-    /// Watch an operation to its end, and drive it if nobody else does
+    /// Watch an operation until it ends, and drive it if no other process does
     Watch {
-        /// The operation: its id, or the last digits of it
+        /// The id of the operation, or its last digits
         #[arg(value_name = "ID")]
-        id: Given<OperationId>,
+        id: IdArg<OperationId>,
     },
-    /// Halt an operation
-    Pause(SteerArgs),
-    /// Let a paused operation go on; after a halt because failures came back, with a canary anew
-    Resume(SteerArgs),
-    /// Stop an operation for good; what was done stays done
-    Cancel(SteerArgs),
-    /// Take an operation back: what has not begun, or has not been touched since
+    /// Pause an operation
+    Pause(ControlArgs),
+    /// Resume a paused operation; if it paused because failures came back, it starts with a new canary
+    Resume(ControlArgs),
+    /// Stop an operation for good; what it has done stays done
+    Cancel(ControlArgs),
+    /// Undo an operation, as far as nothing has been leased or changed since
     Undo {
         #[command(flatten)]
-        which: SteerArgs,
-        /// Do not ask
+        which: ControlArgs,
+        /// Do not ask for confirmation
         #[arg(long, short)]
         yes: bool,
     },
-    /// Change how many are sent per second
+    /// Change how many letters are sent per second
     Rate {
-        /// The operation: its id, or the last digits of it
+        /// The id of the operation, or its last digits
         #[arg(value_name = "ID")]
-        id: Given<OperationId>,
-        /// Such as 50/s or 600/m; `none` for no limit
+        id: IdArg<OperationId>,
+        /// The rate, such as 50/s or 600/m, or `none` for no limit
         #[arg(value_name = "RATE")]
         rate: RateArg,
-        /// Why, for the audit trail
+        /// The reason, recorded in the audit trail
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
     },
-    /// List the members of an operation and what became of each
+    /// List the members of an operation and their outcomes
     Members {
-        /// The operation: its id, or the last digits of it
+        /// The id of the operation, or its last digits
         #[arg(value_name = "ID")]
-        id: Given<OperationId>,
-        /// Only those with this outcome, such as skipped or failed_same
+        id: IdArg<OperationId>,
+        /// Only members with this outcome, such as skipped or failed_same
         #[arg(long, value_name = "OUTCOME")]
         outcome: Option<MemberOutcome>,
         #[command(flatten)]
@@ -80,24 +80,24 @@ pub(crate) enum OpCommand {
 }
 
 impl OpCommand {
-    /// Whether it only looks.
-    pub(crate) const fn looks(&self) -> bool {
+    /// Whether the command only reads.
+    pub(crate) const fn is_read_only(&self) -> bool {
         matches!(self, Self::List { .. } | Self::Show { .. } | Self::Members { .. })
     }
 }
 
-/// Which operation, and why.
+/// The operation to control, and the reason.
 #[derive(Args, Debug)]
-pub(crate) struct SteerArgs {
-    /// The operation: its id, or the last digits of it
+pub(crate) struct ControlArgs {
+    /// The id of the operation, or its last digits
     #[arg(value_name = "ID")]
-    id: Given<OperationId>,
-    /// Why, for the audit trail
+    id: IdArg<OperationId>,
+    /// The reason, recorded in the audit trail
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 }
 
-/// Members per second, whole; nothing is no limit.
+/// A whole number of members per second; `None` for no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RateArg(pub(crate) Option<u32>);
 
@@ -124,87 +124,86 @@ impl FromStr for RateArg {
     }
 }
 
-/// Runs one of them.
-pub(crate) async fn run(app: &App, command: OpCommand) -> Done {
+/// Runs an `op` command.
+pub(crate) async fn run(app: &App, command: OpCommand) -> CommandResult {
     match command {
         OpCommand::List { page } => {
             let store = app.open(Access::Existing, Hold::Moment).await?;
             pages(app, store, &page, async |store, page| store.operations(page).await).await
         }
         OpCommand::Show { id } => {
-            let (id, store) = named(app, id, Hold::Moment).await?;
+            let (id, store) = open_operation(app, id, Hold::Moment).await?;
             app.out.one(&store.operation(id).await?)?;
             Ok(ExitCode::Ok)
         }
         OpCommand::Watch { id } => {
-            let (id, mut store) = named(app, id, Hold::Long).await?;
+            let (id, mut store) = open_operation(app, id, Hold::Long).await?;
             drive(app, &mut store, id, Until::Over).await
         }
-        OpCommand::Pause(args) => steer(app, args, Control::Pause).await.map(|_| ExitCode::Ok),
+        OpCommand::Pause(args) => control(app, args, Control::Pause).await.map(|_| ExitCode::Ok),
         OpCommand::Resume(args) => {
-            let id = steer(app, args, Control::Resume).await?;
+            let id = control(app, args, Control::Resume).await?;
             app.out.note(&format!(
-                "a worker or server that holds the data goes on with it, and so does `redrive op watch {id}`"
+                "it continues in a worker or server that holds the data directory, or with `redrive op watch {id}`"
             ));
             Ok(ExitCode::Ok)
         }
-        OpCommand::Cancel(args) => steer(app, args, Control::Cancel).await.map(|_| ExitCode::Ok),
+        OpCommand::Cancel(args) => control(app, args, Control::Cancel).await.map(|_| ExitCode::Ok),
         OpCommand::Rate { id, rate, reason } => {
-            steer(app, SteerArgs { id, reason }, Control::Rate(rate.0)).await.map(|_| ExitCode::Ok)
+            control(app, ControlArgs { id, reason }, Control::Rate(rate.0)).await.map(|_| ExitCode::Ok)
         }
-        OpCommand::Undo { which: SteerArgs { id, reason }, yes } => {
-            let (id, mut store) = named(app, id, Hold::Long).await?;
+        OpCommand::Undo { which: ControlArgs { id, reason }, yes } => {
+            let (id, mut store) = open_operation(app, id, Hold::Long).await?;
             let operation = store.operation(id).await?;
             let outcomes = &operation.outcomes;
-            let able = if operation.is_redrive() { outcomes.running } else { outcomes.succeeded };
-            if able > 1 {
+            let undoable = if operation.is_redrive() { outcomes.running } else { outcomes.succeeded };
+            if undoable > 1 {
                 let act = operation.act.name();
-                confirm(&format!("take back to {act} what still can be of {able} dead letters?"), yes)
-                    .await?;
+                confirm(&format!("undo the {act} of up to {undoable} dead letters?"), yes).await?;
             }
             let actor = app.actor(reason);
             store.control(id, Control::Undo, actor).await?;
             drive(app, &mut store, id, Until::Sent).await
         }
         OpCommand::Members { id, outcome, page } => {
-            let (id, store) = named(app, id, Hold::Moment).await?;
+            let (id, store) = open_operation(app, id, Hold::Moment).await?;
             pages(app, store, &page, async |store, page| members(store, id, outcome, page).await).await
         }
     }
 }
 
-/// The operation that is meant, and the store it is in.
-async fn named(
+/// Resolves the id of an operation and opens the store.
+async fn open_operation(
     app: &App,
-    given: Given<OperationId>,
+    id: IdArg<OperationId>,
     hold: Hold,
 ) -> Result<(OperationId, Link<'_>), CliError> {
-    let id = given.operation(app).await?;
+    let id = id.operation(app).await?;
     Ok((id, app.open(Access::Existing, hold).await?))
 }
 
-/// Steers an operation, shows it as it is now, and says which one it was.
-async fn steer(app: &App, args: SteerArgs, control: Control) -> Result<OperationId, CliError> {
-    let (id, store) = named(app, args.id, Hold::Moment).await?;
+/// Controls an operation, prints its new state, and returns its id.
+async fn control(app: &App, args: ControlArgs, control: Control) -> Result<OperationId, CliError> {
+    let (id, store) = open_operation(app, args.id, Hold::Moment).await?;
     let operation = store.control(id, control, app.actor(args.reason)).await?;
     app.out.one(&operation)?;
     Ok(id)
 }
 
-/// A page of members, looking on for those that are wanted.
+/// Fetches a page of members. Reads on until the page is full of members with the wanted outcome.
 async fn members(
     store: &dyn Store,
     id: OperationId,
     outcome: Option<MemberOutcome>,
     mut request: PageRequest,
-) -> Outcome<Page<Member>> {
+) -> StoreResult<Page<Member>> {
     let wanted = request.limit();
     let mut items = Vec::new();
     loop {
         request.limit = Some(wanted - items.len());
         let page = store.members(id, request.clone()).await?;
-        let of_it = |member: &Member| outcome.is_none_or(|outcome| member.outcome == outcome);
-        items.extend(page.items.into_iter().filter(of_it));
+        let wanted_outcome = |member: &Member| outcome.is_none_or(|outcome| member.outcome == outcome);
+        items.extend(page.items.into_iter().filter(wanted_outcome));
         match page.next {
             Some(next) if items.len() < wanted => request.cursor = Some(next),
             next => return Ok(Page { next, ..Page::last(items) }),

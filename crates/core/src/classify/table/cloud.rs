@@ -1,13 +1,13 @@
-//! The table, part five: cloud services, language models, payments, messaging and other paid interfaces.
+//! The table, part five: cloud services, language models, payments, messaging and other paid APIs.
 
 use super::Strength::{Hint, Likely, Sure};
-use super::{Rule, lean, rule};
+use super::{Rule, partial, rule};
 use crate::failure::Category::{Persistent as P, Resource as R, Transient as T};
 use crate::failure::Route::{Corruption, Network, System, Timeout};
 
 #[rustfmt::skip]
 pub(super) const RULES: &[Rule] = &[
-    // Quota and credit.
+    // Quotas and credit.
     rule(Sure, R, System, "a quota or a credit is used up", &[
         "quota exceeded", "quotaexceeded", "insufficient quota", "exceeded your current quota",
         "quota limit", "quota has been exceeded", "over your quota", "quota exhausted", "daily limit exceeded",
@@ -28,7 +28,7 @@ pub(super) const RULES: &[Rule] = &[
         "tokens per day", "overdrawn", "account balance", "top up", "reserved concurrency",
         "code:insufficient quota", "code:quota exceeded", "limit exceeded", "max storage", "mailbox quota",
         "exceeded the maximum number of", "exceeded your", "you have exceeded"]),
-    // Rates under other names.
+    // Rate limits under other names.
     rule(Sure, T, Network, "it asks to come more slowly", &[
         "request throttled", "request throttled exception", "too many requests exception",
         "provisioned throughput exceeded exception", "bandwidth limit exceeded",
@@ -108,10 +108,10 @@ pub(super) const RULES: &[Rule] = &[
         "inference timeout", "generation timed out", "model timed out", "activity timed out",
         "workflow execution timed out", "function execution timeout", "visibility timeout",
         "lambda function timed out", "sandbox timed out"]),
-    lean(Hint, None, Some(System), "a cloud service says so", &[
+    partial(Hint, None, Some(System), "a cloud service says so", &[
         "aws", "s3", "dynamodb", "azure", "gcp", "subscription", "tenant", "stripe", "ldap directory",
         "certificate store", "license"]),
-    lean(Hint, None, Some(Network), "it is about a connection", &[
+    partial(Hint, None, Some(Network), "it is about a connection", &[
         "http", "https", "socket", "connection", "network", "tcp", "dns", "tls", "ssl", "proxy", "host",
         "remote", "upstream", "gateway", "websocket", "smtp", "ftp"]),
     rule(Likely, P, System, "it was declined or is not in that state", &["your card", "declined", "deprecated", "kms", "iam", "precondition", "phone number"]),

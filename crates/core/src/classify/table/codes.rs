@@ -1,14 +1,14 @@
-//! The table, last part: numbers. A number means something only with the kind of code it is, which the code
-//! field, the words before it in the text, or the name of the service tell.
+//! The table, last part: numbers. A number has a meaning only within a scheme, which follows from the code field, the
+//! words before it in the text, or the name of the service.
 
-use super::super::tokens::{Kind, Place, Words};
+use super::super::tokens::{Kind, Part, Words};
 use super::{Hit, Reason, Strength};
 use crate::failure::Category::{Persistent as P, Resource as R, Transient as T};
 use crate::failure::Route::{Agent, Corruption, Network, System, Timeout};
 use crate::failure::{Category, ErrorInfo, Route};
 use crate::signature::head;
 
-/// What a code can be a code of.
+/// What a number is a code of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scheme {
     Http,
@@ -47,7 +47,7 @@ impl Scheme {
         }
     }
 
-    /// The codes, most specific first; one that ends with `*` stands for all that begin so.
+    /// The codes, most specific first; one that ends with `*` stands for all with this prefix.
     const fn codes(self) -> &'static [Code] {
         match self {
             Self::Http => HTTP,
@@ -201,7 +201,7 @@ const WEBSOCKET: &[Code] = &[
 ];
 
 /// The rules for the numbers in the code field and in the text.
-pub(in super::super) fn coded(error: &ErrorInfo, words: &Words) -> Vec<Hit> {
+pub(in super::super) fn code_hits(error: &ErrorInfo, words: &Words) -> Vec<Hit> {
     let mut hits = Vec::new();
     let code = head(error.code.as_deref().unwrap_or_default(), 64).trim();
     if code.bytes().any(|byte| byte.is_ascii_digit()) {
@@ -230,7 +230,7 @@ fn look_up(scheme: Scheme, code: &str, doubt: f32) -> Option<Hit> {
     })
 }
 
-/// Names of services whose numbers are their own.
+/// Names of services with their own codes.
 #[rustfmt::skip]
 const SERVICES: &[(&str, Scheme)] = &[
     ("mysql", Scheme::MySql), ("mariadb", Scheme::MySql), ("innodb", Scheme::MySql), ("er_", Scheme::MySql), ("pymysql", Scheme::MySql),
@@ -243,7 +243,7 @@ const SERVICES: &[(&str, Scheme)] = &[
     ("errno", Scheme::Errno), ("oserror", Scheme::Errno), ("os error", Scheme::Errno), ("ioerror", Scheme::Errno), ("io::error", Scheme::Errno),
 ];
 
-/// What kind of code the code field has, and the code without its prefix.
+/// The scheme of the code field, and the code without its prefix.
 fn of_field<'a>(code: &'a str, error: &ErrorInfo) -> (Option<Scheme>, &'a str) {
     let upper = |prefix: &str| {
         code.get(..prefix.len())
@@ -273,7 +273,7 @@ fn of_field<'a>(code: &'a str, error: &ErrorInfo) -> (Option<Scheme>, &'a str) {
     let named = service(&error.error_type).or_else(|| service(&error.message));
     let in_table = |scheme: &Scheme| look_up(*scheme, code, 0.0).is_some();
     let scheme = match named.filter(in_table) {
-        // A process of a mail or database client can still fail with a status.
+        // A process of a mail or database client can still fail with an HTTP status.
         Some(Scheme::Exit) if (400..=599).contains(&code.parse::<u32>().unwrap_or_default()) => {
             Some(Scheme::Http)
         }
@@ -287,11 +287,11 @@ fn of_field<'a>(code: &'a str, error: &ErrorInfo) -> (Option<Scheme>, &'a str) {
     (scheme, code)
 }
 
-/// Numbers of the text that say what they are: "status 503", "exit code 2", "errno 28", "ORA-00060".
+/// Adds the rules for numbers in the text that say what they are: "status 503", "exit code 2", "ORA-00060".
 fn in_text(words: &Words, hits: &mut Vec<Hit>) {
     let list = &words.list;
     for (at, word) in list.iter().enumerate() {
-        if word.kind == Kind::Path || word.place == Place::Code {
+        if word.kind == Kind::Path || word.part == Part::Code {
             continue;
         }
         let text = words.text(word);
@@ -299,7 +299,7 @@ fn in_text(words: &Words, hits: &mut Vec<Hit>) {
             continue;
         }
         let before = |back: usize| {
-            let word = at.checked_sub(back).and_then(|at| list.get(at)).filter(|w| w.place == word.place);
+            let word = at.checked_sub(back).and_then(|at| list.get(at)).filter(|w| w.part == word.part);
             word.map_or("", |word| words.text(word))
         };
         let scheme = match (before(2), before(1)) {
@@ -319,7 +319,7 @@ fn in_text(words: &Words, hits: &mut Vec<Hit>) {
             (_, "error" | "code" | "returned" | "received" | "got" | "responded" | "with") => {
                 Some((Scheme::Http, 0.4))
             }
-            // Python's drivers for MySQL begin a message with the number.
+            // MySQL drivers of Python begin a message with the number.
             (_, "") if text.len() == 4 => Some((Scheme::MySql, 0.0)),
             (_, "") => Some((Scheme::Http, 0.3)),
             ("1" | "0", "1" | "2") if before(3) == "http" => Some((Scheme::Http, 0.0)),
@@ -351,7 +351,7 @@ mod tests {
             message: message.into(),
             ..ErrorInfo::default()
         };
-        coded(&error, &Words::of(&error)).iter().map(|hit| hit.reason.text()).collect()
+        code_hits(&error, &Words::of(&error)).iter().map(|hit| hit.reason.text()).collect()
     }
 
     #[test]
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_that_are_none_mean_nothing() {
+    fn codes_that_are_not_codes_mean_nothing() {
         for code in ["", " ", "é", "99999999999999999999", "-", "\u{0}1", "4é9"] {
             assert_eq!(found("Error", code, code), Vec::<String>::new(), "{code:?}");
         }

@@ -1,7 +1,7 @@
-//! The table, part three: what databases, caches, search engines and brokers say.
+//! The table, part three: errors of databases, caches, search engines and brokers.
 
 use super::Strength::{Certain, Hint, Likely, Sure};
-use super::{Rule, lean, rule};
+use super::{Rule, partial, rule};
 use crate::failure::Category::{Persistent as P, Resource as R, Transient as T};
 use crate::failure::Route::{Corruption, System, Timeout};
 
@@ -141,7 +141,7 @@ pub(super) const RULES: &[Rule] = &[
     rule(Likely, T, System, "the database failed in passing", &[
         "sql transient", "transient connection exception",
         "recoverable exception", "could not send data", "terminating connection"]),
-    lean(Hint, None, Some(System), "a database or a broker says so", &[
+    partial(Hint, None, Some(System), "a database or a broker says so", &[
         "psycopg", "psycopg2", "sqlalchemy", "mysql", "postgres", "postgresql", "sqlite", "oracle", "sqlstate",
         "sql", "mongo", "mongodb", "redis", "kafka", "cassandra", "elasticsearch", "opensearch", "rabbitmq",
         "database", "table", "column", "transaction", "index", "topic", "partition", "ora", "ldap",

@@ -1,7 +1,7 @@
-//! The table, part two: what languages and their libraries say of wrong code and of data that cannot be read.
+//! The table, part two: how languages and their libraries report wrong code and data that cannot be read.
 
 use super::Strength::{Certain, Hint, Likely, Sure};
-use super::{Rule, lean, rule};
+use super::{Rule, partial, rule};
 use crate::failure::Category::{Persistent as P, Resource as R, Transient as T};
 use crate::failure::Route::{Agent, Corruption, System};
 
@@ -155,7 +155,7 @@ pub(super) const RULES: &[Rule] = &[
         "value is not a valid", "not allowed by schema", "cannot be blank", "incorrect format",
         "data type mismatch in"]),
 
-    // Settings.
+    // Configuration.
     rule(Sure, P, System, "a setting is missing or wrong", &[
         "environment variable", "env var", "not configured", "is not configured", "misconfigured",
         "misconfiguration", "configuration error", "config error", "improperly configured",
@@ -203,10 +203,10 @@ pub(super) const RULES: &[Rule] = &[
         "not enough free memory", "array buffer allocation failed", "exceeded memory",
         "virtual memory exhausted", "requested array size exceeds", "cant allocate", "alloc failed",
         "memory pressure", "exceeded its memory", "out of memory error", "insufficient memory to"]),
-    lean(Hint, Some(P), Some(Agent), "it names a mistake of code", &[
+    partial(Hint, Some(P), Some(Agent), "it names a mistake of code", &[
         "exception", "undefined", "null", "assert", "unexpected", "type:exception", "nil", "panic",
         "traceback", "fatal error", "type:error class"]),
-    lean(Hint, None, Some(Corruption), "it is about the form of the data", &[
+    partial(Hint, None, Some(Corruption), "it is about the form of the data", &[
         "decode", "parse", "format", "schema", "payload", "encoding", "invalid", "syntax"]),
     rule(Sure, P, Corruption, "a value is not of the kind it should be", &[
         "could not convert string to float", "invalid literal for", "for input string", "invalid digit found in string"]),

@@ -1,9 +1,9 @@
-//! The table of known errors: phrases and codes with what they mean, grouped by where they come from. The
-//! files beside this one are the table; here is how it is searched.
+//! The table of known errors: phrases and codes with their meaning, grouped by where they come from. The other files of
+//! this directory are the table; this one searches it.
 //!
-//! A phrase is found in any spelling (`disk full`, `DiskFull`, `DISK_FULL`, `diskfull`), and, more weakly, when
-//! its words are misspelt or stand in another order. Several may be found: the surest wins, among equals the
-//! longest. The table must not say *systematic* or *poison*: those are seen only in many failures.
+//! A phrase is found in any spelling (`disk full`, `DiskFull`, `DISK_FULL`, `diskfull`) and, with less weight, if its
+//! words are misspelt or in another order. If several are found, the surest wins, and among equals the longest. The
+//! table must not contain *systematic* or *poison*: those are seen only in many failures.
 
 mod cloud;
 mod codes;
@@ -12,29 +12,29 @@ mod languages;
 mod platforms;
 mod transport;
 
-use super::tokens::{Kind, Place, Word, Words, hash, hash_on};
+use super::tokens::{Kind, Part, Word, Words, hash, hash_on};
 use crate::failure::{Category, Route};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::LazyLock;
 
-pub(super) use codes::coded;
+pub(super) use codes::code_hits;
 
-/// How much a rule is trusted against others.
+/// How much a rule is trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Strength {
-    /// It leans that way, when nothing else is said.
+    /// A tendency, if nothing else is found.
     Hint,
-    /// It usually means that.
+    /// The usual meaning.
     Likely,
-    /// It means that, whatever else is said.
+    /// The meaning, whatever else is found.
     Sure,
-    /// The same, even if something sure is said besides: the more special case of it.
+    /// The meaning even beside a sure rule: a more special case of it.
     Certain,
 }
 
 impl Strength {
-    /// What it adds to a score; the model's scores are of the same kind and rarely differ by more than 6.
+    /// What it adds to a score. Scores of the model are on the same scale and rarely differ by more than 6.
     const fn weight(self) -> f32 {
         match self {
             Self::Hint => 1.5,
@@ -45,13 +45,13 @@ impl Strength {
     }
 }
 
-/// Phrases with one meaning. In front of a phrase, `type:` or `code:` says where alone it counts.
+/// Phrases with the same meaning. With the prefix `type:` or `code:` a phrase counts only there.
 #[derive(Debug)]
 pub(super) struct Rule {
     pub strength: Strength,
     pub category: Option<Category>,
     pub route: Option<Route>,
-    /// For people: `says "…": <means>`.
+    /// The meaning in words, as in `says "…": <means>`.
     pub means: &'static str,
     pub says: &'static [&'static str],
 }
@@ -67,8 +67,8 @@ const fn rule(
     Rule { strength, category: Some(category), route: Some(route), means, says }
 }
 
-/// A line that tells only the one or the other.
-const fn lean(
+/// A line of the table with only a category or only a route.
+const fn partial(
     strength: Strength,
     category: Option<Category>,
     route: Option<Route>,
@@ -85,13 +85,13 @@ fn rules() -> impl Iterator<Item = &'static Rule> {
         .flatten()
 }
 
-/// How a rule was found.
+/// How closely a phrase matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum Closeness {
     /// Word for word, in any spelling of names.
-    Exactly,
-    /// With a misspelt word, or the words in another order.
-    Similarly,
+    Exact,
+    /// With a misspelt word, or with the words in another order.
+    Similar,
 }
 
 /// A rule that applies.
@@ -101,24 +101,24 @@ pub(super) struct Hit {
     pub route: Option<Route>,
     /// What it adds to the score of its category and route.
     pub weight: f32,
-    /// For people.
+    /// Why the rule applies.
     pub reason: Reason,
 }
 
-/// Why a rule applies; written out only for those that are told.
+/// Why a rule applies. The text is only made for the reasons that are shown.
 #[derive(Clone, Debug)]
 pub(super) enum Reason {
-    /// A phrase of the table.
-    Says(&'static str, Found, &'static str),
-    /// A code of the table: what kind of code, the code, what it means.
+    /// A phrase of the table, how closely it matches, and its meaning.
+    Says(&'static str, Closeness, &'static str),
+    /// A code of the table: its scheme, the code, and its meaning.
     Coded(&'static str, String, &'static str),
 }
 
 impl Reason {
     pub(super) fn text(&self) -> String {
         match self {
-            Self::Says(phrase, Found::Exactly, means) => format!("says \"{phrase}\": {means}"),
-            Self::Says(phrase, Found::Similarly, means) => format!("says nearly \"{phrase}\": {means}"),
+            Self::Says(phrase, Closeness::Exact, means) => format!("says \"{phrase}\": {means}"),
+            Self::Says(phrase, Closeness::Similar, means) => format!("says nearly \"{phrase}\": {means}"),
             Self::Coded(kind, code, means) => format!("{kind} {code}: {means}"),
         }
     }
@@ -126,20 +126,20 @@ impl Reason {
 
 struct Phrase {
     words: Vec<u64>,
-    /// Which of the words is looked up.
+    /// The index of the word by which the phrase is looked up.
     key: usize,
-    place: Option<Place>,
-    /// Whether its words are telling enough to be looked for in another order.
+    part: Option<Part>,
+    /// Whether its words are distinctive enough to be searched in any order.
     loose: bool,
     rule: &'static Rule,
     text: &'static str,
 }
 
-/// Word hashes are hashes already.
+/// A hasher that returns its input, because word hashes are hashes already.
 #[derive(Default)]
-struct AsItIs(u64);
+struct IdentityHasher(u64);
 
-impl Hasher for AsItIs {
+impl Hasher for IdentityHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -153,15 +153,15 @@ impl Hasher for AsItIs {
     }
 }
 
-type ByHash<V> = HashMap<u64, V, BuildHasherDefault<AsItIs>>;
+type ByHash<V> = HashMap<u64, V, BuildHasherDefault<IdentityHasher>>;
 
 struct Index {
     phrases: Vec<Phrase>,
     /// Phrases by their key word.
     by_word: ByHash<Vec<usize>>,
-    /// Phrases by their words written as one.
+    /// Phrases by their words written together.
     glued: ByHash<usize>,
-    /// Words of the table by themselves with one letter left out, for misspelt ones.
+    /// Words of the table, by themselves and by their spellings with one letter left out.
     misspelt: ByHash<u64>,
     /// All words of the table.
     known: ByHash<()>,
@@ -169,11 +169,11 @@ struct Index {
 
 static INDEX: LazyLock<Index> = LazyLock::new(Index::build);
 
-/// Letters from which on a word can be recognised although a letter is wrong.
+/// The length from which on a misspelt word can be recognised.
 const SPELT_FROM: usize = 6;
-/// Words beside a phrase's length within which its words may stand.
+/// How many other words may be among the words of a phrase.
 const SLACK: usize = 1;
-/// Unknown words that are tried for spelling, so that the time is bounded.
+/// How many unknown words are checked for spelling, so that the time is bounded.
 const SPELLING_TRIES_MAX: usize = 16;
 
 impl Index {
@@ -200,14 +200,14 @@ impl Index {
     }
 
     fn add(&mut self, rule: &'static Rule, text: &'static str, counts: &HashMap<u64, usize>) {
-        let (place, text) = stripped(text);
+        let (part, text) = stripped(text);
         let words = Words::of_phrase(text);
         let hashes: Vec<u64> = words.list.iter().map(|word| word.hash).collect();
         let rarity = |at: &usize| hashes.get(*at).and_then(|hash| counts.get(hash)).copied();
         let Some(key) = (0..hashes.len()).min_by_key(rarity) else { return };
         let number = self.phrases.len();
         let letters: Vec<&str> = words.list.iter().map(|word| words.text(word)).collect();
-        if letters.len() > 1 && place.is_none() {
+        if letters.len() > 1 && part.is_none() {
             self.glued.entry(hash(&letters.concat())).or_insert(number);
         }
         for (word, letters) in words.list.iter().zip(&letters) {
@@ -224,22 +224,22 @@ impl Index {
         }
         let telling = letters.iter().filter(|word| word.len() >= 4).count();
         let loose = telling >= 2 && telling == letters.len() && rule.strength > Strength::Hint;
-        self.phrases.push(Phrase { words: hashes, key, place, loose, rule, text });
+        self.phrases.push(Phrase { words: hashes, key, part, loose, rule, text });
     }
 
-    /// A word of the table that this one probably is: one letter too many, too few, or another.
-    fn respelt(&self, letters: &str) -> Option<u64> {
+    /// The word of the table that this one probably is, with one letter added, missing or changed.
+    fn correct(&self, letters: &str) -> Option<u64> {
         let fits = |hash: &u64| self.misspelt.get(hash).copied();
         fits(&hash(letters)).or_else(|| without_one_letter(letters).find_map(|shorter| fits(&shorter)))
     }
 }
 
-/// Where a phrase counts, and the phrase.
-fn stripped(text: &'static str) -> (Option<Place>, &'static str) {
+/// The part to which a phrase is restricted, and the phrase without its prefix.
+fn stripped(text: &'static str) -> (Option<Part>, &'static str) {
     if let Some(text) = text.strip_prefix("type:") {
-        (Some(Place::Type), text)
+        (Some(Part::Type), text)
     } else if let Some(text) = text.strip_prefix("code:") {
-        (Some(Place::Code), text)
+        (Some(Part::Code), text)
     } else {
         (None, text)
     }
@@ -253,7 +253,7 @@ fn without_one_letter(word: &str) -> impl Iterator<Item = u64> {
     })
 }
 
-/// Every rule that applies to these words; phrases that are misspelt only if nothing else is sure.
+/// All rules that apply to these words. Misspelt phrases count only if no likely rule was found.
 pub(super) fn hits(words: &Words) -> Vec<Hit> {
     let index = &*INDEX;
     let hashes: Vec<u64> = words.list.iter().map(|word| word.hash).collect();
@@ -267,7 +267,7 @@ pub(super) fn hits(words: &Words) -> Vec<Hit> {
     hits
 }
 
-/// Looks again with misspelt words put right.
+/// Searches again with misspelt words corrected.
 fn respell(index: &Index, words: &Words, mut hashes: Vec<u64>, hits: &mut Vec<Hit>) {
     let mut changed = Vec::new();
     let unknown = words.list.iter().enumerate().filter(|(_, word)| {
@@ -277,13 +277,13 @@ fn respell(index: &Index, words: &Words, mut hashes: Vec<u64>, hits: &mut Vec<Hi
             && !index.known.contains_key(&word.hash)
     });
     for (at, word) in unknown.take(SPELLING_TRIES_MAX) {
-        if let (Some(right), Some(slot)) = (index.respelt(words.text(word)), hashes.get_mut(at)) {
+        if let (Some(right), Some(slot)) = (index.correct(words.text(word)), hashes.get_mut(at)) {
             *slot = right;
             changed.push(at);
         }
     }
     for at in changed {
-        // The word that is looked up may be a neighbour of the one that was misspelt.
+        // The key word of a phrase may be a neighbour of the misspelt word.
         for near in at.saturating_sub(2)..=at + 2 {
             if let Some(hash) = hashes.get(near) {
                 look_up(index, &words.list, &hashes, near, *hash, true, hits);
@@ -292,6 +292,7 @@ fn respell(index: &Index, words: &Words, mut hashes: Vec<u64>, hits: &mut Vec<Hi
     }
 }
 
+/// Adds the rules whose phrases contain the word at this position.
 fn look_up(
     index: &Index,
     list: &[Word],
@@ -301,48 +302,48 @@ fn look_up(
     respelt: bool,
     hits: &mut Vec<Hit>,
 ) {
-    let Some(place) = list.get(at).map(|word| word.place) else { return };
+    let Some(part) = list.get(at).map(|word| word.part) else { return };
     if let Some(phrase) = index.glued.get(&hash).and_then(|number| index.phrases.get(*number)) {
-        hits.push(hit(phrase, Found::Exactly, place));
+        hits.push(hit(phrase, Closeness::Exact, part));
     }
     let keyed = index.by_word.get(&hash).into_iter().flatten();
     for phrase in keyed.filter_map(|number| index.phrases.get(*number)) {
-        if phrase.place.is_some_and(|wanted| wanted != place) {
+        if phrase.part.is_some_and(|wanted| wanted != part) {
             continue;
         }
-        let same_place = |from: usize, len: usize| {
-            list.get(from..from + len).is_some_and(|part| part.iter().all(|word| word.place == place))
+        let same_part = |from: usize, len: usize| {
+            list.get(from..from + len).is_some_and(|words| words.iter().all(|word| word.part == part))
         };
         let len = phrase.words.len();
-        let from = at.checked_sub(phrase.key).filter(|from| same_place(*from, len));
+        let from = at.checked_sub(phrase.key).filter(|from| same_part(*from, len));
         let exact = from.is_some_and(|from| hashes.get(from..from + len) == Some(phrase.words.as_slice()));
         if exact {
-            hits.push(hit(phrase, if respelt { Found::Similarly } else { Found::Exactly }, place));
+            hits.push(hit(phrase, if respelt { Closeness::Similar } else { Closeness::Exact }, part));
         } else if phrase.loose {
             let from = at.saturating_sub(len + SLACK - 1);
             let to = (at + len + SLACK).min(list.len());
             let near = hashes.get(from..to).unwrap_or_default();
-            if same_place(from, to - from) && phrase.words.iter().all(|word| near.contains(word)) {
-                hits.push(hit(phrase, Found::Similarly, place));
+            if same_part(from, to - from) && phrase.words.iter().all(|word| near.contains(word)) {
+                hits.push(hit(phrase, Closeness::Similar, part));
             }
         }
     }
 }
 
-fn hit(phrase: &Phrase, found: Found, place: Place) -> Hit {
-    let (in_code, certain) = (place == Place::Code, phrase.rule.strength == Strength::Certain);
+fn hit(phrase: &Phrase, closeness: Closeness, part: Part) -> Hit {
+    let (in_code, certain) = (part == Part::Code, phrase.rule.strength == Strength::Certain);
     let rule = phrase.rule;
-    // One word alone says less than a phrase, unless it stands where only names and codes do.
-    let weight = match (found, phrase.words.len()) {
-        (Found::Exactly, 0 | 1) if phrase.place.is_none() && !in_code && !certain => {
+    // A single word says less than a phrase, unless it is in a type or code.
+    let weight = match (closeness, phrase.words.len()) {
+        (Closeness::Exact, 0 | 1) if phrase.part.is_none() && !in_code && !certain => {
             rule.strength.weight() * 0.75
         }
-        (Found::Exactly, 0..=2) => rule.strength.weight() + 0.3,
-        (Found::Exactly, 3) => rule.strength.weight() + 0.6,
-        (Found::Exactly, _) => rule.strength.weight() + 0.9,
-        (Found::Similarly, _) => rule.strength.weight() * 0.6,
+        (Closeness::Exact, 0..=2) => rule.strength.weight() + 0.3,
+        (Closeness::Exact, 3) => rule.strength.weight() + 0.6,
+        (Closeness::Exact, _) => rule.strength.weight() + 0.9,
+        (Closeness::Similar, _) => rule.strength.weight() * 0.6,
     };
-    let reason = Reason::Says(phrase.text, found, rule.means);
+    let reason = Reason::Says(phrase.text, closeness, rule.means);
     Hit { category: rule.category, route: rule.route, weight, reason }
 }
 
@@ -352,7 +353,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn the_table_says_each_phrase_once_and_never_what_only_statistics_can_say() {
+    fn phrases_are_unique_and_never_mean_what_only_statistics_show() {
         let mut seen: BTreeMap<(Option<&str>, Vec<u64>), &str> = BTreeMap::new();
         for rule in rules() {
             assert!(!rule.says.is_empty() && !rule.means.is_empty());
@@ -360,11 +361,11 @@ mod tests {
             assert!(!matches!(rule.category, Some(Category::Systematic | Category::Poison)));
             assert_ne!(rule.route, Some(Route::Poison));
             for text in rule.says {
-                let (place, phrase) = stripped(text);
+                let (part, phrase) = stripped(text);
                 let words: Vec<u64> = Words::of_phrase(phrase).list.iter().map(|w| w.hash).collect();
                 assert!((1..=7).contains(&words.len()), "{text}");
-                let place = place.map(|p| if p == Place::Type { "type" } else { "code" });
-                let before = seen.insert((place, words), text);
+                let part = part.map(|p| if p == Part::Type { "type" } else { "code" });
+                let before = seen.insert((part, words), text);
                 assert!(before.is_none(), "{text} and {before:?} are the same phrase");
             }
         }
@@ -386,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_misspelt_or_turned_phrase_is_found_but_counts_less() {
+    fn a_misspelt_or_reordered_phrase_is_found_with_less_weight() {
         for text in ["conection refused", "connection refussed by host", "peer refused the connection"] {
             let reasons = found(text);
             assert!(

@@ -1,8 +1,8 @@
-//! The table, part four: operating systems, processes, containers, graphics processors, version control and
-//! build tools.
+//! The table, part four: operating systems, processes, containers, graphics processors, version control and build
+//! tools.
 
 use super::Strength::{Certain, Hint, Likely, Sure};
-use super::{Rule, lean, rule};
+use super::{Rule, partial, rule};
 use crate::failure::Category::{Persistent as P, Resource as R, Transient as T};
 use crate::failure::Route::{Agent, Corruption, Network, System, Timeout};
 
@@ -165,10 +165,10 @@ pub(super) const RULES: &[Rule] = &[
         "curl 18", "curl 92", "curl 52", "curl 6", "curl 7", "http2 stream", "http 2 stream",
         "http2 framing layer", "stream was not closed cleanly", "temporary redirect",
         "mirror sync in progress"]),
-    lean(Hint, None, Some(Agent), "a process or a tool says so", &[
+    partial(Hint, None, Some(Agent), "a process or a tool says so", &[
         "command", "subprocess", "process", "exit", "exited", "script", "handler", "thread", "worker", "agent",
         "test", "tests", "compile"]),
-    lean(Hint, None, Some(System), "a host or a cluster says so", &[
+    partial(Hint, None, Some(System), "a host or a cluster says so", &[
         "file", "directory", "device", "disk", "filesystem", "pod", "node", "container", "kubernetes",
         "kubectl", "docker", "volume", "config", "configuration", "credentials", "cluster", "role", "account",
         "policy", "bucket"]),

@@ -1,8 +1,8 @@
-//! The table, part one: connections, names, certificates, time limits, rate limits, the words of HTTP, gRPC
+//! The table, part one: connections, host names, certificates, time limits, rate limits, and the phrases of HTTP, gRPC
 //! and mail.
 
 use super::Strength::{Certain, Hint, Likely, Sure};
-use super::{Rule, lean, rule};
+use super::{Rule, partial, rule};
 use crate::failure::Category::{Persistent as P, Resource as R, Transient as T};
 use crate::failure::Route::{Corruption, Network, System, Timeout};
 
@@ -60,7 +60,7 @@ pub(super) const RULES: &[Rule] = &[
         "handshake interrupted", "bad handshake", "websocket connection closed", "abnormal closure",
         "going away"]),
 
-    // Names of hosts.
+    // Host names.
     rule(Sure, T, Network, "the name of the host was not resolved", &[
         "temporary failure in name resolution", "name resolution", "getaddrinfo", "eai again", "no such host",
         "unknown host", "unknown host exception", "could not resolve host", "name or service not known",
@@ -125,7 +125,7 @@ pub(super) const RULES: &[Rule] = &[
         "timeout awaiting response headers", "upstream request timeout", "504 gateway", "408 request",
         "timeout while waiting for headers", "timeout awaiting"]),
 
-    // Rates.
+    // Rate limits.
     rule(Sure, T, Network, "it asks to come more slowly", &[
         "rate limit", "rate limited", "ratelimited", "rate limits", "rate exceeded", "too many requests",
         "throttling", "throttled", "throttle", "throttling exception", "request limit exceeded", "slow down",
@@ -138,7 +138,7 @@ pub(super) const RULES: &[Rule] = &[
         "greylisted", "greylisting", "graylisted", "greylist", "too many login attempts", "too many messages",
         "rate limiter", "concurrency limit", "per second exceeded"]),
 
-    // The words of HTTP and of what stands before a server.
+    // Phrases of HTTP, and of proxies in front of a server.
     rule(Sure, T, Network, "the service cannot answer now", &[
         "service unavailable", "bad gateway", "service is unavailable", "service temporarily unavailable",
         "temporarily overloaded", "overloaded", "server overloaded", "is overloaded", "currently overloaded",
@@ -185,11 +185,11 @@ pub(super) const RULES: &[Rule] = &[
         "try again later 4", "temporary local problem", "temporarily rejected", "temporarily deferred",
         "service not available closing", "try later", "requested action aborted", "temporary lookup failure",
         "smtp server disconnected"]),
-    lean(Hint, Some(T), None, "it sounds temporary", &[
+    partial(Hint, Some(T), None, "it sounds temporary", &[
         "temporary failure", "temporarily", "try again", "please retry", "retry later", "transient",
         "retryable", "temporary", "retry your request", "momentarily", "retry the operation",
         "retry the transaction", "retriable", "please wait", "in progress", "restarting"]),
-    lean(Likely, Some(T), None, "it says itself that it passes", &[
+    partial(Likely, Some(T), None, "it says itself that it passes", &[
         "please try again", "try again later", "retry in", "try again in", "temporary error",
         "transient error", "retryable error", "temporarily unavailable", "type:transient", "type:retryable",
         "retriable exception"]),

@@ -1,5 +1,5 @@
-//! One request and its answer over a connection of its own. The address that is connected to is the very
-//! address the guard has looked at: a name that resolves to something else a moment later changes nothing.
+//! Sends one request and reads its response, over a connection of its own. The connection uses exactly the address that
+//! the guard has checked, so a name that resolves differently a moment later makes no difference.
 
 use super::request::Request;
 use super::retry_after;
@@ -11,7 +11,7 @@ use hyper::header::{
     CONNECTION, CONTENT_TYPE, DATE, HOST, HeaderMap, HeaderName, HeaderValue, LOCATION, RETRY_AFTER,
 };
 use hyper_util::rt::TokioIo;
-use redrive_core::address::Guard;
+use redrive_core::address::AddressGuard;
 use redrive_core::error::Refusal;
 use redrive_core::target::HttpTarget;
 use redrive_core::time::Span;
@@ -28,79 +28,81 @@ use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 use url::{Host, Url};
 
-/// Bytes of the answer's head: more is not a head.
+/// The maximum size of the response's head.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
-/// Addresses of one name that are tried.
+/// The maximum number of addresses of one name that are tried.
 const ADDRESSES_MAX: usize = 16;
 
-/// What came back.
+/// A response.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct Response {
     pub(super) status: u16,
     pub(super) retry_after: Option<Span>,
     pub(super) location: Option<String>,
     pub(super) content_type: Option<String>,
     pub(super) body: Vec<u8>,
-    /// There was more of the body than is read.
+    /// The body is longer than the limit and was cut.
     pub(super) cut: bool,
-    /// Why the body is not whole, if it broke off.
+    /// Why the body is incomplete, if it broke off.
     pub(super) broken: Option<String>,
 }
 
-/// Why nothing came back.
+/// Why there is no response.
 #[derive(Debug)]
-pub(super) enum Failed {
-    /// The guard says no.
+pub(super) enum RequestError {
+    /// The address guard does not allow the address.
     Blocked(String),
-    /// The name leads nowhere.
+    /// The host name could not be resolved.
     Unresolved(String),
-    /// Nobody there.
+    /// No connection could be made.
     Unconnected(String),
-    /// The other side is not who it should be.
+    /// The TLS handshake failed.
     Untrusted(String),
     /// The connection broke.
     Broken(String),
     /// A redirect that must not be followed.
     Redirect(String),
-    /// Not in time.
+    /// There was no response within the time limit.
     Slow(Span),
 }
 
-impl From<Failed> for HandlerError {
-    fn from(failed: Failed) -> Self {
+impl From<RequestError> for HandlerError {
+    fn from(failed: RequestError) -> Self {
         match failed {
-            Failed::Blocked(why) => Self::new("AddressBlocked", why),
-            Failed::Unresolved(why) => Self::new("DnsFailed", why),
-            Failed::Unconnected(why) => Self::new("ConnectFailed", why),
-            Failed::Untrusted(why) => Self::new("TlsFailed", why),
-            Failed::Broken(why) => Self::new("ConnectionBroken", why),
-            Failed::Redirect(why) => Self::new("RedirectRefused", why),
-            Failed::Slow(limit) => Self::new("Timeout", format!("the target did not answer within {limit}")),
+            RequestError::Blocked(why) => Self::new("AddressBlocked", why),
+            RequestError::Unresolved(why) => Self::new("DnsFailed", why),
+            RequestError::Unconnected(why) => Self::new("ConnectFailed", why),
+            RequestError::Untrusted(why) => Self::new("TlsFailed", why),
+            RequestError::Broken(why) => Self::new("ConnectionBroken", why),
+            RequestError::Redirect(why) => Self::new("RedirectRefused", why),
+            RequestError::Slow(limit) => {
+                Self::new("Timeout", format!("the target did not answer within {limit}"))
+            }
         }
     }
 }
 
-/// The way to targets: what may be reached, whom to trust, and how long things may take.
+/// An HTTP client for one target: which addresses are allowed, which certificates are trusted, and the limits.
 #[derive(Debug)]
-pub(super) struct Line {
-    guard: Guard,
+pub(super) struct HttpClient {
+    guard: AddressGuard,
     connect_timeout: Span,
     max_body: u64,
     extra_roots: Vec<CertificateDer<'static>>,
     tls: OnceCell<Arc<ClientConfig>>,
 }
 
-impl Line {
+impl HttpClient {
     pub(super) fn new(target: &HttpTarget) -> Result<Self, Refusal> {
-        let wrong = |why: String| Refusal::invalid("target.ca_file", why);
+        let invalid = |why: String| Refusal::invalid("target.ca_file", why);
         let extra_roots = match &target.ca_file {
             None => Vec::new(),
             Some(file) => CertificateDer::pem_file_iter(file)
                 .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-                .map_err(|error| wrong(format!("{file}: {error}")))?,
+                .map_err(|error| invalid(format!("{file}: {error}")))?,
         };
         if target.ca_file.is_some() && extra_roots.is_empty() {
-            return Err(wrong("there is no certificate in it".into()));
+            return Err(invalid("there is no certificate in it".into()));
         }
         Ok(Self {
             guard: target.guard(),
@@ -111,11 +113,11 @@ impl Line {
         })
     }
 
-    /// Sends the request and reads the answer, up to the limit of its body.
-    pub(super) async fn exchange(&self, request: &Request) -> Result<Answer, Failed> {
+    /// Sends the request and reads the response, up to the limit of its body.
+    pub(super) async fn exchange(&self, request: &Request) -> Result<Response, RequestError> {
         let (host, addresses) = self.addresses(&request.url).await?;
         let slow =
-            |_| Failed::Unconnected(format!("no connection to {host} within {}", self.connect_timeout));
+            |_| RequestError::Unconnected(format!("no connection to {host} within {}", self.connect_timeout));
         let limit = self.connect_timeout.to_std();
         let stream = tokio::time::timeout(limit, connect(&host, &addresses)).await.map_err(slow)??;
         if request.url.scheme() == "https" {
@@ -126,26 +128,26 @@ impl Line {
         }
     }
 
-    /// Where the host is. All of it must be allowed: a name with one foot inside is not to be trusted.
-    async fn addresses(&self, url: &Url) -> Result<(String, Vec<SocketAddr>), Failed> {
+    /// Resolves the host. All of its addresses must be allowed: a name with one forbidden address is not trusted.
+    async fn addresses(&self, url: &Url) -> Result<(String, Vec<SocketAddr>), RequestError> {
         let port = url.port_or_known_default().unwrap_or(443);
         let found: Vec<SocketAddr> = match url.host() {
             None => Vec::new(),
             Some(Host::Ipv4(address)) => vec![(address, port).into()],
             Some(Host::Ipv6(address)) => vec![(address, port).into()],
             Some(Host::Domain(name)) => {
-                let nowhere = |error| Failed::Unresolved(format!("failed to resolve {name}: {error}"));
+                let nowhere = |error| RequestError::Unresolved(format!("failed to resolve {name}: {error}"));
                 tokio::net::lookup_host((name, port)).await.map_err(nowhere)?.take(ADDRESSES_MAX).collect()
             }
         };
         let host = url.host_str().unwrap_or_default().to_owned();
         if found.is_empty() {
-            return Err(Failed::Unresolved(format!("{host} has no address")));
+            return Err(RequestError::Unresolved(format!("{host} has no address")));
         }
         for address in &found {
             let ip: IpAddr = address.ip();
             self.guard.check(ip).map_err(|why| {
-                Failed::Blocked(format!(
+                RequestError::Blocked(format!(
                     "{host} is at {ip}, a {why} address; allow it in the queue's target if it is meant"
                 ))
             })?;
@@ -158,8 +160,9 @@ impl Line {
         host: &str,
         url: &Url,
         stream: TcpStream,
-    ) -> Result<tokio_rustls::client::TlsStream<TcpStream>, Failed> {
-        let untrusted = |why: String| Failed::Untrusted(format!("no trusted connection to {host}: {why}"));
+    ) -> Result<tokio_rustls::client::TlsStream<TcpStream>, RequestError> {
+        let untrusted =
+            |why: String| RequestError::Untrusted(format!("no trusted connection to {host}: {why}"));
         let config =
             self.tls.get_or_try_init(|| client_config(&self.extra_roots)).await.map_err(untrusted)?;
         let name = match url.host() {
@@ -173,21 +176,23 @@ impl Line {
         connector.connect(name, stream).await.map_err(|error| untrusted(error.to_string()))
     }
 
-    async fn converse<S>(&self, stream: S, request: &Request) -> Result<Answer, Failed>
+    async fn converse<S>(&self, stream: S, request: &Request) -> Result<Response, RequestError>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let mut http = http1::Builder::new();
         http.max_buf_size(HEAD_BYTES_MAX);
         let (mut sender, connection) = http.handshake(TokioIo::new(stream)).await.map_err(|e| broken(&e))?;
-        // Its errors reach the request and the body as well.
+        // Errors of the connection also show up in the request and the body.
         let _driven = AbortOnDropHandle::new(tokio::spawn(async move { drop(connection.await) }));
-        let answer =
-            sender.send_request(written(request).map_err(Failed::Broken)?).await.map_err(|e| broken(&e))?;
-        let (head, body) = answer.into_parts();
+        let response = sender
+            .send_request(into_hyper(request).map_err(RequestError::Broken)?)
+            .await
+            .map_err(|e| broken(&e))?;
+        let (head, body) = response.into_parts();
         let text = |name: HeaderName| text_of(&head.headers, &name);
         let date = text(DATE);
-        let mut answer = Answer {
+        let mut response = Response {
             status: head.status.as_u16(),
             retry_after: text(RETRY_AFTER)
                 .and_then(|value| retry_after(&value, date.as_deref(), SystemTime::now())),
@@ -197,31 +202,31 @@ impl Line {
             cut: false,
             broken: None,
         };
-        self.read(body, &mut answer).await;
-        Ok(answer)
+        self.read(body, &mut response).await;
+        Ok(response)
     }
 
-    async fn read(&self, mut body: Incoming, answer: &mut Answer) {
+    async fn read(&self, mut body: Incoming, response: &mut Response) {
         let most = usize::try_from(self.max_body).unwrap_or(usize::MAX);
         while let Some(frame) = body.frame().await {
             let data = match frame {
                 Ok(frame) => frame.into_data().unwrap_or_default(),
                 Err(error) => {
-                    answer.broken = Some(error.to_string());
+                    response.broken = Some(error.to_string());
                     return;
                 }
             };
-            let room = most.saturating_sub(answer.body.len());
-            answer.body.extend(data.iter().take(room));
+            let room = most.saturating_sub(response.body.len());
+            response.body.extend(data.iter().take(room));
             if data.len() > room {
-                answer.cut = true;
+                response.cut = true;
                 return;
             }
         }
     }
 }
 
-fn broken(error: &hyper::Error) -> Failed {
+fn broken(error: &hyper::Error) -> RequestError {
     let mut text = error.to_string();
     let mut beneath = std::error::Error::source(error);
     while let Some(source) = beneath {
@@ -229,15 +234,15 @@ fn broken(error: &hyper::Error) -> Failed {
         text.push_str(&source.to_string());
         beneath = source.source();
     }
-    Failed::Broken(text)
+    RequestError::Broken(text)
 }
 
 fn text_of(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
     headers.get(name)?.to_str().ok().map(str::to_owned)
 }
 
-/// The request as it goes over the wire.
-fn written(request: &Request) -> Result<hyper::Request<Full<Bytes>>, String> {
+/// Converts the request for hyper.
+fn into_hyper(request: &Request) -> Result<hyper::Request<Full<Bytes>>, String> {
     let url = &request.url;
     let path = match url.query() {
         Some(query) => format!("{}?{query}", url.path()),
@@ -258,27 +263,27 @@ fn written(request: &Request) -> Result<hyper::Request<Full<Bytes>>, String> {
 }
 
 /// Connects to one of the addresses that were checked.
-async fn connect(host: &str, addresses: &[SocketAddr]) -> Result<TcpStream, Failed> {
+async fn connect(host: &str, addresses: &[SocketAddr]) -> Result<TcpStream, RequestError> {
     let mut why = String::new();
     for address in addresses {
         match TcpStream::connect(address).await {
             Ok(stream) => {
-                // Without it small requests wait for nothing; that it cannot be set is no reason to fail.
+                // Only an optimisation for small requests, so errors are ignored.
                 let _ = stream.set_nodelay(true);
                 return Ok(stream);
             }
             Err(error) => why = error.to_string(),
         }
     }
-    Err(Failed::Unconnected(format!("failed to connect to {host}: {why}")))
+    Err(RequestError::Unconnected(format!("failed to connect to {host}: {why}")))
 }
 
-/// Trusts what the system trusts, and the target's own certificates.
+/// A TLS configuration that trusts the system's certificates and the target's own ones.
 async fn client_config(extra: &[CertificateDer<'static>]) -> Result<Arc<ClientConfig>, String> {
     let system = tokio::task::spawn_blocking(rustls_native_certs::load_native_certs);
     let system = system.await.map_err(|error| error.to_string())?;
     let mut roots = RootCertStore::empty();
-    // One that cannot be read is one that is not trusted.
+    // Certificates that cannot be parsed are not trusted.
     roots.add_parsable_certificates(system.certs);
     for root in extra {
         roots.add(root.clone()).map_err(|error| format!("a certificate of ca_file: {error}"))?;

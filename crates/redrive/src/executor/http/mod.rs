@@ -1,12 +1,12 @@
-//! Makes an HTTP request per message and reads its verdict from the status. What may be reached is checked at
-//! the address that is connected to, for every redirect anew; no proxy of the environment is used.
+//! Makes an HTTP request for each message; the status of the response decides the outcome. The address that is
+//! connected to is checked, again for every redirect. Proxies of the environment are not used.
 
 mod exchange;
 mod request;
 
 use crate::handler::{Context, Handler, HandlerError, Outcome};
 use async_trait::async_trait;
-use exchange::{Answer, Failed, Line};
+use exchange::{HttpClient, RequestError, Response};
 use redrive_core::error::Refusal;
 use redrive_core::limits;
 use redrive_core::message::Payload;
@@ -17,30 +17,30 @@ use std::time::SystemTime;
 use tokio::time::Instant;
 use url::Url;
 
-/// Bytes of an answer's first line in an error message.
+/// Characters of the response's first line in an error message.
 const SNIPPET_CHARS: usize = 300;
-/// Bytes of an answer that are kept with a failure; a note is not longer.
+/// Bytes of a response that are kept with a failure, so that they fit into a note.
 const ARTIFACT_BYTES: usize = limits::NOTE_BYTES_MAX - 64;
 
-/// A [`Handler`] that makes an HTTP request per message.
+/// A [`Handler`] that makes an HTTP request for each message.
 ///
 /// The payload is the body, with its own content type, unless the target has a template. Every request carries
 /// `Idempotency-Key` (the message's id, the same for every attempt), `traceparent` where the message has one,
-/// and `Redrive-Queue`, `Redrive-Kind` and `Redrive-Attempt`. The body of a 2xx answer is the reply when the
-/// message wants one.
+/// and `Redrive-Queue`, `Redrive-Kind` and `Redrive-Attempt`. If the message has a `reply_to`, the body of a 2xx
+/// response is the reply.
 #[derive(Debug)]
 pub struct HttpExecutor {
     target: HttpTarget,
     url: Url,
     templates: Templates,
-    line: Line,
+    client: HttpClient,
 }
 
 impl HttpExecutor {
-    /// An executor for this target.
+    /// Creates an executor for this target.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] for the setting that cannot be meant.
+    /// Returns [`Refusal::Invalid`] with the setting that is invalid.
     pub fn new(target: HttpTarget) -> Result<Self, Refusal> {
         Target::Http(target.clone()).check()?;
         let url = Url::parse(&target.url)
@@ -48,24 +48,26 @@ impl HttpExecutor {
             .and_then(acceptable)
             .map_err(|why| Refusal::invalid("target.url", why))?;
         let templates = Templates::of(&target)?;
-        let line = Line::new(&target)?;
-        Ok(Self { target, url, templates, line })
+        let client = HttpClient::new(&target)?;
+        Ok(Self { target, url, templates, client })
     }
 
-    /// Follows redirects as far as the target allows.
-    async fn exchange(&self, mut request: Request) -> Result<Answer, Failed> {
+    /// Sends a request and follows redirects as far as the target allows.
+    async fn exchange(&self, mut request: Request) -> Result<Response, RequestError> {
         let mut left = self.target.redirects;
         loop {
-            let answer = self.line.exchange(&request).await?;
-            let Some(location) = answer.location.as_deref().filter(|_| left > 0) else { return Ok(answer) };
-            let Some(next) = request.redirected(answer.status, location)? else { return Ok(answer) };
+            let response = self.client.exchange(&request).await?;
+            let Some(location) = response.location.as_deref().filter(|_| left > 0) else {
+                return Ok(response);
+            };
+            let Some(next) = request.redirected(response.status, location)? else { return Ok(response) };
             left -= 1;
             request = next;
         }
     }
 }
 
-/// Refuses addresses that say something this executor does not do.
+/// Refuses URLs that this executor does not support.
 fn acceptable(mut url: Url) -> Result<Url, String> {
     if !["http", "https"].contains(&url.scheme()) {
         return Err(format!("{} is not spoken, only http and https", url.scheme()));
@@ -90,14 +92,14 @@ impl Handler for HttpExecutor {
         };
         let limit = self.target.timeout;
         let exchange = tokio::time::timeout(limit.to_std(), self.exchange(request));
-        let answer = tokio::select! {
+        let response = tokio::select! {
             biased;
             () = context.cancelled() => return Outcome::Release,
-            answer = exchange => answer.unwrap_or(Err(Failed::Slow(limit))),
+            response = exchange => response.unwrap_or(Err(RequestError::Slow(limit))),
         };
         let took = Span::from_millis(u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX));
-        let error = match answer {
-            Ok(answer) => match verdict(&self.target, context.message().reply_to.is_some(), answer) {
+        let error = match response {
+            Ok(response) => match verdict(&self.target, context.message().reply_to.is_some(), response) {
                 Ok(done) => return done,
                 Err(error) => error,
             },
@@ -109,14 +111,14 @@ impl Handler for HttpExecutor {
     }
 }
 
-/// What the answer says about the message: done, or what went wrong.
-fn verdict(target: &HttpTarget, wants_reply: bool, answer: Answer) -> Result<Outcome, HandlerError> {
-    let Answer { status, .. } = answer;
+/// Decides by the response whether the message is done or failed.
+fn verdict(target: &HttpTarget, wants_reply: bool, response: Response) -> Result<Outcome, HandlerError> {
+    let Response { status, .. } = response;
     if (200..=299).contains(&status) {
-        return match answer.broken {
-            Some(why) => Err(Failed::Broken(format!("the answer {status} broke off: {why}")).into()),
+        return match response.broken {
+            Some(why) => Err(RequestError::Broken(format!("the answer {status} broke off: {why}")).into()),
             None if !wants_reply => Ok(Outcome::Done),
-            None if answer.cut => {
+            None if response.cut => {
                 let why = format!(
                     "the reply has more than the {} bytes that are read. The work was done, its answer is lost",
                     target.max_response_bytes
@@ -124,8 +126,8 @@ fn verdict(target: &HttpTarget, wants_reply: bool, answer: Answer) -> Result<Out
                 Err(HandlerError::new("ReplyTooLarge", why).permanent())
             }
             None => Ok(Outcome::Reply(Payload {
-                bytes: answer.body,
-                content_type: answer.content_type.unwrap_or_else(|| "application/octet-stream".into()),
+                bytes: response.body,
+                content_type: response.content_type.unwrap_or_else(|| "application/octet-stream".into()),
             })),
         };
     }
@@ -134,14 +136,14 @@ fn verdict(target: &HttpTarget, wants_reply: bool, answer: Answer) -> Result<Out
         text.push(' ');
         text.push_str(reason);
     }
-    if (300..=399).contains(&status) && answer.location.is_some() {
+    if (300..=399).contains(&status) && response.location.is_some() {
         text.push_str(if target.redirects == 0 {
             "; redirects are not followed unless the target allows some"
         } else {
             "; no further redirect is followed"
         });
     }
-    let body = String::from_utf8_lossy(&answer.body);
+    let body = String::from_utf8_lossy(&response.body);
     let snippet = snippet(&body);
     if !snippet.is_empty() {
         text.push_str(": ");
@@ -151,7 +153,7 @@ fn verdict(target: &HttpTarget, wants_reply: bool, answer: Answer) -> Result<Out
     let report = error.report_mut();
     report.permanent = target.dead_letter_on.contains(&status);
     if matches!(status, 408 | 425 | 429 | 500..=599) {
-        report.retry_after = answer.retry_after;
+        report.retry_after = response.retry_after;
     }
     if !snippet.is_empty() {
         let end =
@@ -161,14 +163,14 @@ fn verdict(target: &HttpTarget, wants_reply: bool, answer: Answer) -> Result<Out
     Err(error)
 }
 
-/// The first line that says something, short and printable.
+/// The first line that is not empty, shortened and printable.
 fn snippet(body: &str) -> String {
-    let line = body.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
-    line.chars().filter(|c| !c.is_control()).take(SNIPPET_CHARS).collect()
+    let client = body.lines().map(str::trim).find(|client| !client.is_empty()).unwrap_or_default();
+    client.chars().filter(|c| !c.is_control()).take(SNIPPET_CHARS).collect()
 }
 
-/// What `Retry-After` asks for: seconds, or a date, which is seen from the answer's own `Date` where it has
-/// one, since clocks differ. Absurd values are bounded, anything else is as if it were not there.
+/// Parses `Retry-After`: seconds, or a date, which is relative to the response's own `Date` if it has one, because
+/// clocks differ. Values that are too large are bounded; invalid values are ignored.
 fn retry_after(value: &str, date: Option<&str>, now: SystemTime) -> Option<Span> {
     let value = value.trim();
     let span = if !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit()) {
@@ -188,7 +190,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn retry_after_is_seconds_or_a_date_and_never_absurd() {
+    fn retry_after_is_seconds_or_a_date_and_bounded() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
         let secs = |n| Some(Span::from_secs(n));
         let most = Some(limits::RETRY_AFTER_MAX);

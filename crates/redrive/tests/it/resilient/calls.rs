@@ -5,7 +5,7 @@ use redrive::core::breaker::BreakerPolicy;
 use redrive::core::error::Refusal;
 use redrive::core::failure::{Reason, Route};
 use redrive::core::time::Span;
-use redrive::resilient::{Failed, Kept, OnOpen, Operation, Policy, Why};
+use redrive::resilient::{CaptureStatus, Failed, FailureCause, OnOpen, Operation, Policy};
 use redrive::{HandlerError, ResilientExecutor};
 use std::future::pending;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ async fn a_call_that_succeeds_in_the_end_leaves_nothing() {
     };
     assert_eq!(executor.execute("llm", operation("x"), run).await, Ok(3));
     assert!(all_letters(store.as_ref()).await.is_empty());
-    assert_eq!(executor.state(), redrive::resilient::State::default());
+    assert_eq!(executor.state(), redrive::resilient::OutboxState::default());
 }
 
 #[tokio::test(start_paused = true)]
@@ -82,8 +82,8 @@ async fn a_permanent_error_is_not_tried_again_and_a_servers_word_is_honoured() {
     };
     let failed = executor.execute("llm", operation("x"), run).await.unwrap_err();
     assert_eq!((calls.made(), failed.attempts), (1, 1));
-    let letter = store.letter(stored(failed.kept)).await.unwrap();
-    assert_eq!((letter.file.reason, letter.eligible), (Reason::Permanent, false));
+    let letter = store.letter(stored(failed.capture)).await.unwrap();
+    assert_eq!((letter.record.reason, letter.eligible), (Reason::Permanent, false));
 
     for (asked, least, most) in [(10, 20_000, 22_100), (9_000, 60_000, 60_100)] {
         let started = Instant::now();
@@ -106,11 +106,13 @@ async fn an_unknown_policy_or_an_operation_that_could_not_be_kept_is_refused_bef
         async { Ok::<(), Own>(()) }
     };
     let failed = executor.execute("githb", operation("x"), run).await.unwrap_err();
-    assert_eq!((failed.attempts, failed.kept), (0, Kept::Nowhere));
+    assert_eq!((failed.attempts, failed.capture), (0, CaptureStatus::NotCaptured));
     assert!(failed.to_string().contains("did you mean \"github\""), "{failed}");
     let big = serde_json::json!("x".repeat(9 * 1024 * 1024));
     let failed = executor.execute("llm", Operation::new("x").json(&big), run).await.unwrap_err();
-    assert!(matches!(&failed.why, Why::Refused(Refusal::Invalid { field, .. }) if field == "payload"));
+    assert!(
+        matches!(&failed.cause, FailureCause::Refused(Refusal::Invalid { field, .. }) if field == "payload")
+    );
     assert_eq!(calls.made(), 0);
     assert!(ResilientExecutor::builder(store.clone()).policy("no queue name!", quick(1)).build().is_err());
     let named = Policy { queue: Some("jobs".parse().unwrap()), ..quick(1) };
@@ -131,11 +133,11 @@ async fn a_call_that_hangs_is_timed_out_each_time() {
     };
     let started = Instant::now();
     let failed = executor.execute("slow", operation("x"), run).await.unwrap_err();
-    assert_eq!(failed.why, Why::TimedOut(Span::from_secs(20)));
+    assert_eq!(failed.cause, FailureCause::TimedOut(Span::from_secs(20)));
     assert_eq!(calls.made(), 3);
     assert_eq!(started.elapsed().as_secs(), 60);
-    let letter = store.letter(stored(failed.kept)).await.unwrap();
-    assert_eq!((letter.error.error_type.as_str(), letter.file.route), ("Timeout", Route::Timeout));
+    let letter = store.letter(stored(failed.capture)).await.unwrap();
+    assert_eq!((letter.error.error_type.as_str(), letter.record.route), ("Timeout", Route::Timeout));
     assert!(letter.message.failures.iter().all(|f| f.duration == Some(Span::from_secs(20))));
 }
 
@@ -156,15 +158,15 @@ async fn a_call_that_panics_is_a_failed_attempt_and_no_more() {
         }
     };
     let failed = executor.execute("p", operation("x"), run).await.unwrap_err();
-    let letter = store.letter(stored(failed.kept)).await.unwrap();
+    let letter = store.letter(stored(failed.capture)).await.unwrap();
     assert_eq!(failed.into_error(), Some(Own(2)));
     let first = &letter.message.failures[0].error;
     assert_eq!((first.error_type.as_str(), first.message.as_str()), ("Panic", "index 7 of an empty list"));
 
     let always = || async { panic!("again") };
     let failed: Failed<Own> = executor.execute::<(), _, _, _>("p", operation("x"), always).await.unwrap_err();
-    assert_eq!((failed.attempts, &failed.why), (2, &Why::Panicked("again".into())));
-    stored(failed.kept);
+    assert_eq!((failed.attempts, &failed.cause), (2, &FailureCause::Panicked("again".into())));
+    stored(failed.capture);
 }
 
 #[tokio::test(start_paused = true)]
@@ -192,17 +194,17 @@ async fn an_open_breaker_holds_calls_back_and_probes_close_it() {
         let made = calls.made();
         let held = executor.execute(policy, operation("a"), bad).await.unwrap_err();
         assert_eq!((calls.made(), held.attempts), (made, 0), "not executed");
-        let Why::Open { until } = held.why else { panic!("{:?}", held.why) };
+        let FailureCause::BreakerOpen { until } = held.cause else { panic!("{:?}", held.cause) };
         assert_eq!(until, Some(clock.now().plus(Span::from_secs(30))));
         if policy == "keep" {
-            let letter = store.letter(stored(held.kept)).await.unwrap();
-            assert_eq!((letter.file.reason, letter.message.attempts), (Reason::BreakerOpen, 0));
+            let letter = store.letter(stored(held.capture)).await.unwrap();
+            assert_eq!((letter.record.reason, letter.message.attempts), (Reason::BreakerOpen, 0));
             assert_eq!(
                 (letter.error.error_type.as_str(), letter.message.failures[0].attempt),
                 ("BreakerOpen", 0)
             );
         } else {
-            assert_eq!(held.kept, Kept::Nowhere);
+            assert_eq!(held.capture, CaptureStatus::NotCaptured);
         }
         assert_eq!(executor.execute(policy, operation("b"), || async { Ok::<_, Own>(1) }).await, Ok(1));
     }
@@ -224,7 +226,7 @@ async fn an_open_breaker_holds_calls_back_and_probes_close_it() {
         .collect();
     gone.acquire_many(3).await.unwrap().forget();
     let fourth = executor.execute("tell", operation("a"), bad).await.unwrap_err();
-    assert_eq!(fourth.why, Why::Open { until: None });
+    assert_eq!(fourth.cause, FailureCause::BreakerOpen { until: None });
     // One of them is withdrawn: its place is free again, and says nothing.
     probes[0].abort();
     while !probes[0].is_finished() {
@@ -258,8 +260,8 @@ async fn a_breaker_that_opens_between_attempts_ends_the_call_with_its_own_error(
     };
     let failed = executor.execute("p", operation("x"), run).await.unwrap_err();
     assert_eq!((failed.attempts, failed.error()), (2, Some(&Own(2))));
-    let letter = store.letter(stored(failed.kept)).await.unwrap();
-    assert_eq!(letter.file.reason, Reason::BreakerOpen);
+    let letter = store.letter(stored(failed.capture)).await.unwrap();
+    assert_eq!(letter.record.reason, Reason::BreakerOpen);
     assert_eq!(letter.error.context, ["its breaker opened after attempt 2 of 5"]);
 }
 

@@ -39,12 +39,12 @@ async fn the_letter_has_everything() {
         .enqueued_by("ada");
     let failed =
         executor.execute("verification", asked.clone(), || async { Err::<(), _>(Own(4)) }).await.unwrap_err();
-    let letter = store.letter(stored(failed.kept)).await.unwrap();
+    let letter = store.letter(stored(failed.capture)).await.unwrap();
 
     let message = &letter.message;
     assert_eq!(message.envelope.payload.bytes, bytes);
     assert_eq!(
-        (message.envelope.queue.as_str(), letter.file.dlq.as_str()),
+        (message.envelope.queue.as_str(), letter.record.dlq.as_str()),
         ("verification", "verification-dlq")
     );
     assert_eq!((message.envelope.kind.as_str(), message.state), ("github_api", Place::Dead));
@@ -67,15 +67,18 @@ async fn the_letter_has_everything() {
     let times: Vec<_> = message.failures.iter().map(|f| (f.attempt, f.at)).collect();
     assert_eq!(times, [(1, at(0)), (2, at(2)), (3, at(6))]);
     assert!(message.failures.iter().all(|f| f.worker.as_deref() == Some("bot")));
-    let file = &letter.file;
-    assert_eq!((file.status, file.reason, letter.eligible), (Status::Pending, Reason::MaxAttempts, true));
-    assert_eq!((file.first_failed_at, file.last_failed_at, file.dead_at), (Some(at(0)), Some(at(6)), at(6)));
+    let record = &letter.record;
+    assert_eq!((record.status, record.reason, letter.eligible), (Status::Pending, Reason::MaxAttempts, true));
+    assert_eq!(
+        (record.first_failed_at, record.last_failed_at, record.dead_at),
+        (Some(at(0)), Some(at(6)), at(6))
+    );
     let note = Note { at: began_at, by: "ada".into(), text: "asked for in the stand-up".into() };
-    assert_eq!(file.notes, [note]);
+    assert_eq!(record.notes, [note]);
     assert_eq!(letter.error.error_type, "Own");
     assert_eq!(letter.error.message, "connection to model 4 refused");
     assert_eq!(letter.signature, "connection to model <num> refused");
-    assert_eq!(letter.group, file.leaf);
+    assert_eq!(letter.group, record.leaf);
 
     let filter = "context.task.id:t-1 kind:github_api".parse().unwrap();
     let found = store.letters(Query { filter, page: PageRequest::first(5) }).await.unwrap();
@@ -96,8 +99,8 @@ async fn the_priority_is_the_callers_or_follows_from_how_bad_it_is() {
         let asked = Operation { priority: said, ..operation("x") };
         let run = || async { Err::<(), _>(std::io::Error::other(words)) };
         let failed = executor.execute("p", asked, run).await.unwrap_err();
-        let letter = store.letter(stored(failed.kept)).await.unwrap();
-        seen.push((letter.file.severity, letter.message.envelope.priority));
+        let letter = store.letter(stored(failed.capture)).await.unwrap();
+        seen.push((letter.record.severity, letter.message.envelope.priority));
     }
     assert_eq!(seen[0].1, Priority::Background);
     for (severity, priority) in &seen[1..] {
@@ -116,9 +119,9 @@ async fn the_queues_own_rules_say_where_it_lies() {
     let executor = ResilientExecutor::builder(store.clone()).policy("p", quick(1)).build().unwrap();
     let run = || async { Err::<(), _>(std::io::Error::other("permission denied")) };
     let failed = executor.execute("p", operation("x"), run).await.unwrap_err();
-    let letter = store.letter(stored(failed.kept)).await.unwrap();
-    assert_eq!(letter.file.dlq.as_str(), "post");
-    assert!(letter.file.alert, "a system failure alerts where routes are handled");
+    let letter = store.letter(stored(failed.capture)).await.unwrap();
+    assert_eq!(letter.record.dlq.as_str(), "post");
+    assert!(letter.record.alert, "a system failure alerts where routes are handled");
     sound(store.as_ref()).await;
 }
 
@@ -144,7 +147,7 @@ async fn a_thousand_at_once() {
             Err(failed) => {
                 assert_eq!(failed.error(), Some(&Own(n)));
                 // A slow machine may not have written it when the caller's patience ends.
-                ids.insert(failed.kept.id().unwrap());
+                ids.insert(failed.capture.id().unwrap());
             }
         }
     }

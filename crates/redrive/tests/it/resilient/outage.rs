@@ -4,7 +4,7 @@ use super::proxy::{Far, Wire};
 use super::{Own, all_letters, operation, quick, sound, stored};
 use crate::support::{PATIENCE, StoppedClock};
 use redrive::core::ids::MessageId;
-use redrive::resilient::{Kept, Policy, State};
+use redrive::resilient::{CaptureStatus, OutboxState, Policy};
 use redrive::{Heartbeat, ResilientExecutor, Runnable as _};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -16,15 +16,15 @@ fn executor(far: &Far) -> ResilientExecutor {
     builder.patience(PATIENCE).build().unwrap()
 }
 
-async fn fail(executor: &ResilientExecutor, n: u64) -> Kept {
+async fn fail(executor: &ResilientExecutor, n: u64) -> CaptureStatus {
     let failed = executor.execute("p", operation("x"), || async move { Err::<(), _>(Own(n)) }).await;
     let failed = failed.unwrap_err();
     assert_eq!(failed.error(), Some(&Own(n)), "whatever the store does, the caller has its error");
-    failed.kept
+    failed.capture
 }
 
 /// Looks until it is so.
-async fn until(executor: &ResilientExecutor, wanted: impl Fn(&State) -> bool) -> State {
+async fn until(executor: &ResilientExecutor, wanted: impl Fn(&OutboxState) -> bool) -> OutboxState {
     let started = Instant::now();
     let mut look = tokio::time::interval(Duration::from_millis(5));
     loop {
@@ -49,7 +49,9 @@ async fn what_cannot_be_written_waits_in_sight_and_is_written_when_it_can() {
     far.set(Wire::Cut);
     let mut kept = BTreeSet::new();
     for n in 1..=5 {
-        let Kept::Buffered(id) = fail(&executor, n).await else { panic!("there is nobody to write to") };
+        let CaptureStatus::Buffered(id) = fail(&executor, n).await else {
+            panic!("there is nobody to write to")
+        };
         kept.insert(id);
     }
     let state = executor.state();
@@ -61,7 +63,7 @@ async fn what_cannot_be_written_waits_in_sight_and_is_written_when_it_can() {
     far.set(Wire::Whole);
     // No other call is needed: what waits is tried again by itself.
     let state = until(&executor, |state| state.buffered == 0).await;
-    let whole = State { stored: 6, ..State::default() };
+    let whole = OutboxState { stored: 6, ..OutboxState::default() };
     assert_eq!(state, whole, "and everything is as if nothing had happened");
     assert!(ids(&far).await.is_superset(&kept));
     stored(fail(&executor, 6).await);
@@ -78,8 +80,11 @@ async fn room_is_bounded_and_what_finds_none_is_counted() {
     for n in 0..5 {
         kept.push(fail(&executor, n).await);
     }
-    assert!(kept[..3].iter().all(|kept| matches!(kept, Kept::Buffered(_))), "{kept:?}");
-    assert!(kept[3..].iter().all(|kept| matches!(kept, Kept::Dropped(_))), "the oldest are not pushed out");
+    assert!(kept[..3].iter().all(|kept| matches!(kept, CaptureStatus::Buffered(_))), "{kept:?}");
+    assert!(
+        kept[3..].iter().all(|kept| matches!(kept, CaptureStatus::Dropped(_))),
+        "the oldest are not pushed out"
+    );
     let state = executor.state();
     assert_eq!((state.buffered, state.dropped), (3, 2));
     let text = redrive::metrics::prometheus(far.store.as_ref()).await.unwrap();
@@ -90,13 +95,13 @@ async fn room_is_bounded_and_what_finds_none_is_counted() {
     }
     far.set(Wire::Whole);
     assert_eq!(executor.shutdown(PATIENCE).await.buffered, 0);
-    let expected: BTreeSet<_> = kept[..3].iter().filter_map(Kept::id).collect();
+    let expected: BTreeSet<_> = kept[..3].iter().filter_map(CaptureStatus::id).collect();
     assert_eq!(ids(&far).await, expected);
     assert_eq!(executor.state().dropped, 2, "not forgotten");
 
     let tight = ResilientExecutor::builder(far.remote.clone()).policy("p", quick(1));
     let tight = tight.buffer(100, 10).build().unwrap();
-    assert!(matches!(fail(&tight, 1).await, Kept::Dropped(_)), "bytes count too");
+    assert!(matches!(fail(&tight, 1).await, CaptureStatus::Dropped(_)), "bytes count too");
 }
 
 #[tokio::test]
@@ -104,7 +109,7 @@ async fn a_write_whose_answer_was_lost_is_repeated_and_counts_once() {
     let far = Far::new().await;
     let executor = executor(&far);
     far.set(Wire::LosesAnswers);
-    let Kept::Buffered(id) = fail(&executor, 1).await else { panic!("the answer was lost") };
+    let CaptureStatus::Buffered(id) = fail(&executor, 1).await else { panic!("the answer was lost") };
     assert_eq!(ids(&far).await, BTreeSet::from([id]), "it was written, and only the answer was lost");
     assert_eq!((executor.state().buffered, executor.state().stored), (1, 0));
     far.set(Wire::Whole);
@@ -131,7 +136,7 @@ async fn a_store_that_does_not_answer_keeps_a_caller_for_its_patience_only() {
     });
     clock.eventually("it is kept", async || executor.state().buffered == 1).await;
     clock.advance(Duration::from_millis(50)).await;
-    let Kept::Buffered(id) = call.await.unwrap() else { panic!("nothing is passed on") };
+    let CaptureStatus::Buffered(id) = call.await.unwrap() else { panic!("nothing is passed on") };
     drop(clock);
     tokio::time::resume();
     far.set(Wire::Whole);
@@ -184,20 +189,17 @@ async fn a_shutdown_writes_what_it_can_within_its_grace_and_says_what_is_left() 
 #[tokio::test(start_paused = true)]
 async fn what_is_refused_goes_to_the_end_and_stays() {
     let store = redrive::memory();
-    let drawer = Policy { queue: Some("p-dlq".parse().unwrap()), ..quick(1) };
-    let executor = ResilientExecutor::builder(store.clone())
-        .policy("p", quick(1))
-        .policy("wrong", drawer)
-        .build()
-        .unwrap();
+    let dlq = Policy { queue: Some("p-dlq".parse().unwrap()), ..quick(1) };
+    let executor =
+        ResilientExecutor::builder(store.clone()).policy("p", quick(1)).policy("wrong", dlq).build().unwrap();
     stored(fail(&executor, 1).await);
     let run = || async { Err::<(), _>(Own(2)) };
     let failed = executor.execute("wrong", operation("x"), run).await.unwrap_err();
-    assert!(matches!(failed.kept, Kept::Buffered(_)), "{failed:?}");
+    assert!(matches!(failed.capture, CaptureStatus::Buffered(_)), "{failed:?}");
     stored(fail(&executor, 3).await);
     let state = executor.state();
     assert_eq!((state.buffered, state.stored, state.dropped), (1, 2, 0));
-    assert!(state.last_error.unwrap().contains("drawer"));
+    assert!(state.last_error.unwrap().contains("dead letter queue"));
 }
 
 /// An executor outlives the runtime that wrote for it.
@@ -208,7 +210,7 @@ fn another_runtime_goes_on_writing() {
     let far = world.block_on(Far::new());
     let executor = executor(&far);
     far.set(Wire::Cut);
-    assert!(matches!(runtime().block_on(fail(&executor, 1)), Kept::Buffered(_)));
+    assert!(matches!(runtime().block_on(fail(&executor, 1)), CaptureStatus::Buffered(_)));
     assert_eq!(executor.state().buffered, 1, "its runtime is gone, it is not");
     far.set(Wire::Whole);
     let state = runtime().block_on(executor.shutdown(PATIENCE));

@@ -9,7 +9,7 @@ use redrive::core::ids::MessageId;
 use redrive::core::lifecycle::State;
 use redrive::core::store::Store;
 use redrive::core::time::{Clock, Span};
-use redrive::resilient::{OnSpent, Operation, Processed, Processor, ProcessorBuilder, Rules};
+use redrive::resilient::{OnSpent, Operation, Processed, Processor, ProcessorBuilder, ProcessorLimits};
 use redrive::{Context, HandlerError, Heartbeat, Outcome, ResilientExecutor, Runnable as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -35,15 +35,15 @@ impl Stage {
     /// Captures an operation of this kind.
     async fn capture(&self, kind: &str) -> MessageId {
         let run = || async { Err::<(), _>(Own(1)) };
-        stored(self.executor.execute("p", operation(kind), run).await.unwrap_err().kept)
+        stored(self.executor.execute("p", operation(kind), run).await.unwrap_err().capture)
     }
 
     fn processor(&self) -> ProcessorBuilder {
-        Processor::builder(self.store.clone()).queue("p").queue("unheard-of").rules(at_once())
+        Processor::builder(self.store.clone()).queue("p").queue("unheard-of").limits(at_once())
     }
 
     async fn status(&self, id: MessageId) -> Status {
-        self.store.letter(id).await.unwrap().file.status
+        self.store.letter(id).await.unwrap().record.status
     }
 
     async fn act(&self, id: MessageId, act: Act) {
@@ -53,10 +53,10 @@ impl Stage {
 }
 
 /// Everything that is dead is due.
-fn at_once() -> Rules {
+fn at_once() -> ProcessorLimits {
     let backoff =
         Backoff { initial: Span::ZERO, growth: Growth::Fixed, jitter: Jitter::None, ..Backoff::default() };
-    Rules { backoff, ..Rules::default() }
+    ProcessorLimits { backoff, ..ProcessorLimits::default() }
 }
 
 async fn done() {}
@@ -72,8 +72,12 @@ async fn what_is_due_is_executed_and_its_letter_is_resolved() {
         *kept.lock().unwrap() = Some(Operation::of(context.message()));
         done()
     };
-    let processor =
-        stage.processor().handler("a", again).rules(Rules { backoff, ..Rules::default() }).build().unwrap();
+    let processor = stage
+        .processor()
+        .handler("a", again)
+        .limits(ProcessorLimits { backoff, ..ProcessorLimits::default() })
+        .build()
+        .unwrap();
     assert_eq!(processor.step().await, Ok(Processed::default()), "not due");
     assert_eq!(stage.status(id).await, Status::Pending);
     tokio::time::advance(Duration::from_secs(59)).await;
@@ -82,8 +86,11 @@ async fn what_is_due_is_executed_and_its_letter_is_resolved() {
     let expected = Processed { sent_back: 1, succeeded: 1, ..Processed::default() };
     assert_eq!(processor.step().await, Ok(expected));
     let letter = stage.store.letter(id).await.unwrap();
-    assert_eq!((letter.file.status, letter.file.resolution.as_deref()), (Status::Resolved, Some("retried")));
-    assert_eq!(letter.file.closed_by.as_deref(), Some("processor"));
+    assert_eq!(
+        (letter.record.status, letter.record.resolution.as_deref()),
+        (Status::Resolved, Some("retried"))
+    );
+    assert_eq!(letter.record.closed_by.as_deref(), Some("processor"));
     assert_eq!(seen.lock().unwrap().as_ref().unwrap().payload, operation("a").payload);
     assert_eq!(processor.step().await, Ok(Processed::default()));
     sound(stage.store.as_ref()).await;
@@ -100,8 +107,8 @@ async fn what_fails_again_is_pending_again_with_its_history_and_a_longer_wait() 
         made.note();
         async { Err::<(), _>(HandlerError::new("Still", "it is still down")) }
     };
-    let rules = Rules { backoff, max_redrives: 3, ..Rules::default() };
-    let processor = stage.processor().handler("a", again).rules(rules).build().unwrap();
+    let rules = ProcessorLimits { backoff, max_redrives: 3, ..ProcessorLimits::default() };
+    let processor = stage.processor().handler("a", again).limits(rules).build().unwrap();
     for (round, wait) in [(1, 10), (2, 20), (3, 40)] {
         tokio::time::advance(Duration::from_secs(wait) - Duration::from_millis(1)).await;
         assert_eq!(processor.step().await, Ok(Processed::default()), "round {round}: early");
@@ -112,14 +119,14 @@ async fn what_fails_again_is_pending_again_with_its_history_and_a_longer_wait() 
         let history: Vec<_> = letter.message.failures.iter().map(|f| (f.generation, f.attempt)).collect();
         assert_eq!(history.len(), 1 + round);
         assert_eq!(history[round], (u32::try_from(round).unwrap() + 1, 1), "one execution per redrive");
-        assert_eq!((letter.file.status, letter.file.reason), (Status::Pending, Reason::MaxAttempts));
+        assert_eq!((letter.record.status, letter.record.reason), (Status::Pending, Reason::MaxAttempts));
         assert_eq!(letter.error.error_type, "Still");
     }
     let expected = Processed { abandoned: 1, ..Processed::default() };
     assert_eq!(processor.step().await, Ok(expected), "sent back as often as allowed");
     let letter = stage.store.letter(id).await.unwrap();
-    assert_eq!((letter.file.status, calls.made()), (Status::Abandoned, 3));
-    assert_eq!(letter.file.resolution.as_deref(), Some("sent back 3 times and failed again"));
+    assert_eq!((letter.record.status, calls.made()), (Status::Abandoned, 3));
+    assert_eq!(letter.record.resolution.as_deref(), Some("redriven 3 times and failed again"));
     // Whoever opens it again knows better, and decides.
     stage.act(id, Act::Reopen).await;
     assert_eq!(processor.step().await, Ok(Processed::default()));
@@ -132,9 +139,9 @@ async fn what_must_not_be_sent_back_is_for_a_person_and_what_is_unknown_waits() 
     let stage = Stage::new();
     let run = || async { Err::<(), _>(HandlerError::new("Bad", "no such model").permanent()) };
     let failed = stage.executor.execute("p", operation("a"), run).await.unwrap_err();
-    let (permanent, strange) = (stored(failed.kept), stage.capture("z").await);
+    let (permanent, strange) = (stored(failed.capture), stage.capture("z").await);
     let fine = stage.capture("a").await;
-    let spent = Rules { max_redrives: 0, on_spent: OnSpent::Review, ..at_once() };
+    let spent = ProcessorLimits { max_redrives: 0, on_spent: OnSpent::Review, ..at_once() };
     let processor = stage.processor().handler("a", |_: Context| done()).build().unwrap();
     let expected = Processed { sent_back: 1, succeeded: 1, review: 1, ..Processed::default() };
     assert_eq!(processor.step().await, Ok(expected));
@@ -142,7 +149,7 @@ async fn what_must_not_be_sent_back_is_for_a_person_and_what_is_unknown_waits() 
     assert_eq!(stage.status(strange).await, Status::Pending, "nobody here knows its kind");
     assert_eq!(stage.status(fine).await, Status::Resolved);
     let other = stage.capture("a").await;
-    let strict = stage.processor().handler("a", |_: Context| done()).rules(spent).build().unwrap();
+    let strict = stage.processor().handler("a", |_: Context| done()).limits(spent).build().unwrap();
     assert_eq!(strict.step().await, Ok(Processed { review: 1, ..Processed::default() }));
     assert_eq!(stage.status(other).await, Status::Review);
 }
@@ -193,8 +200,8 @@ async fn never_more_per_interval_than_the_batch_and_never_more_at_once_than_allo
     let gauge = Gauge::default();
     let work = gauge.clone();
     let again = move |_: Context| work.clone().work(Duration::from_millis(700));
-    let rules = Rules { batch: 7, concurrency: 3, interval: Duration::from_secs(10), ..at_once() };
-    let processor = Arc::new(stage.processor().handler("a", again).rules(rules).build().unwrap());
+    let rules = ProcessorLimits { batch: 7, concurrency: 3, interval: Duration::from_secs(10), ..at_once() };
+    let processor = Arc::new(stage.processor().handler("a", again).limits(rules).build().unwrap());
     let stop = CancellationToken::new();
     let running = tokio::spawn({
         let (processor, stop) = (processor.clone(), stop.clone());
@@ -247,7 +254,7 @@ async fn a_handler_that_panics_or_hangs_is_a_failure_of_its_operation_only() {
             }
         })
         .handler("s", |_: Context| std::future::pending::<()>())
-        .rules(Rules { timeout: Duration::from_secs(90), ..at_once() })
+        .limits(ProcessorLimits { timeout: Duration::from_secs(90), ..at_once() })
         .build()
         .unwrap();
     let expected = Processed { sent_back: 3, succeeded: 1, failed: 2, ..Processed::default() };
@@ -255,7 +262,7 @@ async fn a_handler_that_panics_or_hangs_is_a_failure_of_its_operation_only() {
     assert_eq!(stage.status(fine).await, Status::Resolved);
     for (id, error_type, message) in [(broken, "Panic", "no"), (stuck, "Timeout", "not done within 1m30s")] {
         let letter = stage.store.letter(id).await.unwrap();
-        assert_eq!(letter.file.status, Status::Pending);
+        assert_eq!(letter.record.status, Status::Pending);
         assert_eq!((letter.error.error_type.as_str(), letter.error.message.as_str()), (error_type, message));
     }
 }
@@ -278,7 +285,7 @@ async fn a_handler_that_blocks_its_thread_blocks_nothing_else() {
                 note.fetch_add(1, Ordering::SeqCst);
             }
         })
-        .rules(Rules { timeout: Duration::from_millis(100), ..at_once() })
+        .limits(ProcessorLimits { timeout: Duration::from_millis(100), ..at_once() })
         .build()
         .unwrap();
     let ended = processor.step().await;
@@ -319,7 +326,7 @@ async fn told_to_stop_it_waits_for_its_grace_and_gives_the_rest_back() {
                 Outcome::Done
             }
         })
-        .rules(Rules { timeout: Duration::from_secs(3_600), ..at_once() })
+        .limits(ProcessorLimits { timeout: Duration::from_secs(3_600), ..at_once() })
         .build()
         .unwrap();
     let stop = CancellationToken::new();
@@ -351,9 +358,15 @@ async fn absurd_processors_are_refused_by_field() {
     refused(Processor::builder(redrive::memory()).queue("p"), "handlers");
     refused(builder().queue("no name!"), "queues");
     refused(builder().name(""), "worker");
-    refused(builder().rules(Rules { batch: 0, ..Rules::default() }), "batch");
-    refused(builder().rules(Rules { concurrency: 0, ..Rules::default() }), "concurrency");
-    refused(builder().rules(Rules { interval: Duration::ZERO, ..Rules::default() }), "interval");
+    refused(builder().limits(ProcessorLimits { batch: 0, ..ProcessorLimits::default() }), "batch");
+    refused(
+        builder().limits(ProcessorLimits { concurrency: 0, ..ProcessorLimits::default() }),
+        "concurrency",
+    );
+    refused(
+        builder().limits(ProcessorLimits { interval: Duration::ZERO, ..ProcessorLimits::default() }),
+        "interval",
+    );
 }
 
 /// Two processors on one directory, on the machine's clock: every operation is executed once.
@@ -373,12 +386,12 @@ async fn two_of_them_share_the_work() {
             calls.note();
             done()
         };
-        let rules = Rules { batch: 100, concurrency: 4, ..at_once() };
+        let rules = ProcessorLimits { batch: 100, concurrency: 4, ..at_once() };
         Processor::builder(store.clone())
             .name(name)
             .queue("p")
             .handler("a", again)
-            .rules(rules)
+            .limits(rules)
             .build()
             .unwrap()
     };
@@ -387,6 +400,6 @@ async fn two_of_them_share_the_work() {
     let (a, b) = (a.unwrap(), b.unwrap());
     assert_eq!((a.sent_back + b.sent_back, a.succeeded + b.succeeded), (40, 40));
     assert_eq!(calls.made(), 40);
-    assert!(all_letters(store.as_ref()).await.iter().all(|letter| letter.file.status == Status::Resolved));
+    assert!(all_letters(store.as_ref()).await.iter().all(|letter| letter.record.status == Status::Resolved));
     sound(store.as_ref()).await;
 }

@@ -9,7 +9,7 @@ use redrive::ResilientExecutor;
 use redrive::core::ids::MessageId;
 use redrive::core::query::PageRequest;
 use redrive::core::time::Span;
-use redrive::resilient::{Failed, Kept, Policy, State};
+use redrive::resilient::{CaptureStatus, Failed, OutboxState, Policy};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future as _;
 use std::task::Poll;
@@ -19,25 +19,25 @@ use std::time::Duration;
 struct Dice(u64);
 
 impl Dice {
-    fn roll(&mut self, below: u64) -> u64 {
+    fn jitter_seed(&mut self, below: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % below
     }
 }
 
 /// How a call ended for whoever made it.
-enum Ended {
+enum HandlerEnd {
     Well,
     Badly(Failed<Own>),
     /// It was given up before it ended.
     Withdrawn,
 }
 
-async fn one_call(executor: ResilientExecutor, mut dice: Dice) -> Ended {
+async fn one_call(executor: ResilientExecutor, mut dice: Dice) -> HandlerEnd {
     // Some callers give up: after being woken a few times, which is anywhere between two attempts.
-    let mut polls_left = (dice.roll(10) == 0).then(|| 1 + dice.roll(6));
+    let mut polls_left = (dice.jitter_seed(10) == 0).then(|| 1 + dice.jitter_seed(6));
     let mut call = std::pin::pin!(executor.execute("p", operation("x"), || {
-        let what = dice.roll(10);
+        let what = dice.jitter_seed(10);
         async move {
             match what {
                 0 => std::future::pending().await,
@@ -55,12 +55,12 @@ async fn one_call(executor: ResilientExecutor, mut dice: Dice) -> Ended {
         call.as_mut().poll(context).map(Some)
     });
     match ended.await {
-        None => Ended::Withdrawn,
-        Some(ended) => ended.map_or_else(Ended::Badly, |()| Ended::Well),
+        None => HandlerEnd::Withdrawn,
+        Some(ended) => ended.map_or_else(HandlerEnd::Badly, |()| HandlerEnd::Well),
     }
 }
 
-async fn torture(seed: u64, room: usize) -> State {
+async fn torture(seed: u64, room: usize) -> OutboxState {
     let far = Far::new().await;
     let policy = Policy {
         timeout: Some(Span::from_millis(20)),
@@ -77,9 +77,10 @@ async fn torture(seed: u64, room: usize) -> State {
     let (ended, mut seen) = tokio::sync::watch::channel(0_u64);
     for _ in 0..40 {
         let wires = [Wire::Whole, Wire::Whole, Wire::Cut, Wire::Stuck, Wire::LosesAnswers];
-        far.set(wires[usize::try_from(dice.roll(5)).unwrap()]);
-        for _ in 0..dice.roll(20) {
-            let (call, ended) = (one_call(executor.clone(), Dice(dice.roll(u64::MAX >> 33))), ended.clone());
+        far.set(wires[usize::try_from(dice.jitter_seed(5)).unwrap()]);
+        for _ in 0..dice.jitter_seed(20) {
+            let (call, ended) =
+                (one_call(executor.clone(), Dice(dice.jitter_seed(u64::MAX >> 33))), ended.clone());
             calls.push(tokio::spawn(async move {
                 let how = call.await;
                 ended.send_modify(|calls| *calls += 1);
@@ -87,7 +88,7 @@ async fn torture(seed: u64, room: usize) -> State {
             }));
         }
         // The wire stays as it is until this many calls have ended; every call ends, whatever the wire is like.
-        let enough = dice.roll(calls.len() as u64 + 1);
+        let enough = dice.jitter_seed(calls.len() as u64 + 1);
         seen.wait_for(|calls| *calls >= enough).await.unwrap();
     }
     // At last more than a small room holds, whatever chance and the machine's speed made of the rest.
@@ -96,20 +97,22 @@ async fn torture(seed: u64, room: usize) -> State {
         let executor = executor.clone();
         calls.push(tokio::spawn(async move {
             let failed = executor.execute("p", operation("x"), || async move { Err::<(), _>(Own(n)) }).await;
-            failed.map_or_else(Ended::Badly, |()| Ended::Well)
+            failed.map_or_else(HandlerEnd::Badly, |()| HandlerEnd::Well)
         }));
     }
-    let mut told: BTreeMap<MessageId, Kept> = BTreeMap::new();
+    let mut told: BTreeMap<MessageId, CaptureStatus> = BTreeMap::new();
     let mut given_up = 0;
     for call in calls {
         match call.await.unwrap() {
-            Ended::Well => {}
-            Ended::Withdrawn => given_up += 1,
-            Ended::Badly(failed) => {
-                let (Kept::Stored(id) | Kept::Buffered(id) | Kept::Dropped(id)) = failed.kept else {
+            HandlerEnd::Well => {}
+            HandlerEnd::Withdrawn => given_up += 1,
+            HandlerEnd::Badly(failed) => {
+                let (CaptureStatus::Stored(id) | CaptureStatus::Buffered(id) | CaptureStatus::Dropped(id)) =
+                    failed.capture
+                else {
                     panic!("{failed:?}")
                 };
-                assert!(told.insert(id, failed.kept).is_none(), "one id, two operations");
+                assert!(told.insert(id, failed.capture).is_none(), "one id, two operations");
             }
         }
     }
@@ -120,8 +123,11 @@ async fn torture(seed: u64, room: usize) -> State {
     let letters = all_letters(far.store.as_ref()).await;
     let found: BTreeSet<MessageId> = letters.iter().map(redrive::core::dead_letter::DeadLetter::id).collect();
     assert_eq!(found.len(), letters.len(), "seed {seed}: a letter twice");
-    let dropped: BTreeSet<_> =
-        told.iter().filter(|(_, kept)| matches!(kept, Kept::Dropped(_))).map(|(id, _)| *id).collect();
+    let dropped: BTreeSet<_> = told
+        .iter()
+        .filter(|(_, kept)| matches!(kept, CaptureStatus::Dropped(_)))
+        .map(|(id, _)| *id)
+        .collect();
     let kept: BTreeSet<_> = told.keys().filter(|id| !dropped.contains(id)).copied().collect();
     // A caller may go away while its failure is being written: that letter is there, and nobody was told.
     assert!(found.is_superset(&kept), "seed {seed}: {:?} are nowhere", kept.difference(&found));

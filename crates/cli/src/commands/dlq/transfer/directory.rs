@@ -1,5 +1,5 @@
-//! A directory of letters: one JSON file each, named by the id, and an index that is written last. Without its
-//! index a directory is an export that did not finish, and is not imported.
+//! A directory of letters: one JSON file per letter, named by its id, and an index that is written last. A directory
+//! without an index is an unfinished export and is not imported.
 
 use super::{INDEX, create, unreadable, unwritable};
 use crate::exit_code::{CliError, ExitCode};
@@ -7,6 +7,7 @@ use crate::output::compact;
 use redrive::core::dead_letter::{DeadLetter, Status};
 use redrive::core::failure::Reason;
 use redrive::core::ids::{GroupId, MessageId, QueueName};
+use redrive::core::json_input;
 use redrive::core::limits;
 use redrive::core::time::Time;
 use serde::{Deserialize, Serialize};
@@ -14,13 +15,13 @@ use std::io::{BufWriter, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-/// The version of the layout.
+/// The version of the directory layout.
 const VERSION: u32 = 1;
 
-/// One line of the index.
+/// An entry of the index.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Entry {
-    /// The letter.
+    /// The id of the letter.
     pub(super) id: MessageId,
     file: String,
     queue: QueueName,
@@ -31,7 +32,7 @@ pub(super) struct Entry {
     error: String,
 }
 
-/// The index as it is read back.
+/// The JSON of the index.
 #[derive(Debug, Deserialize)]
 pub(super) struct Index {
     redrive: u32,
@@ -40,7 +41,7 @@ pub(super) struct Index {
     count: u64,
 }
 
-/// A directory being written.
+/// A directory that is being written.
 pub(super) struct Directory {
     path: PathBuf,
     index: BufWriter<std::fs::File>,
@@ -48,7 +49,7 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// Begins a new one.
+    /// Creates the directory, or uses an empty one.
     pub(super) fn create(path: PathBuf, masked: bool) -> Result<Self, CliError> {
         let taken = match std::fs::read_dir(&path) {
             Ok(mut entries) => entries.next().is_some(),
@@ -60,7 +61,7 @@ impl Directory {
             Err(error) => return Err(unwritable(&path, &error)),
         };
         if taken {
-            let what = format!("{} is not empty; an export does not mix with what is there", path.display());
+            let what = format!("{} is not empty; an export needs a directory of its own", path.display());
             return Err(CliError::new(ExitCode::Refused, what).hint("name a new directory"));
         }
         let part = Self::part(&path);
@@ -74,7 +75,7 @@ impl Directory {
         path.join(format!("{INDEX}.part"))
     }
 
-    /// Writes one letter. Its name is made from the id alone: nothing from outside becomes a path.
+    /// Writes one letter. The file name is made from the id alone, so that untrusted data never becomes a path.
     pub(super) fn add(&mut self, letter: &DeadLetter) -> Result<(), CliError> {
         let file = file_name(letter.id());
         let path = self.path.join(&file);
@@ -84,10 +85,10 @@ impl Directory {
             id: letter.id(),
             file,
             queue: letter.message.envelope.queue.clone(),
-            status: letter.file.status,
-            reason: letter.file.reason,
+            status: letter.record.status,
+            reason: letter.record.reason,
             group: letter.group,
-            dead_at: letter.file.dead_at,
+            dead_at: letter.record.dead_at,
             error: super::super::super::error_text(&letter.error),
         };
         let comma = if self.count == 0 { "" } else { "," };
@@ -96,7 +97,7 @@ impl Directory {
             .map_err(|error| unwritable(&Self::part(&self.path), &error))
     }
 
-    /// Ends it: from now on it can be imported.
+    /// Completes the index; from then on the directory can be imported.
     pub(super) fn finish(mut self) -> Result<(), CliError> {
         let part = Self::part(&self.path);
         let ended = write!(self.index, "\n],\"count\":{}}}\n", self.count)
@@ -112,35 +113,34 @@ fn file_name(id: MessageId) -> String {
     format!("{id}.json")
 }
 
-/// Reads the index of a directory: the files of its letters, in their order.
+/// Reads the index of a directory and returns the files of its letters, in order.
 pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>, CliError> {
     let index = path.join(INDEX);
     let wrong = |what: String| CliError::usage(format!("{}: {what}", index.display()));
     let text = match std::fs::read(&index) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return Err(wrong("is not there: the export did not finish, or this is not an export".into())
+            return Err(wrong("is missing: the export did not finish, or this is not an export".into())
                 .hint("export again, or name a mapping with --map or --from"));
         }
         Err(error) => return Err(unreadable(&index, &error)),
     };
-    let read: Index =
-        serde_json::from_slice(&text).map_err(|error| wrong(crate::ndjson::complaint(&error)))?;
+    let read: Index = serde_json::from_slice(&text).map_err(|error| wrong(json_input::describe(&error)))?;
     if read.redrive != VERSION {
-        return Err(wrong(format!("has version {}, this program knows {VERSION}", read.redrive)));
+        return Err(wrong(format!("has version {}, but this program reads version {VERSION}", read.redrive)));
     }
     if read.masked {
         return Err(CliError::new(
             ExitCode::Refused,
             format!(
-                "{} is a masked export: the secrets are not in it, so it cannot be imported",
+                "{} is a masked export: its secrets are left out, so it cannot be imported",
                 path.display()
             ),
         )
         .hint("export with --full"));
     }
     if read.count != read.letters.len() as u64 {
-        return Err(wrong(format!("lists {} letters and counts {}", read.letters.len(), read.count)));
+        return Err(wrong(format!("lists {} letters, but its count is {}", read.letters.len(), read.count)));
     }
     let file = |entry: &Entry| {
         if entry.file == file_name(entry.id) {
@@ -151,12 +151,15 @@ pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>, CliError> {
     read.letters.iter().map(file).collect()
 }
 
-/// Reads one file of bounded size.
+/// Reads a file of bounded size.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, CliError> {
     const BYTES_MAX: u64 = 6 * limits::PAYLOAD_BYTES_MAX as u64 + 1024 * 1024;
     let size = std::fs::metadata(path).map_err(|error| unreadable(path, &error))?.len();
     if size > BYTES_MAX {
-        return Err(CliError::usage(format!("{}: {size} bytes; at most {BYTES_MAX}", path.display())));
+        return Err(CliError::usage(format!(
+            "{}: {size} bytes, but at most {BYTES_MAX} are allowed",
+            path.display()
+        )));
     }
     std::fs::read(path).map_err(|error| unreadable(path, &error))
 }

@@ -1,13 +1,13 @@
-//! `dlq export`: letters that match, oldest death first, as lines of JSON, as a table for spreadsheets or as a
-//! directory of files. Masked unless `--full` is given, which is on record before the first letter is read. An
-//! export that did not finish never has the name of one that did.
+//! `dlq export`: writes matching letters, oldest death first, as NDJSON, as CSV or as a directory of files. They are
+//! masked unless `--full` is given, which is recorded in the audit trail before the first letter is read. An
+//! unfinished export never has the name of a finished one.
 
 use super::super::super::narrowed;
 use super::directory::Directory;
-use super::{create, sheet, unwritable};
+use super::{create, csv_rows, unwritable};
 use crate::connect::{Access, App, Hold};
-use crate::exit_code::{CliError, Done, ExitCode};
-use crate::given;
+use crate::exit_code::{CliError, CommandResult, ExitCode};
+use crate::id_arg;
 use crate::output::{Format, compact, rules};
 use crate::progress::Progress;
 use clap::{Args, ValueEnum};
@@ -21,17 +21,17 @@ use redrive::core::short_id::IdKind;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// Letters read at a time: they carry payloads and stacks.
+/// The number of letters to read at a time, small because they carry payloads and stacks.
 const PAGE: usize = 200;
 
 /// The flags of `dlq export`.
 #[derive(Args, Debug)]
 pub(crate) struct ExportArgs {
-    /// Which; everything when not said
+    /// A filter; exports everything by default
     #[arg(value_name = "FILTER", default_value = "")]
     filter: String,
-    /// Only this drawer
-    #[arg(long, value_name = "DRAWER")]
+    /// Only letters of this dead letter queue
+    #[arg(long, value_name = "DLQ")]
     dlq: Option<QueueName>,
     /// A new file to write to [default: stdout]
     #[arg(long, value_name = "FILE")]
@@ -39,27 +39,27 @@ pub(crate) struct ExportArgs {
     /// A new directory to write one JSON file per letter to, with an index
     #[arg(long, value_name = "DIR", conflicts_with_all = ["out", "format"])]
     dir: Option<PathBuf>,
-    /// How letters are written [default: ndjson, or csv with -o csv]
+    /// The format of the export [default: ndjson, or csv with -o csv]
     #[arg(long, value_enum, value_name = "FORMAT")]
-    format: Option<Written>,
-    /// With all secrets, for `import`; it is on record who asked
+    format: Option<ExportFormat>,
+    /// Include secrets, so that the export can be imported; this is recorded in the audit trail
     #[arg(long)]
     full: bool,
-    /// Why, for the audit trail
+    /// The reason, recorded in the audit trail
     #[arg(long, value_name = "TEXT", requires = "full")]
     reason: Option<String>,
 }
 
-/// How letters are written.
+/// The format of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Written {
-    /// One letter per line, whole.
+pub(crate) enum ExportFormat {
+    /// One complete letter per line as JSON
     Ndjson,
-    /// One letter per row, safe for spreadsheets.
+    /// One letter per row, safe for spreadsheets
     Csv,
 }
 
-/// Where an export goes.
+/// The destination of an export.
 enum Target {
     Stdout,
     File { file: std::fs::File, part: PathBuf, path: PathBuf },
@@ -73,7 +73,7 @@ impl Target {
         }
         let Some(path) = args.out.clone() else { return Ok(Self::Stdout) };
         if path.exists() {
-            let what = format!("{} is there already; an export does not write over it", path.display());
+            let what = format!("{} is there already; an export never overwrites a file", path.display());
             return Err(CliError::new(ExitCode::Refused, what).hint("name another file, or remove it first"));
         }
         let mut part = path.clone().into_os_string();
@@ -93,7 +93,7 @@ impl Target {
         }
     }
 
-    /// Only what is whole and durable gets its name.
+    /// Gives the file its final name once it is complete and synced.
     fn finish(self) -> Result<(), CliError> {
         match self {
             Self::Stdout => Ok(()),
@@ -107,16 +107,16 @@ impl Target {
 }
 
 /// Runs `dlq export`.
-pub(crate) async fn export(app: &App, args: ExportArgs) -> Done {
-    let filter = given::filter(app, &args.filter, IdKind::Letter).await?;
+pub(crate) async fn export(app: &App, args: ExportArgs) -> CommandResult {
+    let filter = id_arg::filter(app, &args.filter, IdKind::Letter).await?;
     let filter = narrowed(filter, "dlq", args.dlq.as_ref())?;
     let mut store = app.open(Access::Existing, Hold::Long).await?;
     let csv = match (args.format, app.out.format) {
-        (Some(written), _) => written == Written::Csv,
+        (Some(format_flag), _) => format_flag == ExportFormat::Csv,
         (None, format) => format == Format::Csv && args.dir.is_none(),
     };
     let mut target = Target::new(&args)?;
-    let total = store.ask(async |store| count(store, &filter).await).await?;
+    let total = store.call(async |store| count(store, &filter).await).await?;
     if args.full {
         let shown = Disclosure::matching(Disclosed::Export, filter.clone(), total);
         store.disclose(shown, app.actor(args.reason.clone())).await?;
@@ -124,20 +124,20 @@ pub(crate) async fn export(app: &App, args: ExportArgs) -> Done {
     let mut progress = Progress::new(&app.out, "exporting", Some(total));
     let (mut cursor, mut count) = (None, 0_u64);
     if csv {
-        target.write(app, &[], &sheet::head()?)?;
+        target.write(app, &[], &csv_rows::header()?)?;
     }
     loop {
         let query = Query { filter: filter.clone(), page: PageRequest { limit: Some(PAGE), cursor } };
-        let page = store.ask(async |store| store.export(query.clone()).await).await?;
+        let page = store.call(async |store| store.export(query.clone()).await).await?;
         for what in &page.damaged {
-            app.out.note(&format!("not exported, because it is damaged: {what}"));
+            app.out.note(&format!("not exported because it is damaged: {what}"));
         }
         let letters: Vec<DeadLetter> = if args.full {
             page.items
         } else {
             page.items.iter().map(|letter| rules().letter(letter)).collect()
         };
-        let text = if csv { sheet::rows(&letters, app.out.terminal)? } else { lines(&letters)? };
+        let text = if csv { csv_rows::rows(&letters, app.out.terminal)? } else { lines(&letters)? };
         target.write(app, &letters, &text)?;
         count += letters.len() as u64;
         progress.at(count, None);
@@ -153,14 +153,14 @@ pub(crate) async fn export(app: &App, args: ExportArgs) -> Done {
 }
 
 fn masked_note() -> &'static str {
-    if rules().is_on() { ", masked; with --full they can be imported" } else { "" }
+    if rules().is_on() { ", masked; use --full for an export that can be imported" } else { "" }
 }
 
 async fn count(
     store: &dyn redrive::core::store::Store,
     filter: &Filter,
-) -> redrive::core::error::Outcome<u64> {
-    // Every status: a note is possible on all.
+) -> redrive::core::error::StoreResult<u64> {
+    // A note is allowed in every status, so this counts all letters.
     Ok(store.preview(PreviewRequest::new(Act::Note, filter.clone(), 0)).await?.count)
 }
 

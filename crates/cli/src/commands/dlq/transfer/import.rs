@@ -1,57 +1,58 @@
-//! `dlq import`: letters from an export, or from the files of other systems by a mapping. It never changes a letter
-//! that is here, so an import that was interrupted is simply run again. A line that is cut or wrong is named, and
-//! nothing of it is taken.
+//! `dlq import`: imports letters from an export, or from other systems' files with a mapping. It never changes an
+//! existing letter, so an interrupted import can be run again. It reports truncated or invalid lines and imports
+//! nothing from them.
 
 use super::mapping::Mapping;
 use super::{directory, unreadable};
 use crate::connect::{Access, App, Hold, Link};
-use crate::exit_code::{CliError, Done, ExitCode};
+use crate::exit_code::{CliError, CommandResult, ExitCode};
 use crate::ndjson;
-use crate::output::{Column, Look, Show, complain};
+use crate::output::{Column, Show, ValueFormat, eprint_line};
 use crate::progress::Progress;
 use clap::{Args, ValueEnum};
 use redrive::core::dead_letter::{Actor, DeadLetter};
 use redrive::core::error::Refusal;
 use redrive::core::ids::QueueName;
+use redrive::core::json_input;
 use redrive::core::limits;
 use redrive::core::transfer::check_import;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// Letters of a directory filed in one commit.
+/// The number of letters of a directory to import in one commit.
 const BATCH: usize = 200;
 
 /// The flags of `dlq import`.
 #[derive(Args, Debug)]
 pub(crate) struct ImportArgs {
-    /// An export: a file, a directory with its index, or `-` for stdin; with a mapping any JSON file or directory
+    /// An export: a file, a directory with an index, or `-` for stdin; with a mapping, any JSON file or directory
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// A mapping from other JSON, in TOML: see the manual
+    /// A TOML file that maps other JSON to letters; see docs/cli.md
     #[arg(long, value_name = "FILE", conflicts_with = "from")]
     map: Option<PathBuf>,
-    /// A mapping that is built in
+    /// Use a built-in mapping
     #[arg(long, value_enum, value_name = "SYSTEM")]
     from: Option<System>,
-    /// The queue of mapped letters, where the mapping names none
+    /// The queue of mapped letters, if the mapping names none
     #[arg(long, value_name = "QUEUE")]
     queue: Option<QueueName>,
-    /// Skip bad lines, report them, and exit with 4 if there were any
+    /// Skip and report invalid lines, and exit with 4 if there were any
     #[arg(long)]
     keep_going: bool,
-    /// Why, for the audit trail
+    /// The reason, recorded in the audit trail
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 }
 
-/// Systems whose files are known.
+/// A system with a built-in mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum System {
-    /// The item files of a MapReduce job's dead letter queue.
+    /// The item files of a MapReduce job's dead letter queue
     Mapreduce,
 }
 
-/// What an import did.
+/// The result of an import.
 #[derive(Default, Serialize)]
 struct Imported {
     imported: u64,
@@ -63,12 +64,12 @@ impl Show for Imported {
     const COLUMNS: &'static [Column] =
         &[Column::number("imported"), Column::number("skipped"), Column::number("failed")];
 
-    fn cells(&self, _: &Look) -> Vec<String> {
+    fn cells(&self, _: &ValueFormat) -> Vec<String> {
         vec![self.imported.to_string(), self.skipped.to_string(), self.failed.to_string()]
     }
 }
 
-/// One import on its way.
+/// An import in progress.
 struct Import<'a> {
     store: Link<'a>,
     actor: Actor,
@@ -76,16 +77,16 @@ struct Import<'a> {
 }
 
 impl Import<'_> {
-    /// Files letters in one commit; those that are here are skipped.
-    async fn file(&mut self, batch: Vec<DeadLetter>) -> Result<Vec<ndjson::Taken>, CliError> {
+    /// Imports letters in one commit; letters that exist already are skipped.
+    async fn import_batch(&mut self, batch: Vec<DeadLetter>) -> Result<Vec<ndjson::LineResult>, CliError> {
         if batch.is_empty() {
             return Ok(Vec::new());
         }
         let actor = &self.actor;
-        let results = self.store.ask(async |store| store.import(batch.clone(), actor.clone()).await).await?;
-        let mut taken = Vec::with_capacity(results.len());
+        let results = self.store.call(async |store| store.import(batch.clone(), actor.clone()).await).await?;
+        let mut line_results = Vec::with_capacity(results.len());
         for result in results {
-            taken.push(match result {
+            line_results.push(match result {
                 Ok(_) => {
                     self.report.imported += 1;
                     Ok(())
@@ -97,11 +98,11 @@ impl Import<'_> {
                 Err(refusal) => Err(refusal.into()),
             });
         }
-        Ok(taken)
+        Ok(line_results)
     }
 
-    /// Files the letters of a list of files.
-    async fn files(
+    /// Imports the letters of a list of files.
+    async fn import_files(
         &mut self,
         app: &App,
         files: &[PathBuf],
@@ -124,14 +125,14 @@ impl Import<'_> {
                     break;
                 }
             }
-            let results = self.file(letters).await?;
+            let results = self.import_batch(letters).await?;
             for (path, result) in names.into_iter().zip(results) {
                 if let Err(error) = result {
                     self.failed(path, error, keep_going, &mut failure);
                 }
             }
             if let Some(error) = failure {
-                return Err(error.hint("what was read before it is kept; run the import again to go on"));
+                return Err(error.hint("letters read before it are kept; run the import again to continue"));
             }
             progress.at(((n + 1) * BATCH).min(files.len()) as u64, None);
         }
@@ -142,7 +143,7 @@ impl Import<'_> {
         let what = format!("{}: {}", path.display(), error.what);
         if keep_going {
             self.report.failed += 1;
-            complain(&what);
+            eprint_line(&what);
         } else if failure.is_none() {
             *failure = Some(CliError { what, ..error });
         }
@@ -150,23 +151,24 @@ impl Import<'_> {
 }
 
 /// Runs `dlq import`.
-pub(crate) async fn import(app: &App, args: ImportArgs) -> Done {
+pub(crate) async fn import(app: &App, args: ImportArgs) -> CommandResult {
     let mapping = mapping(&args)?;
     let parse = |bytes: &[u8]| match &mapping {
         None => letter(bytes),
         Some(mapping) => mapping.letter(bytes, args.queue.as_ref(), &app.config),
     };
-    // What is wrong with the input is said before a store is made for it.
+    // Find errors in the input before creating a store for it.
     let source = Source::open(&args.file, mapping.is_some())?;
     let store = app.open(Access::Create, Hold::Long).await?;
     let mut import = Import { store, actor: app.actor(args.reason.clone()), report: Imported::default() };
     let done = match source {
         Source::Lines(lines) => {
-            let fed =
-                ndjson::feed(app, lines, args.keep_going, parse, async |batch| import.file(batch).await);
-            fed.await.map(|tally| import.report.failed = tally.failed)
+            let processed = ndjson::process(app, lines, args.keep_going, parse, async |batch| {
+                import.import_batch(batch).await
+            });
+            processed.await.map(|counts| import.report.failed = counts.failed)
         }
-        Source::Files(files) => import.files(app, &files, args.keep_going, parse).await,
+        Source::Files(files) => import.import_files(app, &files, args.keep_going, parse).await,
     };
     let report = &import.report;
     if done.is_ok() || report.imported + report.skipped > 0 {
@@ -187,12 +189,12 @@ fn mapping(args: &ImportArgs) -> Result<Option<Mapping>, CliError> {
         (None, None) => None,
     };
     if mapping.is_none() && args.queue.is_some() {
-        return Err(CliError::usage("--queue is for mapped letters; those of an export know their queue"));
+        return Err(CliError::usage("--queue is for mapped letters; letters of an export have a queue"));
     }
     Ok(mapping)
 }
 
-/// Where letters come from.
+/// The source of letters.
 enum Source {
     Lines(ndjson::Lines),
     Files(Vec<PathBuf>),
@@ -203,7 +205,7 @@ impl Source {
         if path.is_dir() {
             return if mapped { items(path) } else { directory::files(path) }.map(Self::Files);
         }
-        // A file that is one document is not read by lines.
+        // With a mapping, a `.json` file is a single document, not lines.
         let single = mapped && path.extension().is_some_and(|e| e.eq_ignore_ascii_case("json"));
         if single {
             return Ok(Self::Files(vec![path.to_owned()]));
@@ -212,7 +214,7 @@ impl Source {
     }
 }
 
-/// The JSON files of another system's directory, by name; those under `items` where there is such a place.
+/// The JSON files of another system's directory, sorted by name; those in `items` if it has such a subdirectory.
 fn items(path: &Path) -> Result<Vec<PathBuf>, CliError> {
     let place = if path.join("items").is_dir() { path.join("items") } else { path.to_owned() };
     let mut files = Vec::new();
@@ -227,9 +229,9 @@ fn items(path: &Path) -> Result<Vec<PathBuf>, CliError> {
     Ok(files)
 }
 
-/// One letter of an export.
+/// Parses one letter of an export.
 fn letter(bytes: &[u8]) -> Result<DeadLetter, CliError> {
-    let letter: DeadLetter = ndjson::json(bytes).map_err(CliError::usage)?;
+    let letter: DeadLetter = json_input::parse(bytes).map_err(CliError::usage)?;
     check_import(&letter).map_err(|refusal| {
         CliError::new(ExitCode::Refused, refusal.to_string()).hint("export with --full")
     })?;

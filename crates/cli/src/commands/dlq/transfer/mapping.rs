@@ -1,13 +1,12 @@
-//! How the records of another system become letters: a list of which of their fields is which of ours, by dotted
-//! paths. One reader for mappings that users write and for those that are built in. The record is read, never
-//! trusted: times, ids and sizes are checked like everything that comes from outside.
+//! Maps the records of other systems to letters with dotted paths. User-written and built-in mappings use the same
+//! code. Records are untrusted: times, ids and sizes are checked like any other input.
 
-use crate::config::{Config, explained};
+use crate::config::Config;
 use crate::exit_code::CliError;
-use crate::ndjson;
 use redrive::core::dead_letter::{Captured, DeadLetter, Note, Status};
-use redrive::core::failure::{ErrorInfo, Failure, Reason, Report};
+use redrive::core::failure::{ErrorInfo, Failure, FailureReport, Reason};
 use redrive::core::ids::{MessageId, QueueName};
+use redrive::core::json_input;
 use redrive::core::message::{NewMessage, Payload};
 use redrive::core::time::{Span, Time};
 use serde::Deserialize;
@@ -16,21 +15,21 @@ use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
 
-/// Which field of a record is what. All are dotted paths; `a.0.b` is the `b` of the first item of `a`.
+/// A mapping from a record to a letter. Fields are dotted paths; `a.0.b` is the `b` of the first item of `a`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Mapping {
     /// The queue all letters belong to.
     queue: Option<QueueName>,
-    /// The operation type of all letters.
+    /// The kind of all letters.
     kind: Option<String>,
-    /// What the payloads are; JSON when not said.
+    /// The content type of the payloads. Defaults to JSON, or to plain text for a string.
     content_type: Option<String>,
     fields: Fields,
     failures: Option<Failures>,
 }
 
-/// The fields of a letter.
+/// The paths of the fields of a letter.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Fields {
@@ -50,7 +49,7 @@ struct Fields {
     artifacts: Option<String>,
 }
 
-/// The list of failures and the fields of each. Without a list the paths are those of the record itself.
+/// The paths of the list of failures and of the fields of each. Without a list they are paths into the record.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Failures {
@@ -71,7 +70,7 @@ struct Failures {
     log: Option<String>,
 }
 
-/// The item files of a MapReduce job.
+/// The built-in mapping for the item files of a MapReduce job.
 const MAPREDUCE: &str = r#"
 content_type = "application/json"
 kind = "map"
@@ -99,12 +98,12 @@ duration_ms = "duration_ms"
 log = "json_log_location"
 "#;
 
-/// A record that is being read.
+/// A JSON value of a record, kept as written.
 #[derive(Clone, Copy)]
 struct Record<'a>(&'a RawValue);
 
 impl<'a> Record<'a> {
-    /// What stands at a path, if it is named and there; `null` is not there.
+    /// The value at a path; `None` if the path is not set, or leads to nothing or to `null`.
     fn at(self, path: Option<&String>) -> Option<Self> {
         let found = path?.split('.').try_fold(self, |at, part| {
             let text = at.0.get();
@@ -122,7 +121,7 @@ impl<'a> Record<'a> {
         serde_json::from_str(self.0.get()).unwrap_or(Value::Null)
     }
 
-    /// As text: a string is its content, all else is written as JSON.
+    /// The value as text: the content of a string, or the JSON of anything else.
     fn text(self) -> String {
         match self.value() {
             Value::String(text) => text,
@@ -132,7 +131,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// As lines: the items of a list, the entries of an object, or the one thing it is.
+    /// The value as lines: the items of a list, the entries of an object, or a single value.
     fn lines(self) -> Vec<String> {
         match self.value() {
             Value::Array(items) => items.into_iter().map(plain).collect(),
@@ -146,7 +145,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// As a time: RFC 3339, or seconds or milliseconds since 1970.
+    /// The value as a time: RFC 3339, or seconds or milliseconds since 1970.
     fn time(self, field: &str) -> Result<Time, String> {
         let wrong = || format!("{field}: not a time such as 2026-01-31T12:00:00Z");
         match self.value() {
@@ -163,7 +162,7 @@ impl<'a> Record<'a> {
         self.value().as_u64().ok_or_else(|| format!("{field}: not a number"))
     }
 
-    /// As the type of an error: text, or `{"Name": {"code": 1}}`, which has a code too.
+    /// The value as an error type: text, or `{"Name": {"code": 1}}`, which also has a code.
     fn error_type(self) -> (String, Option<String>) {
         let Value::Object(map) = self.value() else { return (self.text(), None) };
         let Some((name, inner)) = map.into_iter().next() else { return (String::new(), None) };
@@ -173,7 +172,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// A value as text: a string is its content, all else is written as JSON.
+/// A value as text: the content of a string, or the JSON of anything else.
 fn plain(value: Value) -> String {
     match value {
         Value::String(text) => text,
@@ -184,31 +183,31 @@ fn plain(value: Value) -> String {
 }
 
 impl Mapping {
-    /// Reads a mapping that a user wrote.
+    /// Parses a mapping that a user wrote.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let mapping: Self = toml::from_str(text).map_err(|error| explained(error.message()))?;
+        let mapping: Self = toml::from_str(text).map_err(|error| json_input::explain(error.message()))?;
         if mapping.fields.payload.is_none() {
-            return Err("[fields] must say what the payload is".into());
+            return Err("[fields] has no payload; name the path of the payload".into());
         }
         Ok(mapping)
     }
 
-    /// The one for the item files of MapReduce jobs.
+    /// The built-in mapping for the item files of MapReduce jobs.
     pub(super) fn mapreduce() -> Self {
-        // It is a good one: a test says so.
+        // A test checks that the built-in mapping parses.
         Self::parse(MAPREDUCE).unwrap_or_default()
     }
 
-    /// The letter of one record.
+    /// Converts one record to a letter.
     pub(super) fn letter(
         &self,
         bytes: &[u8],
         queue: Option<&QueueName>,
         config: &Config,
     ) -> Result<DeadLetter, CliError> {
-        ndjson::object(bytes).map_err(CliError::usage)?;
+        json_input::object(bytes).map_err(CliError::usage)?;
         let raw: &RawValue =
-            serde_json::from_slice(bytes).map_err(|error| CliError::usage(ndjson::complaint(&error)))?;
+            serde_json::from_slice(bytes).map_err(|error| CliError::usage(json_input::describe(&error)))?;
         self.read(Record(raw), queue, config).map_err(CliError::usage)
     }
 
@@ -219,17 +218,17 @@ impl Mapping {
         config: &Config,
     ) -> Result<DeadLetter, String> {
         let fields = &self.fields;
-        let said = record
+        let mapped = record
             .at(fields.queue.as_ref())
             .map(|name| name.text().parse::<QueueName>().map_err(|error| format!("queue: {error}")));
-        let queue = said.transpose()?.or_else(|| self.queue.clone()).or_else(|| queue.cloned());
+        let queue = mapped.transpose()?.or_else(|| self.queue.clone()).or_else(|| queue.cloned());
         let queue = queue.ok_or("no queue: name one in the mapping, or with --queue")?;
         let failures = self.failures(record, config)?;
         let first = failures.first().map(|f| f.failure.at);
         let last = failures.last().map(|f| f.failure.at);
         let time =
             |path: &Option<String>, name: &str| record.at(path.as_ref()).map(|at| at.time(name)).transpose();
-        let dead_at = time(&fields.dead_at, "dead_at")?.or(last).ok_or("no time of death: name dead_at")?;
+        let dead_at = time(&fields.dead_at, "dead_at")?.or(last).ok_or("no time of death; map dead_at")?;
         let began_at =
             time(&fields.first_failed_at, "first_failed_at")?.or(first).unwrap_or(dead_at).min(dead_at);
         let attempts = record.at(fields.attempts.as_ref()).map(|n| n.number("attempts")).transpose()?;
@@ -238,7 +237,7 @@ impl Mapping {
         let mut history = Vec::new();
         let mut last = None;
         for (n, mut one) in (0_u32..).zip(failures) {
-            // What was left behind belongs to the last attempt.
+            // The artifacts belong to the last attempt.
             if n + 1 == kept {
                 one.failure.artifacts =
                     record.at(fields.artifacts.as_ref()).map(Record::lines).unwrap_or_default();
@@ -254,7 +253,7 @@ impl Mapping {
             attempts,
             failed: attempts,
             failures: history,
-            last: last.unwrap_or_else(|| Report::default().analyse()),
+            last: last.unwrap_or_else(|| FailureReport::default().analyse()),
             dead_at,
             reason: if flag(&fields.retryable) == Some(false) { Reason::Permanent } else { Reason::Imported },
             note: note.map(|text| Note { at: dead_at, by: "import".into(), text }),
@@ -262,9 +261,9 @@ impl Mapping {
         let policy = config.queues.get(&queue).map(|proposal| proposal.fresh.clone()).unwrap_or_default();
         let mut letter = captured.letter(&policy);
         if flag(&fields.review) == Some(true) {
-            letter.file.status = Status::Review;
-            letter.file.review_requested_by = Some("import".into());
-            letter.file.review_requested_at = Some(dead_at);
+            letter.record.status = Status::Review;
+            letter.record.review_requested_by = Some("import".into());
+            letter.record.review_requested_at = Some(dead_at);
         }
         Ok(letter)
     }
@@ -274,7 +273,7 @@ impl Mapping {
         let payload = record.at(fields.payload.as_ref()).ok_or("there is no payload")?;
         let text = payload.0.get().starts_with('"');
         let content_type = match (&self.content_type, text) {
-            (Some(said), _) => said.clone(),
+            (Some(content_type), _) => content_type.clone(),
             (None, true) => "text/plain".into(),
             (None, false) => "application/json".into(),
         };
@@ -306,7 +305,7 @@ impl Mapping {
         })
     }
 
-    fn failures(&self, record: Record<'_>, config: &Config) -> Result<Vec<Filed>, String> {
+    fn failures(&self, record: Record<'_>, config: &Config) -> Result<Vec<MappedFailure>, String> {
         let Some(map) = &self.failures else { return Ok(Vec::new()) };
         let list: Vec<Record<'_>> = match &map.list {
             None => vec![record],
@@ -323,10 +322,10 @@ impl Mapping {
     }
 }
 
-/// A failure and what was found out about it.
-struct Filed {
+/// A failure and its analysis.
+struct MappedFailure {
     failure: Failure,
-    analysed: redrive::core::failure::Analysed,
+    analysed: redrive::core::failure::AnalysedFailure,
 }
 
 impl Failures {
@@ -337,12 +336,12 @@ impl Failures {
         fields: &Fields,
         whole: Record<'_>,
         config: &Config,
-    ) -> Result<Filed, String> {
+    ) -> Result<MappedFailure, String> {
         let text = |path: &Option<String>| one.at(path.as_ref()).map(Record::text);
         let number =
             |path: &Option<String>, name: &str| one.at(path.as_ref()).map(|n| n.number(name)).transpose();
         let (error_type, found) = one.at(self.r#type.as_ref()).map(Record::error_type).unwrap_or_default();
-        let report = Report {
+        let report = FailureReport {
             error: ErrorInfo {
                 error_type,
                 message: text(&self.message).unwrap_or_default(),
@@ -356,18 +355,18 @@ impl Failures {
             host: text(&self.host),
             version: text(&self.version),
             log: text(&self.log),
-            ..Report::default()
+            ..FailureReport::default()
         };
         let at = one.at(self.at.as_ref()).or_else(|| whole.at(fields.dead_at.as_ref()));
         let at = at.ok_or("a failure has no time")?.time("at")?;
         let attempt = number(&self.attempt, "attempt")?.map_or(n, |n| u32::try_from(n).unwrap_or(u32::MAX));
         let analysed = report.analyse_with(&config.known);
-        let failure = analysed.clone().file(1, attempt, at, text(&self.worker));
-        Ok(Filed { failure, analysed })
+        let failure = analysed.clone().into_failure(1, attempt, at, text(&self.worker));
+        Ok(MappedFailure { failure, analysed })
     }
 }
 
-/// The same record has the same id every time, so that importing it again is harmless.
+/// Derives an id from the record, so that importing the record again is harmless.
 fn id_of(queue: &QueueName, name: Option<&str>, record: Record<'_>, at: Time) -> MessageId {
     let mut hash = Sha256::new();
     hash.update(queue.as_str());
@@ -427,17 +426,17 @@ mod tests {
         );
         assert_eq!((last.attempt, last.duration), (3, Some(Span::from_secs(45))));
         assert_eq!(last.artifacts, ["branch_name: agent-1", "error_logs: …", "worktree_path: /w/agent-1"]);
-        assert_eq!((letter.file.reason, letter.file.status), (Reason::Imported, Status::Pending));
-        assert_eq!(letter.file.dead_at.to_string(), "2025-01-11T10:30:00.000Z");
+        assert_eq!((letter.record.reason, letter.record.status), (Reason::Imported, Status::Pending));
+        assert_eq!(letter.record.dead_at.to_string(), "2025-01-11T10:30:00.000Z");
         assert_eq!(read(&Mapping::mapreduce(), ITEM, "jobs").unwrap(), letter, "the same every time");
         let asked = ITEM.replace("\"manual_review_required\": false", "\"manual_review_required\": true");
         let asked = asked.replace("\"reprocess_eligible\": true", "\"reprocess_eligible\": false");
         let letter = read(&Mapping::mapreduce(), &asked, "jobs").unwrap();
-        assert_eq!((letter.file.reason, letter.file.status), (Reason::Permanent, Status::Review));
+        assert_eq!((letter.record.reason, letter.record.status), (Reason::Permanent, Status::Review));
     }
 
     #[test]
-    fn a_mapping_of_ones_own() {
+    fn a_user_written_mapping_is_applied() {
         let text = r#"
             queue = "old"
             [fields]
@@ -461,14 +460,14 @@ mod tests {
         );
         assert_eq!((e.kind.as_str(), e.headers["n"].as_str()), ("Mail", "1"));
         assert_eq!((letter.error.error_type.as_str(), letter.message.failed), ("IOError", 1));
-        assert_eq!(letter.file.notes[0].text, "gave up");
-        assert_eq!(letter.file.dead_at, Time::from_millis(1_700_000_000_000));
+        assert_eq!(letter.record.notes[0].text, "gave up");
+        assert_eq!(letter.record.dead_at, Time::from_millis(1_700_000_000_000));
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_and_invalid_fields_are_named() {
         let mapping = Mapping::mapreduce();
-        for (from, to, says) in [
+        for (from, to, expected) in [
             ("\"item_data\"", "\"data\"", "there is no payload"),
             (
                 "2025-01-11T10:30:00Z\",\n      \"failure_count",
@@ -480,7 +479,7 @@ mod tests {
         ] {
             assert!(ITEM.contains(from), "{from}");
             let error = read(&mapping, &ITEM.replacen(from, to, 1), "jobs").unwrap_err();
-            assert!(error.what.contains(says), "{}", error.what);
+            assert!(error.what.contains(expected), "{}", error.what);
         }
         let error = mapping.letter(ITEM.as_bytes(), None, &Config::default()).unwrap_err();
         assert!(error.what.contains("no queue"), "{}", error.what);

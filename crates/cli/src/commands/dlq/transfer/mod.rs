@@ -1,10 +1,10 @@
-//! Dead letters out of one office and into another: `dlq export` and `dlq import`.
+//! `dlq export` and `dlq import`: move dead letters between stores.
 
+mod csv_rows;
 mod directory;
 mod export;
 mod import;
 mod mapping;
-mod sheet;
 
 pub(super) use export::{ExportArgs, export};
 pub(super) use import::{ImportArgs, import};
@@ -14,19 +14,19 @@ use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-/// The layout of a directory of letters, by its index.
+/// The name of the index file in a directory of letters.
 const INDEX: &str = "index.json";
 
-/// A new file that nobody else can read: letters carry secrets. What an export left there that did not finish goes;
-/// anything but a plain file is not touched.
+/// Creates a file that only its owner can read, because letters carry secrets. Replaces a plain file left by an
+/// unfinished export; refuses anything else.
 fn create(path: &Path) -> Result<std::fs::File, CliError> {
     match std::fs::symlink_metadata(path) {
         Ok(found) if found.is_file() => {
             std::fs::remove_file(path).map_err(|error| unwritable(path, &error))?;
         }
         Ok(_) => {
-            let what = format!("{} is there and is not a plain file", path.display());
-            return Err(CliError::new(ExitCode::Refused, what).hint("name another place, or remove it first"));
+            let what = format!("{} exists and is not a plain file", path.display());
+            return Err(CliError::new(ExitCode::Refused, what).hint("name another path, or remove it first"));
         }
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(unwritable(path, &error)),

@@ -1,0 +1,368 @@
+//! Messages and deliveries: sending, leasing, settling and looking.
+
+use crate::access::Caller;
+use crate::problem::Problem;
+use crate::reply::{Shown, batch, only, page_request};
+use crate::request::{JsonBody, OptionalBody, Params, Path, RawJson};
+use axum::Json;
+use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::response::{IntoResponse as _, Response};
+use redrive_core::failure::{ErrorInfo, FailureReport};
+use redrive_core::filter::Filter;
+use redrive_core::ids::{LeaseToken, MessageId, QueueName};
+use redrive_core::limits;
+use redrive_core::message::{Delivery, Message, NewMessage, Payload};
+use redrive_core::message_spec::MessageSpec;
+use redrive_core::policy::Override;
+use redrive_core::progress::Progress;
+use redrive_core::query::Query;
+use redrive_core::store::{LeaseRequest, Settle, Settled, Settlement, Work as _};
+use redrive_core::time::Span;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// The longest time for which a lease waits for work.
+const WAIT_MAX: Span = Span::from_secs(60);
+
+/// Whether a body is a batch.
+#[derive(Deserialize)]
+struct Probe {
+    messages: Option<serde::de::IgnoredAny>,
+}
+
+/// Several messages.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SendBatch {
+    messages: Vec<MessageSpec>,
+}
+
+pub(super) fn new_id() -> Result<MessageId, Problem> {
+    let mut random = [0; 10];
+    getrandom::fill(&mut random).map_err(|error| {
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "no_randomness", error.to_string()).retry_after(1)
+    })?;
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    Ok(MessageId::new(u64::try_from(since.as_millis()).unwrap_or(u64::MAX), random))
+}
+
+/// `POST /api/v1/queues/{queue}/messages`
+pub(crate) async fn send(
+    caller: Caller,
+    Path(queue): Path<QueueName>,
+    headers: HeaderMap,
+    body: RawJson,
+) -> Result<Response, Problem> {
+    let key = idempotency_key(&headers)?;
+    let message = |spec: MessageSpec, at: Option<usize>| -> Result<NewMessage, Problem> {
+        let template = NewMessage {
+            enqueued_by: Some(caller.access.name.clone()),
+            trace: headers.get("traceparent").and_then(|value| value.to_str().ok()).map(str::to_owned),
+            ..NewMessage::new(new_id()?, queue.clone(), Payload::default())
+        };
+        if let Some(other) = spec.queue.as_ref().filter(|other| **other != queue) {
+            let what = format!("the message names queue {other}, and the path {queue}");
+            return Err(Problem::bad_request("two_queues", what));
+        }
+        let mut message = spec.into_message(&template)?;
+        if let (None, Some(key)) = (&message.key, &key) {
+            message.key = Some(at.map_or_else(|| key.clone(), |at| format!("{key}/{at}")));
+        }
+        Ok(message)
+    };
+    if body.parse::<Probe>()?.messages.is_none() {
+        let sent = only(caller.store.enqueue(vec![message(body.parse()?, None)?]).await?)?;
+        let status = if sent.duplicate { StatusCode::OK } else { StatusCode::CREATED };
+        return Ok((status, Json(sent)).into_response());
+    }
+    let SendBatch { messages } = body.parse()?;
+    if messages.is_empty() || messages.len() > limits::BATCH_ENTRIES_MAX {
+        let what = format!("a batch has 1 to {} messages", limits::BATCH_ENTRIES_MAX);
+        return Err(Problem::bad_request("bad_batch", what));
+    }
+    let all = messages.into_iter().enumerate().map(|(at, spec)| message(spec, Some(at)));
+    Ok(batch(caller.store.enqueue(all.collect::<Result<_, _>>()?).await?).into_response())
+}
+
+/// The value of the `Idempotency-Key` header.
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
+    let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
+    match value.to_str() {
+        Ok(text) if !text.is_empty() && text.len() < limits::KEY_BYTES_MAX => Ok(Some(text.to_owned())),
+        Ok(_) | Err(_) => {
+            let what = format!("Idempotency-Key must be 1 to {} printable bytes", limits::KEY_BYTES_MAX);
+            Err(Problem::bad_request("bad_header", what))
+        }
+    }
+}
+
+/// What a lease asks for.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct LeaseBody {
+    max: Option<usize>,
+    #[serde(alias = "lease_ms")]
+    lease: Option<Span>,
+    #[serde(alias = "wait_ms")]
+    wait: Option<Span>,
+    worker: Option<String>,
+}
+
+/// `POST /api/v1/queues/{queue}/lease`: leases messages, and waits for some if asked to.
+pub(crate) async fn lease(
+    caller: Caller,
+    Path(queue): Path<QueueName>,
+    OptionalBody(body): OptionalBody<LeaseBody>,
+) -> Result<Json<Value>, Problem> {
+    let request = LeaseRequest {
+        queues: vec![queue.clone()],
+        max: body.max.unwrap_or(1),
+        lease_for: body.lease,
+        worker: body.worker.unwrap_or_else(|| caller.access.name.clone()),
+    };
+    let wait = body.wait.unwrap_or(Span::ZERO).min(WAIT_MAX);
+    let until = tokio::time::Instant::now() + wait.to_std();
+    let mut deliveries: Vec<Delivery> = caller.store.lease(request.clone()).await?;
+    if deliveries.is_empty() && wait > Span::ZERO {
+        let Ok(_permit) = caller.app.waits.try_acquire() else { return Err(crate::app::too_many_waits()) };
+        while deliveries.is_empty() {
+            let left = until.saturating_duration_since(tokio::time::Instant::now());
+            let left = Span::from_millis(u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
+            if left == Span::ZERO || !caller.store.wait(vec![queue.clone()], left).await? {
+                break;
+            }
+            deliveries = caller.store.lease(request.clone()).await?;
+        }
+    }
+    Ok(Json(json!({"items": deliveries})))
+}
+
+async fn settle(caller: &Caller, token: LeaseToken, what: Settle) -> Result<Json<Settled>, Problem> {
+    let settlement = Settlement { token, what };
+    settlement.check()?;
+    Ok(Json(only(caller.store.settle(vec![settlement]).await?)?))
+}
+
+/// The reply that an ack may carry.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct AckBody {
+    reply: Option<Payload>,
+}
+
+/// `POST /api/v1/deliveries/{token}/ack`
+pub(crate) async fn ack(
+    caller: Caller,
+    Path(token): Path<LeaseToken>,
+    OptionalBody(body): OptionalBody<AckBody>,
+) -> Result<Json<Settled>, Problem> {
+    settle(&caller, token, ack_of(body)).await
+}
+
+fn ack_of(body: AckBody) -> Settle {
+    body.reply.map_or(Settle::Ack, |payload| Settle::Reply { payload })
+}
+
+/// The report of a failure.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FailBody {
+    error_type: String,
+    #[serde(default)]
+    message: String,
+    code: Option<String>,
+    stack: Option<String>,
+    cause: Option<String>,
+    #[serde(default)]
+    context: Vec<String>,
+    step: Option<String>,
+    #[serde(alias = "duration_ms")]
+    duration: Option<Span>,
+    host: Option<String>,
+    version: Option<String>,
+    cpu: Option<f64>,
+    memory: Option<u64>,
+    log: Option<String>,
+    #[serde(default)]
+    artifacts: Vec<String>,
+    #[serde(default)]
+    permanent: bool,
+    #[serde(default)]
+    crashed: bool,
+    #[serde(alias = "retry_after_ms")]
+    retry_after: Option<Span>,
+    #[serde(default)]
+    dead_letter: bool,
+}
+
+fn fail_of(caller: &Caller, body: FailBody) -> Settle {
+    let report = FailureReport {
+        error: ErrorInfo {
+            error_type: body.error_type,
+            message: body.message,
+            code: body.code,
+            stack: body.stack,
+            context: body.context,
+            cause: body.cause,
+        },
+        step: body.step,
+        duration: body.duration,
+        host: body.host,
+        version: body.version,
+        cpu: body.cpu,
+        memory: body.memory,
+        log: body.log,
+        artifacts: body.artifacts,
+        permanent: body.permanent,
+        crashed: body.crashed,
+        retry_after: body.retry_after,
+    };
+    let failure = Box::new(report.analyse_with(&caller.app.config.known));
+    Settle::Fail { failure, policy_override: body.dead_letter.then_some(Override::DeadLetter) }
+}
+
+/// `POST /api/v1/deliveries/{token}/fail`
+pub(crate) async fn fail(
+    caller: Caller,
+    Path(token): Path<LeaseToken>,
+    JsonBody(body): JsonBody<FailBody>,
+) -> Result<Json<Settled>, Problem> {
+    let what = fail_of(&caller, body);
+    settle(&caller, token, what).await
+}
+
+/// A longer lease, perhaps with progress.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct ExtendBody {
+    #[serde(alias = "by_ms")]
+    by: Option<Span>,
+    done: Option<u64>,
+    total: Option<u64>,
+    note: Option<String>,
+}
+
+fn extend_of(body: ExtendBody) -> Settle {
+    match body.done {
+        Some(done) => {
+            Settle::Progress { progress: Progress::new(done, body.total, body.note.unwrap_or_default()) }
+        }
+        None => Settle::Extend { by: body.by },
+    }
+}
+
+/// `POST /api/v1/deliveries/{token}/extend`
+pub(crate) async fn extend(
+    caller: Caller,
+    Path(token): Path<LeaseToken>,
+    OptionalBody(body): OptionalBody<ExtendBody>,
+) -> Result<Json<Settled>, Problem> {
+    settle(&caller, token, extend_of(body)).await
+}
+
+/// When the message may be delivered again.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct ReleaseBody {
+    #[serde(alias = "delay_ms")]
+    delay: Option<Span>,
+}
+
+fn release_of(body: &ReleaseBody) -> Settle {
+    body.delay.map_or(Settle::Release, |span| Settle::Snooze { span })
+}
+
+/// `POST /api/v1/deliveries/{token}/release`
+pub(crate) async fn release(
+    caller: Caller,
+    Path(token): Path<LeaseToken>,
+    OptionalBody(body): OptionalBody<ReleaseBody>,
+) -> Result<Json<Settled>, Problem> {
+    settle(&caller, token, release_of(&body)).await
+}
+
+/// A batch of settlements.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SettleBody {
+    settle: Vec<SettleEntry>,
+}
+
+/// One settlement: a token and exactly one of the four ways.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SettleEntry {
+    token: LeaseToken,
+    ack: Option<AckBody>,
+    fail: Option<FailBody>,
+    extend: Option<ExtendBody>,
+    release: Option<ReleaseBody>,
+}
+
+/// `POST /api/v1/deliveries/settle`: settles many deliveries in one commit, with a result for each.
+pub(crate) async fn settle_many(
+    caller: Caller,
+    JsonBody(body): JsonBody<SettleBody>,
+) -> Result<Json<Value>, Problem> {
+    if body.settle.is_empty() || body.settle.len() > limits::BATCH_ENTRIES_MAX {
+        let what = format!("settle 1 to {} deliveries", limits::BATCH_ENTRIES_MAX);
+        return Err(Problem::bad_request("bad_batch", what));
+    }
+    let mut all = Vec::with_capacity(body.settle.len());
+    for entry in body.settle {
+        let token = entry.token;
+        let what = match (entry.ack, entry.fail, entry.extend, entry.release) {
+            (Some(body), None, None, None) => ack_of(body),
+            (None, Some(body), None, None) => fail_of(&caller, body),
+            (None, None, Some(body), None) => extend_of(body),
+            (None, None, None, Some(body)) => release_of(&body),
+            (_, _, _, _) => {
+                let what = "each entry has a token and one of ack, fail, extend, release";
+                return Err(Problem::bad_request("bad_batch", what));
+            }
+        };
+        let settlement = Settlement { token, what };
+        settlement.check()?;
+        all.push(settlement);
+    }
+    Ok(batch(caller.store.settle(all).await?))
+}
+
+/// The parameters of a filtered list.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FilterParams {
+    pub(crate) filter: Option<String>,
+    pub(crate) limit: Option<usize>,
+    pub(crate) cursor: Option<String>,
+}
+
+impl FilterParams {
+    /// The list that is asked for.
+    pub(crate) fn query(self) -> Result<Query, Problem> {
+        let filter = Filter::parse(self.filter.as_deref().unwrap_or_default())?;
+        Ok(Query { filter, page: page_request(self.limit, self.cursor)? })
+    }
+}
+
+/// `GET /api/v1/messages`
+pub(crate) async fn list(
+    caller: Caller,
+    uri: Uri,
+    Params(params): Params<FilterParams>,
+) -> Result<Response, Problem> {
+    let query = params.query()?;
+    query.filter.check_for_messages()?;
+    Ok(caller.page(&uri, &caller.store.messages(query).await?))
+}
+
+/// `GET /api/v1/messages/{id}`
+pub(crate) async fn show(caller: Caller, Path(id): Path<MessageId>) -> Result<Shown<Message>, Problem> {
+    Ok(caller.show(&caller.store.message(id).await?))
+}
+
+/// `DELETE /api/v1/messages/{id}`: cancels a message that waits.
+pub(crate) async fn cancel(caller: Caller, Path(id): Path<MessageId>) -> Result<Json<Value>, Problem> {
+    let id = only(caller.store.cancel(vec![id], caller.actor(None)).await?)?;
+    Ok(Json(json!({"id": id, "state": "cancelled"})))
+}

@@ -1,0 +1,42 @@
+//! How a server is set up. The defaults are safe: this machine only, with authentication.
+
+use redrive_core::access::Access;
+use redrive_core::failure::ClassifierRules;
+use redrive_core::masking::Rules;
+use std::sync::Arc;
+
+/// The settings of a server.
+#[derive(Clone)]
+pub struct Config {
+    /// The name of this installation, shown to people who have several.
+    pub instance: String,
+    /// The names under which this server is reached, beside those of this machine.
+    pub hosts: Vec<String>,
+    /// What is masked.
+    pub masking: Rules,
+    /// The rules by which failures that come in over the API are classified.
+    pub known: ClassifierRules,
+    /// The largest body of a request, in bytes. Streams are limited line by line instead.
+    pub body_bytes_max: usize,
+    /// The number of requests a second that one token may send. `None` is no limit.
+    pub rate_per_token: Option<u32>,
+    /// Whoever calls may do this, without a token. Only for trials on this machine.
+    pub without_auth: Option<Arc<Access>>,
+    /// Whether people reach the server over TLS: by itself, or through a proxy in front of it.
+    pub tls: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            instance: "redrive".into(),
+            hosts: Vec::new(),
+            masking: Rules::default(),
+            known: ClassifierRules::default(),
+            body_bytes_max: 16 * 1024 * 1024,
+            rate_per_token: None,
+            without_auth: None,
+            tls: false,
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Who may do what: every role on every route, with every kind of credential.
+
+use super::Server;
+use redrive_core::access::Grant;
+use redrive_server::routes;
+
+/// A path with something plausible for every variable.
+fn concrete(path: &str) -> String {
+    let id = "01981c3e-7d5a-7cc0-8b1f-3a52c0ffee00";
+    path.replace("{queue}", "orders")
+        .replace("{token}", &"ab".repeat(32))
+        .replace("{id}", if path.contains("groups") { "00000000000000ff" } else { id })
+        .replace("{act}", "resolve")
+        .replace("{control}", "pause")
+        .replace("{key}", "k")
+        .replace("{state}", "open")
+}
+
+/// Routes that are how somebody gets or gives up a credential.
+const LOGIN: &str = "/api/v1/session";
+
+#[tokio::test]
+async fn no_route_answers_without_a_credential() {
+    let server = Server::start().await;
+    let revoked = server.token(&[Grant::Admin], &[]).await;
+    let tokens = server.get("/api/v1/tokens").await;
+    let id = tokens["items"][1]["id"].as_str().unwrap().to_owned();
+    assert!(server.ask("DELETE", &format!("/api/v1/tokens/{id}"), None).await.status.is_success());
+    let mut forged = server.admin.clone();
+    let last = if forged.pop() == Some('0') { '1' } else { '0' };
+    forged.push(last);
+    let mut count = 0;
+    for (path, methods) in routes().into_iter().filter(|(path, _)| *path != LOGIN) {
+        for method in methods {
+            let path = concrete(path);
+            for token in ["", "nonsense", &forged, &revoked] {
+                let reply = server.send(Server::request(method, &path, token, None)).await;
+                let status = reply.status.as_u16();
+                assert!(status == 401 || status == 429, "{method} {path}: {status}");
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 150, "{count}");
+}
+
+/// Which routes each role may use at all. Everything else must answer 403.
+fn allowed(grant: Grant, method: &str, path: &str) -> bool {
+    let reads = method == "GET" && !path.contains("/tokens");
+    let sends = path.ends_with("/messages") && method == "POST";
+    let works = path.ends_with("/lease") || path.contains("/deliveries/");
+    let admins = path.contains("/tokens")
+        || path.ends_with("/purge")
+        || (path == "/api/v1/queues/{queue}" && method != "GET")
+        || (path == "/api/v1/dlq/{id}" && method == "DELETE");
+    // The call in the body decides.
+    let by_body = path == "/api/v1/call";
+    let reveals = path.ends_with("/reveal");
+    let operates = !reads && !sends && !works && !admins && !by_body;
+    match grant {
+        Grant::MaskedViewer => reads,
+        Grant::Viewer => reads || reveals,
+        Grant::Producer => sends,
+        Grant::Worker => works,
+        Grant::Operator | Grant::Editor => reads || operates,
+        Grant::Admin => true,
+    }
+}
+
+/// A body that the route accepts.
+fn body(path: &str) -> &'static str {
+    match path {
+        "/api/v1/queues/{queue}/messages" => r#"{"payload":"x"}"#,
+        "/api/v1/deliveries/{token}/fail" => r#"{"error_type":"E"}"#,
+        "/api/v1/operations/preview" => r#"{"filter":""}"#,
+        "/api/v1/operations" => r#"{"filter":"","token":"t","bound":1}"#,
+        "/api/v1/markers" => r#"{"text":"deploy"}"#,
+        "/api/v1/tokens" => r#"{"name":"n","roles":["viewer"]}"#,
+        "/api/v1/groups/{id}" => r#"{"act":"resolve"}"#,
+        "/api/v1/deliveries/settle" => {
+            r#"{"settle":[{"token":"abababababababababababababababababababababababababababababababab","ack":{}}]}"#
+        }
+        _ => "{}",
+    }
+}
+
+#[tokio::test]
+async fn every_role_reaches_exactly_its_routes() {
+    let server = Server::start().await;
+    for grant in Grant::ALL {
+        let token = server.token(&[*grant], &[]).await;
+        for (path, methods) in routes() {
+            if path == LOGIN || path == "/api/v1/call" {
+                continue;
+            }
+            for method in methods {
+                let body = (*method != "GET").then(|| body(path));
+                let reply = server.send(Server::request(method, &concrete(path), &token, body)).await;
+                let refused = reply.status.as_u16() == 403;
+                // A letter that is not there is noticed before the right to reveal it is needed.
+                let missing = path.ends_with("/reveal") && reply.status.as_u16() == 404;
+                assert_eq!(
+                    !refused,
+                    allowed(*grant, method, path) || missing,
+                    "{grant} {method} {path}: {} {}",
+                    reply.status,
+                    reply.body
+                );
+                assert!(!reply.status.is_server_error(), "{grant} {method} {path}: {}", reply.body);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_token_for_some_queues_reaches_no_others() {
+    let server = Server::start().await;
+    let token = server.token(&[Grant::Admin], &["payments*"]).await;
+    for (queue, status) in [("payments", 201), ("payments-eu", 201), ("orders", 403)] {
+        let path = format!("/api/v1/queues/{queue}/messages");
+        let reply = server.send(Server::request("POST", &path, &token, Some(r#"{"payload":"x"}"#))).await;
+        assert_eq!(reply.status.as_u16(), status, "{queue}: {}", reply.body);
+    }
+    server.post("/api/v1/queues/orders/messages", r#"{"payload":"theirs"}"#).await;
+    let listed = server.send(Server::request("GET", "/api/v1/messages", &token, None)).await;
+    assert_eq!(listed.body["items"].as_array().unwrap().len(), 2);
+    let all = server.get("/api/v1/messages?filter=queue%3Aorders").await;
+    let theirs = all["items"][0]["id"].as_str().unwrap();
+    let reply =
+        server.send(Server::request("GET", &format!("/api/v1/messages/{theirs}"), &token, None)).await;
+    assert_eq!(reply.status.as_u16(), 403);
+}
+
+#[tokio::test]
+async fn what_leaves_the_server_is_masked_until_it_is_revealed() {
+    let server = Server::start().await;
+    server.ask("PATCH", "/api/v1/queues/q", Some(r#"{"max_attempts":1}"#)).await;
+    let sent = server.post("/api/v1/queues/q/messages", r#"{"payload":{"password":"hunter22"}}"#).await;
+    let id = sent["id"].as_str().unwrap();
+    let leased = server.post("/api/v1/queues/q/lease", "{}").await;
+    assert!(leased.to_string().contains("hunter22"), "a worker needs the payload");
+    let token = leased["items"][0]["token"].as_str().unwrap();
+    server.post(&format!("/api/v1/deliveries/{token}/fail"), r#"{"error_type":"E"}"#).await;
+    for path in ["/api/v1/dlq", &format!("/api/v1/dlq/{id}"), &format!("/api/v1/dlq/{id}/revisions")] {
+        assert!(!server.get(path).await.to_string().contains("hunter22"), "{path}");
+    }
+    let call = format!(r#"{{"verb":"letter","with":{{"id":"{id}"}}}}"#);
+    let call = async || {
+        let mut request = Server::request("POST", "/api/v1/call", &server.admin, Some(&call));
+        request.headers_mut().insert("redrive-call-version", "1".parse().unwrap());
+        server.send(request).await.body.to_string()
+    };
+    assert!(!call().await.contains("hunter22"));
+    let masked = server.token(&[Grant::MaskedViewer], &[]).await;
+    let path = format!("/api/v1/dlq/{id}/reveal");
+    let refused = server.send(Server::request("POST", &path, &masked, Some("{}"))).await;
+    assert_eq!(refused.status.as_u16(), 403);
+    assert!(server.post(&path, r#"{"reason":"ticket 7"}"#).await.to_string().contains("hunter22"));
+    let audit = server.get("/api/v1/audit").await;
+    assert_eq!(
+        (audit["items"][0]["act"].as_str(), audit["items"][0]["reason"].as_str()),
+        (Some("reveal"), Some("ticket 7"))
+    );
+}
+
+#[tokio::test]
+async fn a_session_is_as_good_as_its_token_and_ends() {
+    let server = Server::start().await;
+    let login = format!(r#"{{"token":"{}"}}"#, server.admin);
+    let reply = server.send(Server::request("POST", "/api/v1/session", "", Some(&login))).await;
+    assert!(reply.status.is_success(), "{}", reply.body);
+    let cookie = reply.headers["set-cookie"].to_str().unwrap();
+    for wanted in ["HttpOnly", "SameSite=Strict", "Path=/"] {
+        assert!(cookie.contains(wanted), "{cookie}");
+    }
+    let cookie = cookie.split(';').next().unwrap().to_owned();
+    let ask = async |method: &str, path: &str| {
+        let mut request = Server::request(method, path, "", None);
+        request.headers_mut().insert("cookie", cookie.parse().unwrap());
+        server.send(request).await.status.as_u16()
+    };
+    assert_eq!(ask("GET", "/api/v1/queues").await, 200);
+    assert_eq!(ask("DELETE", "/api/v1/session").await, 204);
+    assert_eq!(ask("GET", "/api/v1/queues").await, 401);
+}
+
+#[tokio::test]
+async fn other_sites_and_other_hosts_are_kept_out() {
+    let server = Server::start().await;
+    for (name, value, code) in [
+        ("host", "evil.example", "wrong_host"),
+        ("sec-fetch-site", "cross-site", "cross_site"),
+        ("origin", "https://evil.example", "cross_site"),
+    ] {
+        let mut request =
+            Server::request("POST", "/api/v1/queues/q/messages", &server.admin, Some(r#"{"payload":"x"}"#));
+        request.headers_mut().insert(name, value.parse().unwrap());
+        let reply = server.send(request).await;
+        assert_eq!(reply.body["code"], code);
+        assert!(reply.headers.contains_key("content-security-policy"));
+        assert!(!reply.headers.contains_key("access-control-allow-origin"));
+    }
+    assert!(server.get("/api/v1/messages").await["items"].as_array().unwrap().is_empty());
+}

@@ -1,0 +1,96 @@
+//! Bad input gets a problem with a stable code, and nothing is half done.
+
+use super::Server;
+use axum::body::Body;
+use axum::http::Request;
+
+#[tokio::test]
+async fn every_mistake_has_its_code() {
+    let server = Server::start().await;
+    let send = "/api/v1/queues/q/messages";
+    let deep = format!("{{\"payload\":\"x\",\"context\":{}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
+    let many = format!("{{\"messages\":[{}]}}", vec!["{\"payload\":\"\"}"; 10_001].join(","));
+    for (method, path, body, status, code, says) in [
+        ("POST", send, "{\"payload\":", 400, "bad_body", "ends too early"),
+        ("POST", send, "[1]", 400, "bad_body", "not a JSON object"),
+        (
+            "POST",
+            send,
+            "{\"payload\":\"x\",\"priorty\":\"high\"}",
+            400,
+            "bad_body",
+            "did you mean `priority`",
+        ),
+        ("POST", send, "{\"kind\":\"x\"}", 422, "invalid", "payload"),
+        ("POST", send, "{\"payload\":\"x\",\"queue\":\"other\"}", 400, "two_queues", "other"),
+        ("POST", send, &deep, 400, "bad_body", ""),
+        ("POST", send, &many, 400, "bad_batch", "10000"),
+        ("POST", send, "{\"messages\":[]}", 400, "bad_batch", ""),
+        ("POST", "/api/v1/queues/a%2Fb/messages", "{\"payload\":\"x\"}", 400, "bad_path", "queue name"),
+        ("POST", "/api/v1/queues/../messages", "{\"payload\":\"x\"}", 400, "bad_path", ""),
+        ("GET", "/api/v1/queues/nowhere", "", 404, "no_such_queue", "nowhere"),
+        ("GET", "/api/v1/dlq?filter=statsu:pending", "", 400, "bad_filter", "status"),
+        ("GET", "/api/v1/dlq?limit=5000", "", 422, "invalid", "limit"),
+        ("GET", "/api/v1/dlq?limt=5", "", 400, "bad_query", "limit"),
+        ("GET", "/api/v1/dlq?cursor=garbage", "", 422, "invalid", "cursor"),
+        ("GET", "/api/v1/dlq/7", "", 400, "bad_path", "message id"),
+        ("POST", "/api/v1/dlq/01981c3e-7d5a-7cc0-8b1f-3a52c0ffee00/explode", "{}", 404, "no_such_route", ""),
+        ("POST", "/api/v1/deliveries/zz/ack", "{}", 400, "bad_path", "lease token"),
+        ("PATCH", "/api/v1/queues/q", "{\"max_attemps\":3}", 422, "invalid", "max_attempts"),
+        ("GET", "/api/v1/nowhere", "", 404, "no_such_route", "/docs"),
+        ("PUT", "/api/v1/groups", "{}", 405, "wrong_method", ""),
+        ("POST", "/api/v1/tokens", "{\"name\":\"x\",\"roles\":[\"king\"]}", 400, "bad_body", "king"),
+    ] {
+        let reply = server.ask(method, path, (method != "GET").then_some(body)).await;
+        let detail = reply.body["detail"].as_str().unwrap_or_default().to_owned();
+        assert_eq!(
+            (reply.status.as_u16(), reply.body["code"].as_str()),
+            (status, Some(code)),
+            "{method} {path}: {detail}"
+        );
+        let all = reply.body.to_string();
+        assert!(all.contains(says), "{method} {path}: {all}");
+        assert_eq!(reply.headers["content-type"], "application/problem+json", "{method} {path}");
+    }
+    assert!(server.get("/api/v1/messages").await["items"].as_array().unwrap().is_empty());
+    assert!(server.get("/api/v1/queues").await["items"].as_array().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn bodies_of_the_wrong_kind_are_refused() {
+    let server = Server::start().await;
+    let post = |headers: &[(&str, &str)], body: Vec<u8>| {
+        let mut request =
+            Request::builder().method("POST").uri("/api/v1/queues/q/messages").header("host", "localhost");
+        request = request.header("authorization", format!("Bearer {}", server.admin));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        server.send(request.body(Body::from(body)).unwrap())
+    };
+    let json = ("content-type", "application/json");
+    for (headers, body, status, code) in [
+        (vec![("content-type", "text/plain")], b"{}".to_vec(), 415, "wrong_content_type"),
+        (vec![], b"{}".to_vec(), 415, "wrong_content_type"),
+        (vec![json, ("content-encoding", "gzip")], vec![0x1f, 0x8b], 415, "compressed_body"),
+        (vec![json], b"{\"payload\":\"\xff\"}".to_vec(), 400, "bad_body"),
+        (vec![json], vec![b' '; 17 * 1024 * 1024], 413, "body_too_large"),
+    ] {
+        let reply = post(&headers, body).await;
+        assert_eq!((reply.status.as_u16(), reply.body["code"].as_str()), (status, Some(code)), "{headers:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_call_of_another_version_is_refused_with_the_reason() {
+    let server = Server::start().await;
+    let body = r#"{"verb":"queues","with":{}}"#;
+    for version in [None, Some("0"), Some("99"), Some("x")] {
+        let mut request = Server::request("POST", "/api/v1/call", &server.admin, Some(body));
+        if let Some(version) = version {
+            request.headers_mut().insert("redrive-call-version", version.parse().unwrap());
+        }
+        let reply = server.send(request).await;
+        assert_eq!((reply.status.as_u16(), reply.body["code"].as_str()), (409, Some("wrong_version")));
+    }
+}
