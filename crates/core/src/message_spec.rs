@@ -87,7 +87,7 @@ impl MessageSpec {
         let wrong = |why: String| Refusal::invalid("payload", why);
         match (&self.payload, &self.payload_base64) {
             (Some(_), Some(_)) => Err(wrong("use payload or payload_base64, not both".into())),
-            (None, None) => Err(wrong("no `payload` and no `payload_base64`".into())),
+            (None, None) => Err(wrong("missing; give `payload` or `payload_base64`".into())),
             (None, Some(base64)) => {
                 let written = serde_json::json!({"payload_base64": base64, "content_type": or_default("")});
                 serde_json::from_value(written).map_err(|error| wrong(error.to_string()))

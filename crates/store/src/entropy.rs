@@ -1,8 +1,7 @@
 //! Randomness for lease secrets and ids, from the operating system or, in tests, from a counter.
 
-use redrive_core::ids::{MessageId, Secret};
+use redrive_core::ids::{IdSequence, MessageId, Secret};
 use redrive_core::time::Time;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A source of random bytes.
 pub trait Entropy: Send + Sync {
@@ -31,22 +30,15 @@ impl Entropy for System {
     }
 }
 
-/// The time and count of the last id, so that the next one sorts after it.
-static LAST: AtomicU64 = AtomicU64::new(0);
+/// The ids of this process.
+static IDS: IdSequence = IdSequence::new();
 
-/// A fresh message id. The ids of one process sort in the order in which they were created, even within a
-/// millisecond: twelve bits are a counter, sixty-two are random. Tables ordered by id then grow at their end.
+/// A fresh message id, which sorts after all earlier ones of this process.
 #[must_use]
 pub fn new_id(entropy: &dyn Entropy, now: Time) -> MessageId {
-    let earliest = u64::try_from(now.as_millis()).unwrap_or(0) << 12;
-    let after = |last: u64| Some(earliest.max(last + 1));
-    let last = LAST.fetch_update(Ordering::Relaxed, Ordering::Relaxed, after).unwrap_or(earliest);
-    let mine = earliest.max(last + 1);
     let mut random = [0; 10];
     entropy.fill(&mut random);
-    let [high, low] = u16::try_from(mine & 0xfff).unwrap_or(0).to_be_bytes();
-    [random[0], random[1]] = [high, low];
-    MessageId::new(mine >> 12, random)
+    IDS.next(u64::try_from(now.as_millis()).unwrap_or(0), random)
 }
 
 #[cfg(test)]

@@ -146,7 +146,7 @@ fn an_invalid_line_is_named_and_the_lines_before_it_are_kept() {
         ),
         (b"{\"payload\":\"secret\",\"queue\":\"a b\"}", "line 3: \"a b\" is not a queue name"),
         (b"{\"payload\":\"secret\",\"delay\":\"-1s\"}", "line 3: \"-1s\" is not a duration"),
-        (b"{\"kind\":\"secret\"}", "line 3: no `payload`"),
+        (b"{\"kind\":\"secret\"}", "line 3: payload: missing; give `payload` or `payload_base64`"),
     ] {
         let workspace = Workspace::new();
         let stdin =

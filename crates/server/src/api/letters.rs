@@ -63,7 +63,7 @@ pub(crate) async fn reveal(
 
 /// What an act may carry. Each act uses what it needs and refuses the rest.
 #[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
 pub(crate) struct ActBody {
     /// Why. It becomes a note on the letter.
     #[serde(alias = "note", alias = "notes")]

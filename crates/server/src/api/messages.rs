@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
 use redrive_core::failure::{ErrorInfo, FailureReport};
 use redrive_core::filter::Filter;
-use redrive_core::ids::{LeaseToken, MessageId, QueueName};
+use redrive_core::ids::{IdSequence, LeaseToken, MessageId, QueueName};
 use redrive_core::limits;
 use redrive_core::message::{Delivery, Message, NewMessage, Payload};
 use redrive_core::message_spec::MessageSpec;
@@ -37,13 +37,16 @@ struct SendBatch {
     messages: Vec<MessageSpec>,
 }
 
+/// The ids that this process gives to messages and operations.
+static IDS: IdSequence = IdSequence::new();
+
 pub(super) fn new_id() -> Result<MessageId, Problem> {
     let mut random = [0; 10];
     getrandom::fill(&mut random).map_err(|error| {
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "no_randomness", error.to_string()).retry_after(1)
     })?;
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    Ok(MessageId::new(u64::try_from(since.as_millis()).unwrap_or(u64::MAX), random))
+    Ok(IDS.next(u64::try_from(since.as_millis()).unwrap_or(u64::MAX), random))
 }
 
 /// `POST /api/v1/queues/{queue}/messages`

@@ -6,10 +6,14 @@ use redrive_server::routes;
 
 /// A path with something plausible for every variable.
 fn concrete(path: &str) -> String {
-    let id = "01981c3e-7d5a-7cc0-8b1f-3a52c0ffee00";
+    let id = match path {
+        groups if groups.contains("/groups/") => "00000000000000ff",
+        tokens if tokens.contains("/tokens/") => "0123456789ab",
+        _ => "01981c3e-7d5a-7cc0-8b1f-3a52c0ffee00",
+    };
     path.replace("{queue}", "orders")
         .replace("{token}", &"ab".repeat(32))
-        .replace("{id}", if path.contains("groups") { "00000000000000ff" } else { id })
+        .replace("{id}", id)
         .replace("{act}", "resolve")
         .replace("{control}", "pause")
         .replace("{key}", "k")

@@ -36,7 +36,11 @@ async fn a_message_fails_dies_is_sent_back_and_succeeds() {
     assert_eq!(done["state"], "done");
     assert_eq!(server.get(&format!("/api/v1/dlq/{id}")).await["status"], "resolved");
     let audit = server.get("/api/v1/audit").await;
-    assert_eq!(audit["items"][0]["actor"], "bearer of [Admin]");
+    let retry = audit["items"].as_array().unwrap().iter().find(|row| row["act"] == "retry").unwrap();
+    assert_eq!(
+        (retry["actor"].as_str(), retry["reason"].as_str()),
+        (Some("bearer of [Admin]"), Some("the API is back"))
+    );
 }
 
 #[tokio::test]

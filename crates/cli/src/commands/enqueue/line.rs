@@ -71,7 +71,7 @@ mod tests {
             (br#"{"payload":"x","priorty":"high"}"#.as_slice(), "did you mean `priority`?"),
             (br#"{"payload":"x","priority":"urgent"}"#, "unknown word `urgent`"),
             (br#"{"payload":"x","payload_base64":""}"#, "not both"),
-            (br#"{"kind":"x"}"#, "no `payload`"),
+            (br#"{"kind":"x"}"#, "payload: missing"),
             (br#"{"payload_base64":"*"}"#, "not base64"),
             (br#"{"payload":"x","id":"7"}"#, "is not a message id"),
             (br#"{"payload":"x","queue":"a b"}"#, "is not a queue name"),
