@@ -32,7 +32,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("redrive", &["redrive-core", "redrive-store"]),
     ("redrive-cli", &["redrive", "redrive-server"]),
     ("redrive-testkit", &["redrive-core"]),
-    ("redrive-bench", &["redrive-store", "redrive", "redrive-testkit"]),
+    ("redrive-bench", &["redrive-server", "redrive-store", "redrive", "redrive-testkit"]),
 ];
 
 /// The crate that every other crate may use in its tests.

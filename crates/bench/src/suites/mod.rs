@@ -2,10 +2,10 @@
 //! suite works in a temporary directory and never touches existing data.
 
 mod bare;
+mod http;
 mod measure;
 mod printer;
 mod queue;
-
 mod signature;
 mod size;
 mod store;
@@ -29,6 +29,8 @@ pub enum Suite {
     /// A million dead letters in 200 groups: ingest, groups, filtered pages, text search, redrive beside live
     /// work
     Triage,
+    /// The HTTP API over real connections, beside the library in the same run
+    Http,
     /// How fast failures are analysed: signature, group, class, verdict
     Signature,
 }
@@ -85,6 +87,7 @@ pub async fn run(args: BenchArgs) -> Result<(), BenchError> {
         Suite::Queue => queue::run(&printer, &args),
         Suite::Signature => signature::run(&printer, &args),
         Suite::Triage => triage::run(&printer, args).await,
+        Suite::Http => http::run(&printer, args).await,
         Suite::Store => store::run(&printer, args).await,
         Suite::Size => size::run(&printer, args).await,
     }
