@@ -15,7 +15,7 @@ use crate::message::{MessageLimits, Priority, check_span};
 use crate::poison::{PoisonPolicy, PoisonVerdict};
 use crate::target::Target;
 use crate::time::{Span, Time};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
@@ -103,7 +103,6 @@ impl FromStr for ErrorMatch {
     }
 }
 crate::ids::serde_as_text!(ErrorMatch);
-use serde::{Deserializer, Serializer};
 
 /// The rules of one queue. The policy in the store is authoritative; a configuration file only proposes one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -117,8 +116,8 @@ pub struct QueuePolicy {
     pub backoff: Backoff,
     /// Failures that make the message a dead letter at once.
     pub include: Vec<ErrorMatch>,
-    /// Failures that are retried regardless of `max_attempts`; only [`Self::retry_for`] limits them. Takes
-    /// precedence over [`Self::include`].
+    /// Failures that are retried regardless of `max_attempts`, [`Self::include`] and signs of poison other than
+    /// crashes. [`Self::retry_for`], the ttl and the deadline still apply.
     pub exclude: Vec<ErrorMatch>,
     /// The time budget for excluded failures, counted from the first failure of the generation.
     #[serde(rename = "retry_for_ms", alias = "retry_for")]
@@ -217,8 +216,8 @@ impl QueuePolicy {
         }
     }
 
-    /// How failures of a route are handled: as [`Self::handling`] says, otherwise by the default of the route
-    /// if the queue's strategy goes by category. Poison has a default of its own under either strategy.
+    /// How failures of a route are handled: as [`Self::handling`] says. Otherwise the route's default applies, but only
+    /// under [`Strategy::ByCategory`]; poison has its default under either strategy.
     #[must_use]
     pub fn handling(&self, route: Route) -> Handling {
         let usual = match (self.strategy, route) {
@@ -423,9 +422,9 @@ pub struct FailureCase<'a> {
 }
 
 /// Turns a failed delivery into a verdict. The first of these that applies decides: a custom policy that says dead,
-/// a failure that the handler calls permanent, repeated crashes, an exclude rule or a custom policy that says retry
-/// (bounded by `retry_for` alone), an include rule, other signs of poison, the number of attempts, and the ttl or
-/// deadline at the time of the next attempt.
+/// a failure that the handler calls permanent, repeated crashes, an include rule, other signs of poison, the number of
+/// attempts, and the ttl or deadline at the time of the next attempt. An exclude rule, or a custom policy that says
+/// retry, replaces the checks between crashes and ttl by one: the time budget `retry_for`.
 #[must_use]
 pub fn judge(case: &FailureCase<'_>) -> Verdict {
     let FailureCase { policy, lifecycle, failure, policy_override, now, .. } = *case;

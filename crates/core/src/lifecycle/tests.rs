@@ -210,6 +210,22 @@ fn a_redrive_starts_a_generation_and_keeps_the_lifetime_numbers() {
 }
 
 #[test]
+fn a_redriven_message_ends_only_by_success_because_its_letter_is_open() {
+    let mut waiting = lifecycle(Phase::Waiting, NOW);
+    waiting.generation = 2;
+    for command in [Command::Cancel, Command::Purge, Command::TimeOut { verdict: Verdict::Drop }] {
+        let refused = transition(id(), &waiting, &command, NOW).unwrap_err();
+        assert!(matches!(refused, Refusal::WrongState { .. }), "{refused}");
+    }
+    let mut leased = lifecycle(Phase::Leased(lease(NOW.plus(Span::from_secs(9)))), NOW);
+    leased.generation = 2;
+    let done = transition(id(), &leased, &Command::Ack { secret: RIGHT }, NOW).unwrap();
+    assert_eq!(done.effect, Effect::Ended(Final::Done));
+    let dropped = Command::Fail { secret: RIGHT, verdict: Verdict::Drop };
+    assert!(transition(id(), &leased, &dropped, NOW).is_err());
+}
+
+#[test]
 fn a_failure_is_counted_and_dated_once_per_generation() {
     let l = lifecycle(Phase::Leased(lease(NOW.plus(Span::from_secs(9)))), NOW);
     let retry = Verdict::Retry { at: NOW.plus(Span::from_secs(5)) };

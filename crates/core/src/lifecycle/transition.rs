@@ -1,5 +1,6 @@
-//! The only code that changes the state of a message. It is pure and exhaustive: a pair of state and command
-//! that is not legal ends in a [`Refusal`] that names both, and no wildcard arm can hide a forgotten pair.
+//! The only code that decides the next state of a message. It is pure and exhaustive: a pair of state and command
+//! that is not legal ends in a [`Refusal`] that names both, and no wildcard arm can hide a forgotten pair. The tests
+//! beside it list the result of every pair.
 
 use super::command::{Command, Effect, Transition};
 use super::state::{Final, Lease, Lifecycle, Phase};
@@ -21,16 +22,31 @@ pub fn transition(
     command: &Command,
     now: Time,
 ) -> Result<Transition, Refusal> {
-    match &lifecycle.phase {
+    let transition = match &lifecycle.phase {
         Phase::Waiting => from_waiting(id, lifecycle, command, now),
         Phase::Leased(lease) => from_leased(id, lifecycle, lease, command, now),
-        Phase::Dead => from_dead(id, lifecycle, command, now),
-        Phase::Over(_) => Err(refuse(id, lifecycle, command, now)),
+        Phase::Dead => return from_dead(id, lifecycle, command, now),
+        Phase::Over(_) => return Err(refuse(id, lifecycle, command, now)),
+    }?;
+    // The letter of a redriven message is still open, and only success closes it.
+    match transition.effect {
+        Effect::Ended(Final::Cancelled | Final::Purged | Final::Expired) if lifecycle.generation > 1 => {
+            let (state, command) = (lifecycle.state(now), command.name().into());
+            Err(Refusal::WrongState { id, state, command })
+        }
+        Effect::Ended(_)
+        | Effect::Granted
+        | Effect::Retried
+        | Effect::GivenBack
+        | Effect::Extended
+        | Effect::Died(_)
+        | Effect::Revived
+        | Effect::PulledBack => Ok(transition),
     }
 }
 
-/// The refusal of an illegal pair. A worker that settles or extends a message it no longer holds always gets a
-/// stale token: the worker must not learn more about the message, and must not try again.
+/// The refusal of an illegal pair. A worker that settles or extends a message it no longer holds is always refused
+/// with [`Refusal::StaleToken`]: the worker must not learn more about the message, and must not try again.
 fn refuse(id: MessageId, lifecycle: &Lifecycle, command: &Command, now: Time) -> Refusal {
     match command {
         Command::Ack { .. } | Command::Fail { .. } | Command::GiveBack { .. } | Command::Extend { .. } => {
@@ -202,8 +218,9 @@ fn apply_verdict(lifecycle: &Lifecycle, verdict: Verdict, now: Time) -> Transiti
     }
 }
 
-/// Returns a message to its queue. The first [`limits::GIVE_BACKS_MAX`] times this costs no attempt. After that it
-/// does, and a message without attempts left dies: nothing failed, so there is no failure for `judge` to look at.
+/// Returns a message to its queue. The first [`GIVE_BACKS_MAX`](crate::limits::GIVE_BACKS_MAX) times this costs no
+/// attempt. After that it does, and a message without attempts left dies. `judge` is not asked, because the handler did
+/// not fail; the store records the lost attempt in the letter's history.
 fn give_back(lifecycle: &Lifecycle, until: Option<Time>, max_attempts: u32, now: Time) -> Transition {
     let free = lifecycle.can_give_back();
     if !free && lifecycle.attempts >= max_attempts {

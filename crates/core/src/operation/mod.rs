@@ -8,10 +8,10 @@
 //!
 //! ```text
 //!   freezing ──> canary ──> observing ──> ramping ──> running ──> settling ──> done
-//!       └───────────┴────────────┴───────────┴────────────┘ resume returns to one of these
-//!                        pause, or a halt by itself ──> paused
-//!   any stage up to running, or paused ──> cancelled
-//!   any stage after freezing ──> undoing ──> undone
+//!       └───────────┴────────────┴───────────┴────────────┘
+//!   any of these ── pause, or automatic halt ──> paused ── resume ──> the stage before
+//!   any of these, or paused ── cancel ──> cancelled
+//!   any stage after freezing, also done and cancelled ── undo ──> undoing ──> undone
 //! ```
 //!
 //! Stages that the [`Rollout`] does not ask for are skipped. At every commit the counters are the sum of the members'
@@ -248,7 +248,7 @@ pub enum Control {
     Cancel,
     /// Change the rate to this many members per second; `None` removes the limit.
     Rate(Option<u32>),
-    /// Undo the members that no worker has started and nobody has changed since.
+    /// Undo the members without a counted attempt since the redrive that nobody has changed since.
     Undo,
 }
 
@@ -281,7 +281,7 @@ named! {
         FailedOther = "failed_other",
         /// Left alone: it changed since it was frozen, or its status does not allow the act.
         Skipped = "skipped",
-        /// Left alone: another message has its key.
+        /// Left alone: another message has its idempotency key.
         Conflict = "conflict",
         /// Undone.
         Undone = "undone",
@@ -506,8 +506,8 @@ pub struct Operation {
     /// The canary is complete once this many members were sent.
     #[serde(default)]
     pub canary_to: u64,
-    /// How many members had settled, and how many of them had failed as before, at the last resume after such a
-    /// halt. Only members that settle later can halt the operation again.
+    /// The baseline of the automatic halt, taken at the last resume after one: the number of settled members, and how
+    /// many of them had died of the same failure. Only what is added to it can halt the operation again.
     #[serde(default)]
     pub judged_from: (u64, u64),
     /// What the rate limit has left over.

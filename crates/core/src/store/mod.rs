@@ -8,14 +8,15 @@
 //! write or fsync; **I11** no message is lost or counted twice.
 //!
 //! How to read a row: `fn pause(name: QueueName, paused: bool, actor: Actor) -> Queue as Pause, needs Operator, by actor`
-//! declares the method [`Work::pause`]. Between processes it travels as [`Call::Pause`]. A server lets only operators
-//! call it, and writes the name of the authenticated caller into `actor`, which goes into the audit trail. Callers in the
+//! declares the async method [`Work::pause`], which returns a `StoreResult<Queue>`. Between processes it travels as [`Call::Pause`]. A server lets only operators
+//! call it, and writes the name of the authenticated caller into `actor`, which goes into the audit trail. A role in
+//! braces, such as `needs { acts_role(batch) }`, depends on the arguments. Callers in the
 //! same process, and other processes of the same user on the socket of a data directory, are trusted with any verb.
 //!
 //! The table produces the traits [`Work`], [`Letters`] and [`Store`] and the type [`Call`]. A store in this process
 //! implements the traits itself (the engine in the `store` crate). A store in another process is reached through a
 //! [`Caller`], which only has to carry calls there and replies back. A [`Gated`] store asks a [`Gate`] about every call
-//! first; a server has no other.
+//! first; a server uses no other kind.
 
 mod types;
 mod verbs;
@@ -54,9 +55,9 @@ use verbs::{NamesActors, acts_role, another_verb, consumer_role, decode_reply, v
 verbs! {
     /// The verbs for messages: from enqueue to the last attempt.
     pub trait Work: Send + Sync {
-        /// Accepts messages. **I41** a message whose key and body are known within the window is the same message, even
-        /// if it is dead or done; a known key with another body is refused. **I42** enqueueing the same id and body
-        /// again is harmless. Creates the queue named in `reply_to` if there is none, so that the sender can wait
+        /// Accepts messages. **I41** enqueueing an idempotency key with the same body again within 24 hours returns the
+        /// first message, even if it is dead or done; the same key with another body is refused. **I42** enqueueing the
+        /// same id and body again is harmless. Creates the queue named in `reply_to` if there is none, so that the sender can wait
         /// there; refuses a dead letter queue (**I38**).
         fn enqueue(batch: Vec<NewMessage>) -> BatchResults<Enqueued> as Enqueue, needs Producer;
 
@@ -72,8 +73,8 @@ verbs! {
         /// commit, and so is every reply that follows from it.
         fn settle(batch: Vec<Settlement>) -> BatchResults<Settled> as Settle, needs Worker;
 
-        /// Runs one maintenance pass over at most `limit` items of each kind. **I14, I23** no item hides behind
-        /// another that cannot be processed.
+        /// Runs one maintenance pass over at most `limit` items of each kind. **I14, I23** an item that cannot be
+        /// processed does not stop the others.
         fn reap(limit: usize) -> Reaped as Reap, needs Worker;
 
         /// Runs the part of [`Self::reap`] that is quick at any size, for a process that opens a directory briefly:
@@ -185,12 +186,12 @@ verbs! {
         /// ([`crate::transfer::exported`]). The caller masks them before it shows them, or calls [`Self::disclose`].
         fn export(query: Query) -> Page<DeadLetter> as Export, needs Operator;
 
-        /// Records that somebody is about to see what is masked for others (**I48**). Not every viewer may
-        /// ([`crate::access::Grant::reveals`]).
+        /// Records that somebody is about to see what is masked for others (**I48**). A server also requires the right
+        /// to reveal ([`crate::access::Grant::reveals`]), which some viewers do not have.
         fn disclose(disclosure: Disclosure, actor: Actor) -> () as Disclose, needs Viewer, by actor;
 
-        /// Files letters from an export. Refuses, for each entry, a letter whose id is known and a letter that was
-        /// masked. Into an empty store letters come as they were, with the number of their death and their group.
+        /// Imports letters from an export. Refuses, for each entry, a letter whose id is known and a letter that was
+        /// masked. In an empty store, letters keep their death numbers and their groups.
         fn import(batch: Vec<DeadLetter>, actor: Actor) -> BatchResults<MessageId> as Import, needs Admin, by actor;
 
         /// Removes letters that the caller has stored elsewhere. They count as purged, with one audit row each. Refuses
@@ -272,7 +273,7 @@ verbs! {
     }
 }
 
-/// Adds its earlier contents to a letter, as a full export and another store need them. A letter that is edited
+/// Adds a letter's earlier versions to it, as a full export and another store need them. A letter that is edited
 /// meanwhile is read again.
 ///
 /// # Errors

@@ -1,10 +1,11 @@
-//! The worker: leases messages from queues, runs a handler for each, and reports the result to the store. The
-//! worker never decides about retries; the store does, by the policy of the queue.
+//! The worker: leases messages from queues, runs a handler for each, and reports the result to the store. The store
+//! decides about retries, by the policy of the queue. A custom [`DeadLetterPolicy`] can send its own decision along with
+//! a failure, which the store follows within the limits of [`judge`](redrive_core::policy::judge).
 //!
 //! One task, the [dispatcher], owns every lease and every counter. Each delivery runs in a task of its own, the
 //! [executor]. Leased deliveries wait for the executor in a [`PriorityQueue`](crate::PriorityQueue). By default
-//! the worker leases only as many messages as it has free slots, so a crash costs an attempt only of the
-//! messages whose handlers were running.
+//! the worker leases only as many messages as it has free slots, so after a crash
+//! only messages whose handlers were running have lost an attempt.
 //!
 //! | Module | What it does |
 //! |---|---|
@@ -174,14 +175,13 @@ impl Runnable for Worker {
     }
 
     async fn run(&self, stop: CancellationToken, heartbeat: Heartbeat) -> Result<(), CallError> {
-        let either = self.handle.stop.child_token();
-        let forward = either.clone();
-        let watched = self.run_watched(either, heartbeat);
+        let stop_either = self.handle.stop.child_token();
+        let watched = self.run_watched(stop_either.clone(), heartbeat);
         tokio::pin!(watched);
         tokio::select! {
             done = &mut watched => done.map(drop),
             () = stop.cancelled() => {
-                forward.cancel();
+                stop_either.cancel();
                 watched.await.map(drop)
             }
         }
@@ -270,7 +270,7 @@ pub struct Counts {
     pub snoozed: u64,
     /// Deliveries released, by their handler or when the worker stopped.
     pub released: u64,
-    /// Deliveries whose lease was lost before they could be settled. The store delivers them again.
+    /// Deliveries whose lease was lost before they could be settled. The store judges them as failed.
     pub lost: u64,
     /// Handlers that are running now.
     pub running: u64,
@@ -328,7 +328,7 @@ impl WorkerBuilder {
     }
 
     /// The name of the worker in leases and failures. Defaults to the host, the process id and a random part.
-    /// Two workers that share a name count as one when the store tells poison messages from bad workers.
+    /// Two workers that share a name count as one when the store decides whether a message or its worker is at fault.
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.config.name = name.into();
@@ -440,9 +440,8 @@ impl WorkerBuilder {
         self
     }
 
-    /// Decides when failing messages become dead letters. The rules of the policy are proposed to the worker's
-    /// queues when the worker starts; its custom `should_dead_letter` is called for each failure and overrides
-    /// the rules.
+    /// Sets when failing messages become dead letters. The worker proposes the rules of the policy to its queues when it
+    /// starts. A custom `should_dead_letter` is called for each failure, and its decision is sent with the failure.
     #[must_use]
     pub fn dead_letters(mut self, policy: DeadLetterPolicy) -> Self {
         self.config.dead_letters = Some(policy);

@@ -1,8 +1,11 @@
 //! Settling: reporting the outcome of a delivery, and the one way a live message changes.
 //!
 //! [`Engine::change`] applies a command to a message together with everything that follows from it: counters, failure
-//! history, ready index, dead letter, idempotency key and reply. Leasing, settling, cancelling, purging and running
-//! out of time all go through it.
+//! history, ready index, dead letter, idempotency key and reply. Leasing, settling, cancelling, purging and expiring
+//! all go through it. Acts on letters do not: a redrive makes the message live again in `letters.rs`.
+//!
+//! `faults::is(…)` is false except in builds with the feature `faults`, whose deliberate bugs prove that the tests
+//! notice them.
 
 use super::Engine;
 use super::replies::Answer;
@@ -183,7 +186,6 @@ impl<T: Tables> Engine<T> {
     ) -> StoreResult<ChangeResult> {
         let Live { meta, lifecycle } = live;
         let Transition { mut next, effect } = transition(meta.id, &lifecycle, command, now)?;
-        check_end(&meta, &lifecycle, command, effect, now)?;
         let (mut failure, reviewed) = match side_effects.failure {
             Some(FailureToRecord { failure, indicators: Some(indicators) }) => {
                 next.indicators = indicators;
@@ -219,6 +221,8 @@ impl<T: Tables> Engine<T> {
         failure = failure.filter(|_| died || next.failed > lifecycle.failed);
         self.count_step(&meta, (&lifecycle, &next), command, effect, now)?;
         if let Some(failure) = &mut failure {
+            // `transition` counts a failed delivery. A message that dies without one, because it expired or was released
+            // too often, counts its death here.
             next.failed = lifecycle.failed + 1;
             if !reviewed {
                 self.assign_group(failure, now)?;
@@ -246,6 +250,8 @@ impl<T: Tables> Engine<T> {
                 let by = lifecycle.lease().map_or("system", |l| l.worker.as_str());
                 self.finish((&meta, &lifecycle.phase), &next, how, by, now)?;
             }
+            // An undone redrive: the letter, which is still there, takes the place of the live message again. Only a dead
+            // message is revived, so a live one never is.
             Effect::PulledBack | Effect::Revived => self.tables.drop_live(&meta)?,
         }
         let reply = match reply {
@@ -494,33 +500,6 @@ impl<T: Tables> Engine<T> {
         next.secret = old.secret.filter(|_| next.record.consumer.is_some());
         self.tables.put_letter(old, &next)?;
         Ok(LetterState { id: next.meta.id, status: Some(next.record.status), version: next.record.version })
-    }
-}
-
-/// Refuses to end a redriven message in any way but success: only success closes its letter.
-fn check_end(
-    meta: &MessageMeta,
-    lifecycle: &Lifecycle,
-    command: &Command,
-    effect: Effect,
-    now: Time,
-) -> Result<(), Refusal> {
-    match effect {
-        Effect::Ended(Final::Cancelled | Final::Purged | Final::Expired) if lifecycle.generation > 1 => {
-            Err(Refusal::WrongState {
-                id: meta.id,
-                state: lifecycle.state(now),
-                command: command.name().into(),
-            })
-        }
-        Effect::Ended(_)
-        | Effect::Granted
-        | Effect::Retried
-        | Effect::GivenBack
-        | Effect::Extended
-        | Effect::Died(_)
-        | Effect::Revived
-        | Effect::PulledBack => Ok(()),
     }
 }
 
