@@ -3,7 +3,7 @@
 
 use crate::commands::{
     audit, backup, breaker, classify, completions, dlq, doctor, enqueue, group, lease, marker, message, op,
-    queue, run, settle, signature, work,
+    queue, run, serve, settle, signature, work,
 };
 use crate::output::choice::{self, Template};
 use crate::output::{ColorWhen, Format, TimeStyle, eprint_line, escape};
@@ -118,6 +118,8 @@ pub(crate) enum Command {
     Work(Box<work::WorkArgs>),
     /// Run a command for every item of a batch job, with retries, a dead letter queue and resume
     Run(run::RunArgs),
+    /// Answer over HTTP: the API for workers, senders and people on other machines
+    Serve(Box<serve::ServeArgs>),
     /// List, show and cancel live messages
     #[command(subcommand)]
     Message(message::MessageCommand),
@@ -164,7 +166,7 @@ pub(crate) enum Command {
 impl Command {
     /// Whether the command handles interrupts itself and finishes what it has begun.
     pub(crate) fn handles_interrupts(&self) -> bool {
-        matches!(self, Self::Work(_))
+        matches!(self, Self::Work(_) | Self::Serve(_))
     }
 
     /// Whether the command only reads, so that `--watch` may repeat it.
@@ -185,6 +187,7 @@ impl Command {
             | Self::Release(_)
             | Self::Work(_)
             | Self::Run(_)
+            | Self::Serve(_)
             | Self::Top(_)
             | Self::Marker(_)
             | Self::Erase(_)

@@ -237,6 +237,12 @@ impl App {
         Ok(Link { app: self, hold, store: self.reach(access, hold).await? })
     }
 
+    /// Opens the data directory in this process or through its holder, whatever server the environment names.
+    pub(crate) async fn open_here(&self, access: Access, hold: Hold) -> Result<Link<'_>, CliError> {
+        self.note_data_directory();
+        Ok(Link { app: self, hold, store: self.reach(access, hold).await? })
+    }
+
     async fn reach(&self, access: Access, hold: Hold) -> Result<Arc<dyn Store>, StoreError> {
         let create = access == Access::Create;
         let options = OpenOptions { create, serve: hold == Hold::Long, ..OpenOptions::default() };

@@ -19,6 +19,7 @@ pub(crate) mod op;
 pub(crate) mod queue;
 pub(crate) mod report;
 pub(crate) mod run;
+pub(crate) mod serve;
 pub(crate) mod settle;
 pub(crate) mod signature;
 pub(crate) mod work;
@@ -53,6 +54,7 @@ pub(crate) fn load_app(global: Global, command: &Command) -> Result<App, CliErro
         | Command::Extend(_)
         | Command::Release(_)
         | Command::Work(_)
+        | Command::Serve(_)
         | Command::Message(_)
         | Command::Queue(_)
         | Command::Dlq(_)
@@ -81,6 +83,7 @@ pub(crate) async fn run(app: &App, command: Command) -> CommandResult {
         Command::Release(args) => settle::release(app, args).await,
         Command::Work(args) => work::run(app, *args).await,
         Command::Run(args) => run::run(app, args).await,
+        Command::Serve(args) => serve::run(app, *args).await,
         Command::Message(command) => message::run(app, command).await,
         Command::Queue(command) => queue::run(app, command).await,
         Command::Dlq(command) => dlq::run(app, command).await,

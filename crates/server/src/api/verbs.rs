@@ -153,7 +153,7 @@ async fn answer(caller: &Caller, call: Call, buffer: &mut Vec<u8>) -> Result<(),
             let Ok(_permit) = caller.app.waits.try_acquire() else {
                 return Err(crate::app::too_many_waits());
             };
-            encode_reply(buffer, &store.wait(queues, at_most).await)?;
+            encode_reply(buffer, &caller.wait(queues, at_most).await)?;
         }
         Call::Tidy { .. } => encode_reply(buffer, &StoreResult::Ok(None::<redrive_core::store::Reaped>))?,
         Call::Import { batch, .. } if batch.is_empty() => {
