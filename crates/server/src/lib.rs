@@ -15,7 +15,6 @@ mod router;
 mod tls;
 
 pub use access::{create_token, list_tokens, revoke_token};
-pub use api::verbs::{CALL_VERSION, VERSION_HEADER};
 pub use axum::Router;
 pub use bind::{Protection, check_bind};
 pub use config::Config;

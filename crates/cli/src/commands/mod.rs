@@ -22,6 +22,7 @@ pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod settle;
 pub(crate) mod signature;
+pub(crate) mod token;
 pub(crate) mod work;
 mod work_letters;
 
@@ -46,7 +47,9 @@ pub(crate) fn load_app(global: Global, command: &Command) -> Result<App, CliErro
     match command {
         Command::Run(_) => App::load(global, NewData::Users),
         Command::Restore(_) => App::load(global, NewData::OnlyHere),
-        Command::Init | Command::Completions(_) => Ok(App::new(global, Config::default(), NewData::Here)),
+        Command::Init | Command::Completions(_) => {
+            Ok(App::new(global, Config::default(), None, NewData::Here))
+        }
         Command::Enqueue(_)
         | Command::Lease(_)
         | Command::Ack(_)
@@ -64,6 +67,7 @@ pub(crate) fn load_app(global: Global, command: &Command) -> Result<App, CliErro
         | Command::Marker(_)
         | Command::Breaker(_)
         | Command::Audit(_)
+        | Command::Token(_)
         | Command::Backup(_)
         | Command::Doctor(_)
         | Command::Signature(_)
@@ -93,6 +97,7 @@ pub(crate) async fn run(app: &App, command: Command) -> CommandResult {
         Command::Marker(args) => marker::run(app, args).await,
         Command::Breaker(command) => breaker::run(app, command).await,
         Command::Audit(command) => audit::run(app, command).await,
+        Command::Token(command) => token::run(app, command).await,
         Command::Backup(args) => backup::backup(app, args).await,
         Command::Restore(args) => backup::restore(app, args).await,
         Command::Doctor(args) => doctor::run(app, args).await,

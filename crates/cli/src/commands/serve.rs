@@ -96,7 +96,8 @@ pub(crate) async fn run(app: &App, args: ServeArgs) -> CommandResult {
     let tls = settings.tls()?;
     // Listen for signals before anything begins.
     let mut signals = Signals::listen()?;
-    let mut link = app.open_here(Access::Create, Hold::Long).await?;
+    app.refuse_server("serve")?;
+    let mut link = app.open(Access::Create, Hold::Long).await?;
     let queues = app.config.queues.keys().cloned().collect();
     app.seed(&mut link, &queues).await?;
     let store = link.store();
@@ -113,7 +114,7 @@ pub(crate) async fn run(app: &App, args: ServeArgs) -> CommandResult {
     // Everything that runs as long as the server does. Each loop has a name, and all of them end with `stop`.
     let loops = LoopGroup::new(Arc::clone(&store)).run(http).run(Maintenance::new(store));
     let loops = loops.bind().await.map_err(failed)?;
-    announce(app, &args, Started { url, token })?;
+    announce(app, &args, &Started { url, token })?;
     let mut running = std::pin::pin!(loops.until(stop.clone()));
     loop {
         tokio::select! {
@@ -133,7 +134,7 @@ pub(crate) async fn run(app: &App, args: ServeArgs) -> CommandResult {
 }
 
 /// Prints where the server is, and its first token.
-fn announce(app: &App, args: &ServeArgs, started: Started) -> Result<(), CliError> {
+fn announce(app: &App, args: &ServeArgs, started: &Started) -> Result<(), CliError> {
     if args.no_auth {
         app.out.alarm(
             "no authentication: every process and every user of this machine can do everything (--no-auth)",
@@ -142,14 +143,14 @@ fn announce(app: &App, args: &ServeArgs, started: Started) -> Result<(), CliErro
     let shown_once = started.token.is_some();
     match app.out.format {
         // One line, so that a program can read it from a pipe.
-        Format::Json => app.out.raw((escape::json(compact(&started)?) + "\n").as_bytes())?,
+        Format::Json => app.out.raw((escape::json(compact(started)?) + "\n").as_bytes())?,
         Format::Table
         | Format::Wide
         | Format::Ndjson
         | Format::Csv
         | Format::Yaml
         | Format::Template
-        | Format::None => app.out.one(&started)?,
+        | Format::None => app.out.one(started)?,
     }
     if shown_once {
         app.out.note(

@@ -521,7 +521,17 @@ mod tests {
         let fmt = ValueFormat { time: TimeStyle::Relative, now: Time::from_millis(100_000) };
         let choice = Choice::global(None, None);
         let progress = ProgressWhen::None;
-        Output { format, quiet: true, progress, terminal: false, color: false, fmt, choice }.list()
+        Output {
+            format,
+            quiet: true,
+            progress,
+            terminal: false,
+            color: false,
+            color_stderr: false,
+            fmt,
+            choice,
+        }
+        .list()
     }
 
     fn item(name: &str) -> Item {
