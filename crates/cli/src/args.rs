@@ -3,13 +3,14 @@
 
 use crate::commands::{
     audit, backup, breaker, classify, completions, dlq, doctor, enqueue, group, lease, marker, message, op,
-    queue, run, settle, signature, work,
+    queue, run, serve, settle, signature, token, work,
 };
 use crate::output::choice::{self, Template};
 use crate::output::{ColorWhen, Format, TimeStyle, eprint_line, escape};
 use crate::progress::ProgressWhen;
 use clap::builder::TypedValueParser as _;
-use clap::{Args, FromArgMatches as _, Parser, Subcommand};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, FromArgMatches as _, Parser, Subcommand};
 use redrive::core::query::Cursor;
 use redrive::core::time::{Span, Time};
 use std::io::{IsTerminal as _, Write as _};
@@ -37,9 +38,18 @@ pub(crate) struct Global {
     /// The configuration file [default: ./redrive.toml if it exists]
     #[arg(long, global = true, env = "REDRIVE_CONFIG", hide_env_values = true, value_name = "FILE", value_parser = any_path())]
     pub config: Option<PathBuf>,
-    /// The URL of a server to use instead of a data directory; not supported in this version
+    /// The URL of a server to use instead of a data directory, with the token in REDRIVE_TOKEN
     #[arg(long, global = true, env = "REDRIVE_URL", hide_env_values = true, value_name = "URL")]
     pub server: Option<String>,
+    /// The file that contains the token for the server
+    #[arg(long, global = true, env = "REDRIVE_TOKEN_FILE", hide_env_values = true, value_name = "FILE", value_parser = any_path())]
+    pub token_file: Option<PathBuf>,
+    /// A server by its name in the user's configuration, ~/.config/redrive/redrive.toml
+    #[arg(long, global = true, env = "REDRIVE_CONTEXT", hide_env_values = true, value_name = "NAME")]
+    pub context: Option<String>,
+    /// Whether the command changes something, takes a reason and was given none.
+    #[arg(skip)]
+    pub lacks_reason: bool,
     /// The output format for data on stdout [default: table]
     #[arg(long, short, global = true, value_enum, value_name = "FORMAT")]
     pub output: Option<Format>,
@@ -95,6 +105,8 @@ impl Global {
         self.data = self.data.filter(|path| !path.as_os_str().is_empty());
         self.config = self.config.filter(|path| !path.as_os_str().is_empty());
         self.server = self.server.filter(|url| !url.is_empty());
+        self.token_file = self.token_file.filter(|path| !path.as_os_str().is_empty());
+        self.context = self.context.filter(|name| !name.is_empty());
         self
     }
 }
@@ -118,6 +130,8 @@ pub(crate) enum Command {
     Work(Box<work::WorkArgs>),
     /// Run a command for every item of a batch job, with retries, a dead letter queue and resume
     Run(run::RunArgs),
+    /// Answer over HTTP: the API for workers, senders and people on other machines
+    Serve(Box<serve::ServeArgs>),
     /// List, show and cancel live messages
     #[command(subcommand)]
     Message(message::MessageCommand),
@@ -145,6 +159,9 @@ pub(crate) enum Command {
     /// List and verify the audit trail
     #[command(subcommand)]
     Audit(audit::AuditCommand),
+    /// Create, list and revoke the tokens of a server
+    #[command(subcommand)]
+    Token(token::TokenCommand),
     /// Copy the store to a new directory while work continues
     Backup(backup::BackupArgs),
     /// Create a new data directory from a backup
@@ -164,7 +181,7 @@ pub(crate) enum Command {
 impl Command {
     /// Whether the command handles interrupts itself and finishes what it has begun.
     pub(crate) fn handles_interrupts(&self) -> bool {
-        matches!(self, Self::Work(_))
+        matches!(self, Self::Work(_) | Self::Serve(_))
     }
 
     /// Whether the command only reads, so that `--watch` may repeat it.
@@ -177,6 +194,7 @@ impl Command {
             Self::Breaker(command) => command.is_read_only(),
             Self::Audit(command) => command.is_read_only(),
             Self::Op(command) => command.is_read_only(),
+            Self::Token(command) => command.is_read_only(),
             Self::Enqueue(_)
             | Self::Lease(_)
             | Self::Ack(_)
@@ -185,6 +203,7 @@ impl Command {
             | Self::Release(_)
             | Self::Work(_)
             | Self::Run(_)
+            | Self::Serve(_)
             | Self::Top(_)
             | Self::Marker(_)
             | Self::Erase(_)
@@ -286,10 +305,48 @@ pub(crate) struct RevealArgs {
     pub reason: Option<String>,
 }
 
+impl Global {
+    /// Decides between a data directory, a server and a context. One that is named by a flag overrides those of the
+    /// environment; two flags contradict each other.
+    fn choose_place(&mut self, found: &ArgMatches) -> Result<(), clap::Error> {
+        let by_flag = |name: &str| found.value_source(name) == Some(ValueSource::CommandLine);
+        let flags: Vec<&str> =
+            ["data", "server", "context"].into_iter().filter(|name| by_flag(name)).collect();
+        match flags.as_slice() {
+            [] => {}
+            ["data"] => (self.server, self.context) = (None, None),
+            ["server"] => self.context = None,
+            ["context"] => self.server = None,
+            several => {
+                let names: Vec<String> = several.iter().map(|name| format!("--{name}")).collect();
+                let what = format!("{} name different stores; give one of them", names.join(" and "));
+                return Err(crate::help::command().error(clap::error::ErrorKind::ArgumentConflict, what));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether the command takes a reason and was given none. A dry run, a list and a look without `--reveal` need none.
+fn lacks_reason(found: &ArgMatches) -> bool {
+    let mut leaf = found;
+    while let Some((_, inner)) = leaf.subcommand() {
+        leaf = inner;
+    }
+    let is_set = |name: &str| matches!(leaf.try_get_one::<bool>(name), Ok(Some(true)));
+    let takes_one = matches!(leaf.try_get_one::<String>("reason"), Ok(None));
+    takes_one && !is_set("dry_run") && !is_set("list")
+}
+
 /// Parses the command line. Help goes to stdout. Errors go to stderr with control characters escaped, because they
 /// may quote untrusted arguments.
 pub(crate) fn parse() -> Result<Cli, std::process::ExitCode> {
-    let read = crate::help::command().try_get_matches().and_then(|found| Cli::from_arg_matches(&found));
+    let read = crate::help::command().try_get_matches().and_then(|found| {
+        let mut cli = Cli::from_arg_matches(&found)?;
+        cli.global.choose_place(&found)?;
+        cli.global.lacks_reason = !cli.command.is_read_only() && lacks_reason(&found);
+        Ok(cli)
+    });
     read.map_err(|error| {
         if error.use_stderr() {
             eprint_line(error.render().to_string().trim_end());

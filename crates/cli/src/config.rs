@@ -14,6 +14,7 @@ use redrive::core::policy_change::PolicyChange;
 use redrive::core::signature::{SignatureRule, SignatureRules};
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 /// The file that is read if it exists and no other was named.
@@ -34,6 +35,8 @@ pub(crate) struct Config {
     pub time: Option<TimeStyle>,
     /// The proposed policies of queues.
     pub queues: BTreeMap<QueueName, Proposal>,
+    /// How `serve` is set up.
+    pub server: ServerSettings,
     /// The user's rules for grouping, patterns for classifying errors, and masking rules.
     pub known: ClassifierRules,
 }
@@ -70,6 +73,7 @@ struct ConfigToml {
     classify: ClassifyToml,
     signature: SignatureToml,
     masking: MaskingSpec,
+    server: ServerSettings,
 }
 
 /// The `[classify]` section.
@@ -84,6 +88,57 @@ struct ClassifyToml {
 #[serde(default, deny_unknown_fields)]
 struct SignatureToml {
     rule: Vec<SignatureRule>,
+}
+
+/// The `[server]` section: the settings of `serve` for which it has no flag given. `--no-auth` is not among them, so that
+/// nobody forgets it in a file.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct ServerSettings {
+    /// The addresses to listen on; none means loopback.
+    pub listen: Vec<SocketAddr>,
+    /// The host names under which clients reach the server.
+    pub hosts: Vec<String>,
+    /// The file with the certificate chain.
+    pub tls_cert: Option<PathBuf>,
+    /// The file with the key of the certificate.
+    pub tls_key: Option<PathBuf>,
+    /// Whether a proxy in front of the server speaks TLS.
+    pub behind_proxy: bool,
+    /// The name of the installation.
+    pub instance: Option<String>,
+    /// The number of requests per second for each token.
+    pub rate: Option<u32>,
+}
+
+impl ServerSettings {
+    fn check(&self) -> Result<(), String> {
+        if self.tls_cert.is_some() != self.tls_key.is_some() {
+            return Err("server: tls_cert and tls_key belong together; give both".into());
+        }
+        if self.rate == Some(0) {
+            return Err("server: rate: 0 would refuse every request; leave it out for no limit".into());
+        }
+        self.hosts
+            .iter()
+            .try_for_each(|name| host_name(name).map(drop))
+            .map_err(|why| format!("server: hosts: {why}"))
+    }
+}
+
+/// Parses the name of a host, without scheme and port.
+pub(crate) fn host_name(text: &str) -> Result<String, String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+    let address = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    let valid = match address {
+        Some(address) => address.parse::<Ipv6Addr>().is_ok(),
+        None => !text.is_empty() && text.chars().all(plain),
+    };
+    if valid {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("{text:?} is not a host name such as redrive.example"))
+    }
 }
 
 /// Reads the named file, or the default one if it exists.
@@ -105,6 +160,9 @@ pub(crate) fn load(named: Option<&Path>) -> Result<Config, CliError> {
     // A relative path in the file is relative to the file.
     let folder = path.parent().unwrap_or_else(|| Path::new(""));
     config.data = config.data.map(|data| folder.join(data));
+    for file in [&mut config.server.tls_cert, &mut config.server.tls_key].into_iter().flatten() {
+        *file = folder.join(&*file);
+    }
     Ok(config)
 }
 
@@ -129,8 +187,9 @@ pub(crate) fn parse(text: &str) -> Result<Config, String> {
         patterns: Patterns::compile(&toml.classify.pattern).map_err(|refusal| refusal.to_string())?,
         masking: Rules::compile(&toml.masking).map_err(|refusal| refusal.to_string())?,
     };
-    let ConfigToml { data, actor, output, time, .. } = toml;
-    Ok(Config { data, actor, output, time, queues, known })
+    let ConfigToml { data, actor, output, time, server, .. } = toml;
+    server.check()?;
+    Ok(Config { data, actor, output, time, queues, known, server })
 }
 
 /// Describes a setting of a queue that cannot be merged, with the line it is on.
@@ -231,6 +290,11 @@ mod tests {
             ("[masking]\nkey = []", "line 2: unknown key `key`; did you mean `keys`?"),
             ("[masking]\nwithout = [\"emil\"]", "did you mean `email`?"),
             ("[masking]\nkeys = [\"*\"]", "masking.keys: \"*\" names no field"),
+            ("[server]\nlissten = []", "line 2: unknown key `lissten`; did you mean `listen`?"),
+            ("[server]\nlisten = [\"localhost\"]", "line 2: invalid socket address"),
+            ("[server]\nhosts = [\"https://a.example\"]", "is not a host name"),
+            ("[server]\ntls_cert = \"c.pem\"", "belong together"),
+            ("[server]\nrate = 0", "would refuse every request"),
             ("= 5", "line 1: "),
         ] {
             let error = parse(text).unwrap_err();

@@ -3,6 +3,7 @@
 
 use crate::args::Global;
 use crate::config::{self, Config};
+use crate::contexts::Server;
 use crate::exit_code::{CliError, ExitCode};
 use crate::output::choice::Choice;
 use crate::output::{ColorWhen, Format, Output};
@@ -15,6 +16,7 @@ use redrive::core::policy::QueuePolicy;
 use redrive::core::store::Store;
 use redrive::maintenance::tidy;
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Once, PoisonError};
@@ -76,6 +78,8 @@ pub(crate) enum Hold {
     Long,
 }
 
+/// How long to wait for a server that is being restarted before the request is repeated.
+const SERVER_RETRY_AFTER: Duration = Duration::from_millis(500);
 /// How often a request is repeated because the process that held the directory went away.
 const RETRIES_MAX: u32 = 20;
 
@@ -85,6 +89,8 @@ pub(crate) struct Link<'a> {
     app: &'a App,
     hold: Hold,
     store: Arc<dyn Store>,
+    /// Whether the store has answered a request of this command.
+    answered: bool,
 }
 
 impl Deref for Link<'_> {
@@ -109,9 +115,19 @@ impl Link<'_> {
         for _ in 0..RETRIES_MAX {
             match request(self.store.as_ref()).await {
                 Err(CallError::Store(error)) if error.kind == StoreErrorKind::Unreachable => {
+                    if self.app.server.is_some() {
+                        // A server that was never there is reported at once; one that is restarted is waited for.
+                        if !self.answered {
+                            return Err(error.into());
+                        }
+                        tokio::time::sleep(SERVER_RETRY_AFTER).await;
+                    }
                     self.store = self.app.reach(Access::Existing, self.hold).await?;
                 }
-                answer => return answer,
+                answer => {
+                    self.answered = true;
+                    return answer;
+                }
             }
         }
         request(self.store.as_ref()).await
@@ -131,14 +147,14 @@ pub(crate) struct App {
     /// The output.
     pub out: Output,
     actor: String,
-    server: Option<String>,
+    server: Option<Server>,
     exit_hint: Mutex<Option<String>>,
     drain: Mutex<Option<Arc<tokio::sync::Notify>>>,
 }
 
 impl App {
     /// Combines flags, environment and configuration, in this order of precedence.
-    pub(crate) fn new(global: Global, config: Config, new: NewData) -> Self {
+    pub(crate) fn new(global: Global, config: Config, server: Option<Server>, new: NewData) -> Self {
         let format = global.output.or(global.template.as_ref().map(|_| Format::Template)).or(config.output);
         let color = if global.no_color { ColorWhen::Never } else { global.color.unwrap_or(ColorWhen::Auto) };
         let choice = Choice::global(global.columns.map(|named| named.0), global.template);
@@ -156,7 +172,7 @@ impl App {
             config_path: global.config,
             out,
             config,
-            server: global.server,
+            server,
             exit_hint: Mutex::new(None),
             drain: Mutex::new(None),
         }
@@ -165,7 +181,13 @@ impl App {
     /// Reads the configuration that the flags name, and combines both.
     pub(crate) fn load(global: Global, new: NewData) -> Result<Self, CliError> {
         let config = config::load(global.config.as_deref())?;
-        Ok(Self::new(global, config, new))
+        let server = Server::named_by(&global)?;
+        let production = server.as_ref().is_some_and(|server| server.production);
+        if production && global.lacks_reason {
+            let what = "the context is marked as production, where every change needs a --reason";
+            return Err(CliError::new(ExitCode::Refused, what));
+        }
+        Ok(Self::new(global, config, server, new))
     }
 
     /// The actor for the audit trail.
@@ -229,28 +251,55 @@ impl App {
         access: Access,
         hold: Hold,
     ) -> Result<Link<'_>, CliError> {
-        self.refuse_server()?;
-        if access == Access::Existing {
-            self.require_data()?;
+        if self.server.is_none() {
+            if access == Access::Existing {
+                self.require_data()?;
+            }
+            self.note_data_directory();
         }
-        self.note_data_directory();
-        Ok(Link { app: self, hold, store: self.reach(access, hold).await? })
+        Ok(Link { app: self, hold, store: self.reach(access, hold).await?, answered: false })
     }
 
     async fn reach(&self, access: Access, hold: Hold) -> Result<Arc<dyn Store>, StoreError> {
+        if let Some(server) = &self.server {
+            return Ok(Arc::clone(&server.store) as Arc<dyn Store>);
+        }
         let create = access == Access::Create;
         let options = OpenOptions { create, serve: hold == Hold::Long, ..OpenOptions::default() };
         redrive::open(&self.data, options).await
     }
 
-    /// Refuses `--server`, which this version does not support.
-    pub(crate) fn refuse_server(&self) -> Result<(), CliError> {
+    /// Refuses a server for a command that needs a data directory of this machine.
+    pub(crate) fn refuse_server(&self, command: &str) -> Result<(), CliError> {
         if self.server.is_none() {
             return Ok(());
         }
-        let what = "this version cannot connect to a server: it has no `redrive serve` yet";
-        let hint = "remove --server and REDRIVE_URL, and name a data directory with --data";
-        Err(CliError::new(ExitCode::Unreachable, what).hint(hint))
+        let what =
+            format!("`redrive {command}` works on a data directory of this machine, not through a server");
+        let hint =
+            "name the directory with --data, without --server, --context, REDRIVE_URL and REDRIVE_CONTEXT";
+        Err(CliError::usage(what).hint(hint))
+    }
+
+    /// The server that the command talks to, if it does not use a data directory.
+    pub(crate) fn server(&self) -> Option<&Server> {
+        self.server.as_ref()
+    }
+
+    /// Where the data is, as it is shown to people: a directory, or the URL of a server.
+    pub(crate) fn place(&self) -> String {
+        match &self.server {
+            Some(server) => server.store.url().to_owned(),
+            None => self.data.display().to_string(),
+        }
+    }
+
+    /// The flags with which another process of this program uses the same data.
+    pub(crate) fn place_flags(&self) -> Vec<OsString> {
+        match &self.server {
+            Some(server) => server.flags(),
+            None => vec!["--data".into(), self.data.clone().into_os_string()],
+        }
     }
 
     /// Notes once which directory is used, if it is neither `./redrive-data` nor named by the user.
@@ -288,10 +337,27 @@ impl App {
             let Some(policy) = self.config.queues.get(queue).map(|proposal| &proposal.fresh) else {
                 continue;
             };
-            if store.call(async |s| policy_in(s, queue).await).await?.is_none() {
-                let actor = self.actor(Some("from redrive.toml".into()));
-                store.call(async |s| s.configure(queue.clone(), policy.clone(), actor.clone()).await).await?;
+            let seeded = self.seed_one(store, queue, policy).await;
+            match seeded {
+                // Somebody who may only send or work cannot set policies on a server, and need not.
+                Err(CallError::Refused(Refusal::NotAllowed { .. })) if self.server.is_some() => {}
+                seeded => seeded?,
             }
+        }
+        Ok(())
+    }
+}
+
+impl App {
+    async fn seed_one(
+        &self,
+        store: &mut Link<'_>,
+        queue: &QueueName,
+        policy: &QueuePolicy,
+    ) -> StoreResult<()> {
+        if store.call(async |s| policy_in(s, queue).await).await?.is_none() {
+            let actor = self.actor(Some("from redrive.toml".into()));
+            store.call(async |s| s.configure(queue.clone(), policy.clone(), actor.clone()).await).await?;
         }
         Ok(())
     }

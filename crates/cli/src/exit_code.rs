@@ -134,6 +134,7 @@ pub(crate) const fn store_error_code(kind: StoreErrorKind) -> ExitCode {
         | StoreErrorKind::Io
         | StoreErrorKind::Unsupported => ExitCode::Error,
         StoreErrorKind::Untrusted => ExitCode::Refused,
+        StoreErrorKind::Unauthenticated => ExitCode::NotAllowed,
         StoreErrorKind::Locked
         | StoreErrorKind::Unreachable
         | StoreErrorKind::Protocol
@@ -156,7 +157,10 @@ impl From<Refusal> for CliError {
 
 impl From<StoreError> for CliError {
     fn from(error: StoreError) -> Self {
-        Self::new(store_error_code(error.kind), error.text)
+        let hint = (error.kind == StoreErrorKind::Unauthenticated).then(|| {
+            "set REDRIVE_TOKEN, or name a file with --token-file; `redrive token create` makes a token".into()
+        });
+        Self { code: store_error_code(error.kind), what: error.text, hint }
     }
 }
 
@@ -240,6 +244,7 @@ mod tests {
             (StoreErrorKind::Unreachable, 9),
             (StoreErrorKind::Protocol, 9),
             (StoreErrorKind::Untrusted, 5),
+            (StoreErrorKind::Unauthenticated, 8),
             (StoreErrorKind::Busy, 9),
         ] {
             assert_eq!(CliError::from(StoreError::new(kind, "x")).code as u8, code, "{kind:?}");

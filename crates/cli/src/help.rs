@@ -13,6 +13,7 @@ Usage: redrive COMMAND [OPTIONS]
 Work
   enqueue                            add one message, or many as NDJSON
   work, run                          run a command per message, or per item
+  serve                              answer over HTTP, for any language
   lease, ack, fail, extend, release  the steps of a worker, for scripts
   message, queue, breaker            live messages, queues, circuit breakers
 Dead letters
@@ -22,7 +23,7 @@ Dead letters
   op                                 bulk operations: watch, pause, undo
   marker, erase                      record a deploy; remove payloads for good
 Maintenance
-  doctor, audit                      check the store; the audit trail
+  doctor, audit, token               check the store; audit trail; access tokens
   backup, restore                    copy the store while work continues
   init, completions                  write a redrive.toml; shell completion
   signature, classify                show how errors are grouped and classified
@@ -114,6 +115,10 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("audit", "redrive audit list --since 24h"),
     ("audit list", "redrive audit list --act resolve --since 24h"),
     ("audit verify", "redrive audit verify"),
+    ("token", "redrive token list"),
+    ("token create", "redrive token create ci --role producer --queue 'payments*' --expires 90d"),
+    ("token list", "redrive token list"),
+    ("token revoke", "redrive token revoke 42b0c556a7b5"),
     ("backup", "redrive backup /backups/monday"),
     ("restore", "redrive restore /backups/monday --data restored"),
     ("init", "redrive init"),

@@ -7,6 +7,7 @@ mod commands;
 mod config;
 mod confirm;
 mod connect;
+mod contexts;
 mod exit_code;
 mod help;
 mod id_arg;

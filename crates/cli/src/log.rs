@@ -59,7 +59,7 @@ pub(crate) struct LogArgs {
     /// The format of the log on stderr
     #[arg(long = "log", value_enum, value_name = "FORMAT", default_value_t)]
     format: LogFormat,
-    /// The log level [default: warn, or off with --quiet]
+    /// The log level [default: warn, or off with --quiet; serve: info, or warn with --quiet]
     #[arg(long = "log-level", value_enum, value_name = "LEVEL")]
     level: Option<LogLevel>,
 }
@@ -67,7 +67,12 @@ pub(crate) struct LogArgs {
 impl LogArgs {
     /// Starts logging.
     pub(crate) fn begin(&self, quiet: bool) {
-        let level = self.level.unwrap_or(if quiet { LogLevel::Off } else { LogLevel::Warn });
+        self.begin_at(if quiet { LogLevel::Off } else { LogLevel::Warn });
+    }
+
+    /// Starts logging, at this level unless a flag names another.
+    pub(crate) fn begin_at(&self, level: LogLevel) {
+        let level = self.level.unwrap_or(level);
         // There is one command per process, so no logger is installed yet.
         let _ = subscriber::set_global_default(Log { format: self.format, level: level.into() });
     }
@@ -187,6 +192,10 @@ impl Visit for EventFields {
 
     fn record_i64(&mut self, field: &Field, value: i64) {
         self.add(field, value.into());
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.add(field, ((value * 1_000.0).round() / 1_000.0).into());
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {

@@ -282,6 +282,8 @@ pub enum StoreErrorKind {
     Protocol,
     /// The directory, something in it, or the process on its socket does not belong to this user.
     Untrusted,
+    /// The server does not know who is calling: there is no token, or it is wrong, revoked or expired.
+    Unauthenticated,
     /// The process that holds the store serves as many connections as it accepts.
     Busy,
 }

@@ -28,6 +28,7 @@ pub(crate) fn is_fatal(error: &CallError) -> bool {
             | StoreErrorKind::NotAStore
             | StoreErrorKind::Unsupported
             | StoreErrorKind::Protocol
+            | StoreErrorKind::Unauthenticated
             | StoreErrorKind::Untrusted => true,
             StoreErrorKind::Full
             | StoreErrorKind::Undone

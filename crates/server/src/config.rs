@@ -4,6 +4,7 @@ use redrive_core::access::Access;
 use redrive_core::failure::ClassifierRules;
 use redrive_core::masking::Rules;
 use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
 
 /// The settings of a server.
 #[derive(Clone)]
@@ -24,6 +25,8 @@ pub struct Config {
     pub without_auth: Option<Arc<Access>>,
     /// Whether people reach the server over TLS: by itself, or through a proxy in front of it.
     pub tls: bool,
+    /// Cancelled when the server stops. Requests that wait for something then return at once.
+    pub stop: CancellationToken,
 }
 
 impl Default for Config {
@@ -37,6 +40,7 @@ impl Default for Config {
             rate_per_token: None,
             without_auth: None,
             tls: false,
+            stop: CancellationToken::new(),
         }
     }
 }

@@ -4,14 +4,21 @@
 mod access;
 mod api;
 mod app;
+mod bind;
 mod config;
+mod listen;
 mod problem;
 mod reply;
 mod request;
+mod request_log;
 mod router;
+mod tls;
 
 pub use access::{create_token, list_tokens, revoke_token};
-pub use api::verbs::{CALL_VERSION, VERSION_HEADER};
+pub use axum::Router;
+pub use bind::{Protection, check_bind};
 pub use config::Config;
+pub use listen::{ListenConfig, Listener, serve};
 pub use problem::Problem;
 pub use router::{router, routes};
+pub use tls::TlsFiles;

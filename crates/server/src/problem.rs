@@ -138,6 +138,7 @@ const fn of_store(kind: StoreErrorKind) -> (StatusCode, &'static str) {
         StoreErrorKind::Unreachable => (S::SERVICE_UNAVAILABLE, "store_unreachable"),
         StoreErrorKind::Protocol => (S::BAD_GATEWAY, "store_protocol"),
         StoreErrorKind::Untrusted => (S::SERVICE_UNAVAILABLE, "store_untrusted"),
+        StoreErrorKind::Unauthenticated => (S::UNAUTHORIZED, "unauthenticated"),
         StoreErrorKind::Busy => (S::SERVICE_UNAVAILABLE, "busy"),
     }
 }

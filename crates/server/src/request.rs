@@ -8,12 +8,16 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use redrive_core::json_input;
+use redrive_core::limits;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a client may take to send a body.
 const BODY_WITHIN: Duration = Duration::from_secs(30);
+
+/// The size of a call with the largest batch of payloads, which are base64 in it.
+const CALL_BYTES_MAX: usize = limits::BATCH_BYTES_MAX * 2;
 
 /// A JSON object in the body.
 pub(crate) struct JsonBody<T>(pub(crate) T);
@@ -25,6 +29,21 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for JsonBody<T> {
         let (parts, body) = request.into_parts();
         check_json(&parts.headers)?;
         let bytes = read(body, app.config.body_bytes_max).await?;
+        parse(&bytes).map(Self)
+    }
+}
+
+/// A JSON object that may be as large as the calls between processes are: a whole batch of messages. Only for routes that
+/// have found out who is calling before they read it.
+pub(crate) struct LargeJson<T>(pub(crate) T);
+
+impl<T: DeserializeOwned> FromRequest<Arc<App>> for LargeJson<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Problem> {
+        let (parts, body) = request.into_parts();
+        check_json(&parts.headers)?;
+        let bytes = read(body, app.config.body_bytes_max.max(CALL_BYTES_MAX)).await?;
         parse(&bytes).map(Self)
     }
 }

@@ -5,9 +5,10 @@ use crate::api;
 use crate::app::App;
 use crate::config::Config;
 use crate::problem::Problem;
+use crate::request_log;
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
@@ -38,6 +39,7 @@ pub fn router(store: Arc<dyn Store>, config: Config) -> Router {
         .fallback(no_such_route)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(Arc::clone(&app), guard))
+        .layer(middleware::from_fn(request_log::log))
         .with_state(app)
 }
 
@@ -50,9 +52,26 @@ async fn wrong_method() -> Problem {
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, "wrong_method", what)
 }
 
+/// The size of all headers of a request, in bytes.
+const HEADERS_BYTES_MAX: usize = 16 * 1024;
+/// The number of header lines of a request.
+const HEADER_LINES_MAX: usize = 64;
+
+/// Refuses requests with more headers than any honest client sends.
+fn check_size(headers: &HeaderMap) -> Result<(), Problem> {
+    let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
+    if headers.len() <= HEADER_LINES_MAX && bytes <= HEADERS_BYTES_MAX {
+        return Ok(());
+    }
+    let what =
+        format!("a request has at most {HEADER_LINES_MAX} header lines of {HEADERS_BYTES_MAX} bytes in all");
+    Err(Problem::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "headers_too_large", what))
+}
+
 /// What every request passes: the checks of where it comes from before, the headers of safety after.
 async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let checked = check_origin(&app.config, request.method(), request.uri(), request.headers());
+    let checked = check_size(request.headers())
+        .and_then(|()| check_origin(&app.config, request.method(), request.uri(), request.headers()));
     let mut response = match checked {
         Ok(()) => next.run(request).await,
         Err(problem) => {

@@ -19,8 +19,10 @@ pub(crate) mod op;
 pub(crate) mod queue;
 pub(crate) mod report;
 pub(crate) mod run;
+pub(crate) mod serve;
 pub(crate) mod settle;
 pub(crate) mod signature;
+pub(crate) mod token;
 pub(crate) mod work;
 mod work_letters;
 
@@ -45,7 +47,9 @@ pub(crate) fn load_app(global: Global, command: &Command) -> Result<App, CliErro
     match command {
         Command::Run(_) => App::load(global, NewData::Users),
         Command::Restore(_) => App::load(global, NewData::OnlyHere),
-        Command::Init | Command::Completions(_) => Ok(App::new(global, Config::default(), NewData::Here)),
+        Command::Init | Command::Completions(_) => {
+            Ok(App::new(global, Config::default(), None, NewData::Here))
+        }
         Command::Enqueue(_)
         | Command::Lease(_)
         | Command::Ack(_)
@@ -53,6 +57,7 @@ pub(crate) fn load_app(global: Global, command: &Command) -> Result<App, CliErro
         | Command::Extend(_)
         | Command::Release(_)
         | Command::Work(_)
+        | Command::Serve(_)
         | Command::Message(_)
         | Command::Queue(_)
         | Command::Dlq(_)
@@ -62,6 +67,7 @@ pub(crate) fn load_app(global: Global, command: &Command) -> Result<App, CliErro
         | Command::Marker(_)
         | Command::Breaker(_)
         | Command::Audit(_)
+        | Command::Token(_)
         | Command::Backup(_)
         | Command::Doctor(_)
         | Command::Signature(_)
@@ -81,6 +87,7 @@ pub(crate) async fn run(app: &App, command: Command) -> CommandResult {
         Command::Release(args) => settle::release(app, args).await,
         Command::Work(args) => work::run(app, *args).await,
         Command::Run(args) => run::run(app, args).await,
+        Command::Serve(args) => serve::run(app, *args).await,
         Command::Message(command) => message::run(app, command).await,
         Command::Queue(command) => queue::run(app, command).await,
         Command::Dlq(command) => dlq::run(app, command).await,
@@ -90,6 +97,7 @@ pub(crate) async fn run(app: &App, command: Command) -> CommandResult {
         Command::Marker(args) => marker::run(app, args).await,
         Command::Breaker(command) => breaker::run(app, command).await,
         Command::Audit(command) => audit::run(app, command).await,
+        Command::Token(command) => token::run(app, command).await,
         Command::Backup(args) => backup::backup(app, args).await,
         Command::Restore(args) => backup::restore(app, args).await,
         Command::Doctor(args) => doctor::run(app, args).await,

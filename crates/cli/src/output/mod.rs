@@ -206,6 +206,8 @@ pub(crate) struct Output {
     pub terminal: bool,
     /// Whether to colour stdout.
     pub color: bool,
+    /// Whether to colour stderr.
+    color_stderr: bool,
     fmt: ValueFormat,
     choice: &'static Choice,
 }
@@ -220,11 +222,12 @@ impl Output {
         choice: &'static Choice,
     ) -> Self {
         let terminal = io::stdout().is_terminal();
+        let color_stderr = color.holds(io::stderr().is_terminal());
         let color = color.holds(terminal);
         let rough = terminal && format != Format::Wide;
         let time = time.unwrap_or(if rough { TimeStyle::Relative } else { TimeStyle::Iso });
         let fmt = ValueFormat { time, now: redrive::store::clock::Wall.now() };
-        Self { format, quiet, progress, terminal, color, fmt, choice }
+        Self { format, quiet, progress, terminal, color, color_stderr, fmt, choice }
     }
 
     /// On a terminal, clears the screen before the next output.
@@ -300,6 +303,14 @@ impl Output {
         if !self.quiet {
             eprint_line(text);
         }
+    }
+
+    /// Prints a warning on stderr that nobody may overlook: in red, and also with `--quiet`.
+    pub(crate) fn alarm(&self, text: &str) {
+        let text = escape::lines(text);
+        let text = if self.color_stderr { paint::alarm(&text) } else { text };
+        // There is nowhere left to report an error of stderr.
+        let _ = writeln!(io::stderr().lock(), "{text}");
     }
 
     /// Prints a few items on stderr as a table, whatever the output format, before the user decides.
@@ -510,7 +521,17 @@ mod tests {
         let fmt = ValueFormat { time: TimeStyle::Relative, now: Time::from_millis(100_000) };
         let choice = Choice::global(None, None);
         let progress = ProgressWhen::None;
-        Output { format, quiet: true, progress, terminal: false, color: false, fmt, choice }.list()
+        Output {
+            format,
+            quiet: true,
+            progress,
+            terminal: false,
+            color: false,
+            color_stderr: false,
+            fmt,
+            choice,
+        }
+        .list()
     }
 
     fn item(name: &str) -> Item {

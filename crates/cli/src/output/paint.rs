@@ -33,6 +33,11 @@ pub(super) fn painted(word: &str, text: &str) -> String {
     format!("\u{1b}[{code}m{text}\u{1b}[0m")
 }
 
+/// The text in red, for warnings.
+pub(super) fn alarm(text: &str) -> String {
+    format!("\u{1b}[1;31m{text}\u{1b}[0m")
+}
+
 /// The text in bold, for headings.
 pub(super) fn bold(text: &str) -> String {
     format!("\u{1b}[1m{text}\u{1b}[0m")

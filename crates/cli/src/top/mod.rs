@@ -78,7 +78,7 @@ pub(crate) async fn run(app: &App, args: TopArgs) -> CommandResult {
     Screen::require_terminal(&app.out)?;
     let link = app.open(Access::Existing, Hold::Long).await?;
     let (width, height) = ratatui::crossterm::terminal::size().unwrap_or((80, 24));
-    let mut state = State::new(app.data.display().to_string(), args.act, width, height);
+    let mut state = State::new(app.place(), args.act, width, height);
     if !typed.is_empty() {
         state.open_list(Scope { typed, ..Scope::default() });
     }
@@ -248,7 +248,7 @@ impl Ui {
 /// The command that edits a letter: this program, with the same directory and actor.
 fn editor(app: &App) -> Result<EditCommand, CliError> {
     let program = std::env::current_exe().map_err(|error| CliError::io("find this program", &error))?;
-    let mut args: Vec<OsString> = ["--data".into(), app.data.clone().into_os_string()].into();
+    let mut args = app.place_flags();
     args.extend(["--actor".into(), app.user().into()]);
     if let Some(path) = &app.config_path {
         args.extend(["--config".into(), path.clone().into_os_string()]);

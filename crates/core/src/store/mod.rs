@@ -24,7 +24,9 @@ mod verbs;
 pub use crate::settlement::{Settle, Settled, Settlement};
 pub use crate::waiting::WaitingFor;
 pub use types::*;
-pub use verbs::{Caller, Gate, Gated, Role, Verb, encode_reply};
+pub use verbs::{
+    CALL_VERSION, CALL_VERSION_HEADER, CALL_VERSION_OLDEST, Caller, Gate, Gated, Role, Verb, encode_reply,
+};
 
 use crate::audit::{AuditReport, AuditRow, AuditTrimmed};
 use crate::breaker::BreakerView;

@@ -133,6 +133,16 @@ pub struct Verb {
     pub names_actor: bool,
 }
 
+/// The version of [`super::Call`] and the replies between processes that may be of different releases. It changes
+/// whenever one of their types does in a way that the previous version does not understand.
+pub const CALL_VERSION: u32 = 1;
+
+/// The oldest version whose calls are still understood: the one before [`CALL_VERSION`], unless that change was too great.
+pub const CALL_VERSION_OLDEST: u32 = 1;
+
+/// The header in which both sides of an HTTP connection state [`CALL_VERSION`].
+pub const CALL_VERSION_HEADER: &str = "redrive-call-version";
+
 /// Carries calls to a store that somebody else holds. Whoever can do that is a [`super::Store`].
 #[async_trait]
 pub trait Caller: Send + Sync {

@@ -25,6 +25,7 @@ pub mod process;
 
 pub use command::{CommandExecutor, EXIT_DEAD_LETTER, EXIT_LATER};
 pub use http::HttpExecutor;
+pub(crate) use http::client_config;
 pub use letter::LetterCommand;
 
 use crate::handler::Handler;

@@ -17,6 +17,7 @@ pub(crate) use tokens::Tokens;
 
 use crate::app::App;
 use crate::problem::Problem;
+use crate::request_log::CallerName;
 use async_trait::async_trait;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -24,8 +25,10 @@ use axum::http::{StatusCode, header};
 use redrive_core::access::{Access, Lookup};
 use redrive_core::dead_letter::Actor;
 use redrive_core::error::{Refusal, StoreResult};
+use redrive_core::ids::QueueName;
 use redrive_core::masking::Rules;
-use redrive_core::store::{Call, Gate, Gated, Store};
+use redrive_core::store::{Call, Gate, Gated, Store, Work as _};
+use redrive_core::time::Span;
 use std::sync::Arc;
 
 /// The caller of a request, with the store as far as they may use it.
@@ -43,6 +46,14 @@ impl Caller {
     /// The actor for the audit trail.
     pub(crate) fn actor(&self, reason: Option<String>) -> Actor {
         Actor { reason, ..Actor::new(self.access.name.clone(), "api") }
+    }
+
+    /// Waits for work, but not longer than the server runs.
+    pub(crate) async fn wait(&self, queues: Vec<QueueName>, at_most: Span) -> StoreResult<bool> {
+        tokio::select! {
+            work = self.store.wait(queues, at_most) => work,
+            () = self.app.config.stop.cancelled() => Ok(false),
+        }
     }
 
     /// The masking rules for what leaves the server.
@@ -100,6 +111,9 @@ impl FromRequestParts<Arc<App>> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
         let access = who(parts, app).await?;
+        if let Some(noted) = parts.extensions.get::<CallerName>() {
+            noted.set(&access.name);
+        }
         app.buckets.take(&access.name)?;
         Ok(Self::new(Arc::clone(app), access))
     }

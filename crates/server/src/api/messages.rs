@@ -131,7 +131,7 @@ pub(crate) async fn lease(
         while deliveries.is_empty() {
             let left = until.saturating_duration_since(tokio::time::Instant::now());
             let left = Span::from_millis(u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
-            if left == Span::ZERO || !caller.store.wait(vec![queue.clone()], left).await? {
+            if left == Span::ZERO || !caller.wait(vec![queue.clone()], left).await? {
                 break;
             }
             deliveries = caller.store.lease(request.clone()).await?;

@@ -4,26 +4,27 @@
 
 use crate::access::Caller;
 use crate::problem::Problem;
-use crate::request::JsonBody;
+use crate::request::LargeJson;
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use redrive_core::disclosure::Disclosure;
 use redrive_core::error::{Refusal, StoreError, StoreErrorKind, StoreResult};
 use redrive_core::filter::Filter;
-use redrive_core::ids::MessageId;
+use redrive_core::ids::{MessageId, QueueName};
 use redrive_core::masking::{MaskedView, Rules};
-use redrive_core::store::{Call, Letters as _, Work as _, encode_reply};
+use redrive_core::store::{
+    CALL_VERSION, CALL_VERSION_HEADER, CALL_VERSION_OLDEST, Call, Letters as _, Store as _, Work as _,
+    encode_reply,
+};
+use redrive_core::time::Span;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The version of the calls and replies. It changes whenever one of their types does, in a way that an older version
-/// does not understand.
-pub const CALL_VERSION: u32 = 1;
-
-/// The header in which both sides state [`CALL_VERSION`].
-pub const VERSION_HEADER: &str = "redrive-call-version";
+/// The namespace of the small values in which `redrive run` keeps its progress. The others, such as the hashes of tokens,
+/// belong to the server and are not for callers.
+const RUNS: &str = "run";
 
 /// How long a disclosure lifts the mask.
 const LIFTED_FOR: Duration = Duration::from_secs(60);
@@ -71,7 +72,7 @@ impl Lifted {
 pub(crate) async fn call(
     caller: Caller,
     headers: HeaderMap,
-    body: JsonBody<Call>,
+    body: LargeJson<Call>,
 ) -> Result<Response, Problem> {
     check_version(&headers)?;
     let mut buffer = Vec::new();
@@ -79,13 +80,13 @@ pub(crate) async fn call(
     let mut response = Response::new(Body::from(buffer));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(VERSION_HEADER, HeaderValue::from(CALL_VERSION));
+    headers.insert(CALL_VERSION_HEADER, HeaderValue::from(CALL_VERSION));
     Ok(response)
 }
 
 fn check_version(headers: &HeaderMap) -> Result<(), Problem> {
-    let theirs = headers.get(VERSION_HEADER).and_then(|value| value.to_str().ok()?.parse::<u32>().ok());
-    if theirs == Some(CALL_VERSION) {
+    let theirs = headers.get(CALL_VERSION_HEADER).and_then(|value| value.to_str().ok()?.parse::<u32>().ok());
+    if theirs.is_some_and(|version| (CALL_VERSION_OLDEST..=CALL_VERSION).contains(&version)) {
         return Ok(());
     }
     let theirs = theirs.map_or("none".to_owned(), |version| version.to_string());
@@ -103,6 +104,19 @@ fn masked<T: MaskedView + serde::Serialize>(
     reply: StoreResult<T>,
 ) -> Result<(), StoreError> {
     encode_reply(buffer, &reply.map(|shown| shown.masked(rules)))
+}
+
+/// Waits for work, if there is room for one more that waits.
+async fn wait(
+    caller: &Caller,
+    queues: Vec<QueueName>,
+    at_most: Span,
+    buffer: &mut Vec<u8>,
+) -> Result<(), Problem> {
+    let Ok(_permit) = caller.app.waits.try_acquire() else {
+        return Err(crate::app::too_many_waits());
+    };
+    Ok(encode_reply(buffer, &caller.wait(queues, at_most).await)?)
 }
 
 /// Carries a call out and masks its reply. Every verb is considered by name: those whose replies contain what came from
@@ -144,17 +158,18 @@ async fn answer(caller: &Caller, call: Call, buffer: &mut Vec<u8>) -> Result<(),
             }
             encode_reply(buffer, &done)?;
         }
+        Call::KvGet { namespace, key } if namespace == RUNS => {
+            encode_reply(buffer, &store.kv_get(namespace, key).await)?;
+        }
+        Call::KvPut { namespace, key, value, expected } if namespace == RUNS => {
+            encode_reply(buffer, &store.kv_put(namespace, key, value, expected).await)?;
+        }
         Call::Backup { .. } | Call::KvGet { .. } | Call::KvPut { .. } | Call::KvList { .. } => {
             let what = "this is only possible on the machine of the server; run it there";
             let refused = StoreError::new(StoreErrorKind::Unsupported, what);
             encode_reply(buffer, &StoreResult::<()>::Err(refused.into()))?;
         }
-        Call::Wait { queues, at_most } => {
-            let Ok(_permit) = caller.app.waits.try_acquire() else {
-                return Err(crate::app::too_many_waits());
-            };
-            encode_reply(buffer, &store.wait(queues, at_most).await)?;
-        }
+        Call::Wait { queues, at_most } => wait(caller, queues, at_most, buffer).await?,
         Call::Tidy { .. } => encode_reply(buffer, &StoreResult::Ok(None::<redrive_core::store::Reaped>))?,
         Call::Import { batch, .. } if batch.is_empty() => {
             let refused = Refusal::invalid("batch", "there are no letters in it");

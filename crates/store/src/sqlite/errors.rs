@@ -34,6 +34,7 @@ pub(super) fn from_sqlite(error: &Error) -> StoreError {
         | StoreErrorKind::Unreachable
         | StoreErrorKind::Protocol
         | StoreErrorKind::Untrusted
+        | StoreErrorKind::Unauthenticated
         | StoreErrorKind::Busy => {
             "a read or write failed; nothing more is acknowledged by this process: check the disk, then start again"
         }

@@ -226,6 +226,7 @@ impl Writer {
             | StoreErrorKind::Unreachable
             | StoreErrorKind::Protocol
             | StoreErrorKind::Untrusted
+            | StoreErrorKind::Unauthenticated
             | StoreErrorKind::Busy => self.shared.stopped.store(true, Ordering::SeqCst),
         }
         for reply in replies {

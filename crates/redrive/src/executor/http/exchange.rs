@@ -278,18 +278,18 @@ async fn connect(host: &str, addresses: &[SocketAddr]) -> Result<TcpStream, Requ
     Err(RequestError::Unconnected(format!("failed to connect to {host}: {why}")))
 }
 
-/// A TLS configuration that trusts the system's certificates and the target's own ones.
-async fn client_config(extra: &[CertificateDer<'static>]) -> Result<Arc<ClientConfig>, String> {
+/// A TLS configuration that trusts the system's certificates and some others.
+pub(crate) async fn client_config(extra: &[CertificateDer<'static>]) -> Result<Arc<ClientConfig>, String> {
     let system = tokio::task::spawn_blocking(rustls_native_certs::load_native_certs);
     let system = system.await.map_err(|error| error.to_string())?;
     let mut roots = RootCertStore::empty();
     // Certificates that cannot be parsed are not trusted.
     roots.add_parsable_certificates(system.certs);
     for root in extra {
-        roots.add(root.clone()).map_err(|error| format!("a certificate of ca_file: {error}"))?;
+        roots.add(root.clone()).map_err(|error| format!("a certificate of the given file: {error}"))?;
     }
     if roots.is_empty() {
-        return Err("this machine has no trusted certificates; install them or name a ca_file".into());
+        return Err("this machine has no trusted certificates; install them or name a file with some".into());
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)

@@ -6,6 +6,7 @@ mod request;
 
 use crate::handler::{Context, Handler, HandlerError, Outcome};
 use async_trait::async_trait;
+pub(crate) use exchange::client_config;
 use exchange::{HttpClient, RequestError, Response};
 use redrive_core::error::Refusal;
 use redrive_core::limits;
