@@ -6,7 +6,8 @@ use crate::dead_letter::Actor;
 use crate::ids::QueueName;
 use crate::limits;
 use crate::masking::Rules;
-use crate::time::Time;
+use crate::query::Page;
+use crate::time::{Time, TimeBound};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -349,6 +350,42 @@ impl<'a> AuditCheck<'a> {
             });
         }
         self.report
+    }
+}
+
+/// Selects rows of the audit trail. Fields that are not set do not restrict the result.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AuditFilter {
+    /// Only this act.
+    pub act: Option<String>,
+    /// Only acts of this person or program.
+    pub by: Option<String>,
+    /// Only acts on this target.
+    pub target: Option<String>,
+    /// Only acts since then.
+    pub since: Option<TimeBound>,
+    /// Only acts before then.
+    pub until: Option<TimeBound>,
+}
+
+impl AuditFilter {
+    /// Filters a page. Rows come latest first, so there is no next page after a row that is older than `since`.
+    #[must_use]
+    pub fn filter_page(&self, page: Page<AuditRow>, now: Time) -> Page<AuditRow> {
+        let (since, until) = (self.since.map(|bound| bound.at(now)), self.until.map(|bound| bound.at(now)));
+        let past_since = page.items.last().is_some_and(|row| since.is_some_and(|since| row.entry.at < since));
+        let is =
+            |wanted: &Option<String>, found: &str| wanted.as_deref().is_none_or(|wanted| wanted == found);
+        let wanted = |row: &AuditRow| {
+            let entry = &row.entry;
+            is(&self.act, &entry.act)
+                && is(&self.by, &entry.actor)
+                && is(&self.target, &entry.target)
+                && since.is_none_or(|since| entry.at >= since)
+                && until.is_none_or(|until| entry.at < until)
+        };
+        let next = page.next.filter(|_| !past_since);
+        Page { next, ..Page::last(page.items.into_iter().filter(wanted).collect()) }
     }
 }
 

@@ -230,6 +230,38 @@ pub trait Clock: Send + Sync {
     fn now(&self) -> Time;
 }
 
+/// A moment that people name: a time, or a duration before now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimeBound {
+    /// At this time.
+    At(Time),
+    /// This long ago.
+    Ago(Span),
+}
+
+impl TimeBound {
+    /// The time that is meant.
+    #[must_use]
+    pub const fn at(self, now: Time) -> Time {
+        match self {
+            Self::At(at) => at,
+            Self::Ago(span) => now.minus(span),
+        }
+    }
+}
+
+impl FromStr for TimeBound {
+    type Err = TimeError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let ago = |_| text.parse().map(Self::Ago);
+        text.parse().map(Self::At).or_else(ago).map_err(|_: TimeError| TimeError {
+            text: text.chars().take(64).collect(),
+            wanted: "a time such as 2026-01-31T12:00:00Z or a duration such as 2h",
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -272,6 +304,16 @@ mod tests {
         {
             assert_eq!(text.parse::<Span>().unwrap().to_string(), written, "{text}");
         }
+    }
+
+    #[test]
+    fn a_bound_is_a_time_or_a_duration_before_now() {
+        let now = Time::from_millis(7_200_000);
+        for (text, at) in [("2h", 0), ("90m", 1_800_000), ("1970-01-01T00:00:05Z", 5_000)] {
+            assert_eq!(text.parse::<TimeBound>().unwrap().at(now), Time::from_millis(at), "{text}");
+        }
+        let error = "yesterday".parse::<TimeBound>().unwrap_err().to_string();
+        assert!(error.contains("2026-01-31") && error.contains("2h"), "{error}");
     }
 
     #[test]

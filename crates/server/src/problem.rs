@@ -22,6 +22,7 @@ impl Problem {
     /// A problem with this status, code and text.
     #[must_use]
     pub fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
+        debug_assert!(crate::problem_codes::is_known(code), "{code} is not in the table of codes");
         Self { status, code, detail: detail.into(), more: Map::new(), retry_after: None }
     }
 
@@ -56,6 +57,11 @@ impl Problem {
         self.code
     }
 
+    /// What is wrong, in words.
+    pub(crate) fn detail(&self) -> &str {
+        &self.detail
+    }
+
     /// The document.
     #[must_use]
     pub fn document(&self) -> Value {
@@ -77,6 +83,8 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let body = self.document().to_string();
         let mut response = (self.status, body).into_response();
+        // The problem travels beside its text, so that the id of the request can be added to it.
+        response.extensions_mut().insert(self.clone());
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if let Some(seconds) = self.retry_after {

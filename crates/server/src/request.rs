@@ -85,12 +85,38 @@ impl<T: DeserializeOwned + Default> FromRequest<Arc<App>> for OptionalBody<T> {
     }
 }
 
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+/// Reads a JSON object.
+pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    check_depth(bytes)?;
     json_input::parse(bytes).map_err(|what| Problem::bad_request("bad_body", format!("the body is {what}")))
 }
 
+/// The number of levels to which JSON may nest.
+const DEPTH_MAX: usize = 64;
+
+/// Refuses JSON that nests too deep, before anything walks down into it.
+fn check_depth(bytes: &[u8]) -> Result<(), Problem> {
+    let (mut depth, mut quoted, mut escaped) = (0_usize, false, false);
+    for (at, byte) in bytes.iter().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            b'{' | b'[' if !quoted => depth += 1,
+            b'}' | b']' if !quoted => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > DEPTH_MAX {
+            let what = format!("the JSON nests deeper than {DEPTH_MAX} levels, at byte {}", at + 1);
+            let problem = Problem::bad_request("too_deep", what);
+            return Err(problem.with("limit", DEPTH_MAX).with("position", at));
+        }
+    }
+    Ok(())
+}
+
 /// Refuses a body that is not plain JSON.
-fn check_json(headers: &HeaderMap) -> Result<(), Problem> {
+pub(crate) fn check_json(headers: &HeaderMap) -> Result<(), Problem> {
     check_encoding(headers)?;
     let kind = headers.get(header::CONTENT_TYPE).map(|value| value.to_str().unwrap_or_default());
     let essence = kind.map(|kind| kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase());
@@ -164,5 +190,20 @@ impl<T: DeserializeOwned + Send> FromRequestParts<Arc<App>> for Path<T> {
                 Err(Problem::bad_request("bad_path", format!("the path: {text}")))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_brackets_outside_of_text_count_as_depth() {
+        let nested = |levels: usize| format!("{}1{}", "[".repeat(levels), "]".repeat(levels));
+        assert!(check_depth(nested(64).as_bytes()).is_ok());
+        assert_eq!(check_depth(nested(65).as_bytes()).unwrap_err().code(), "too_deep");
+        let text = format!(r#"{{"a":"\"{}","b":[]}}"#, "[".repeat(100));
+        assert!(check_depth(text.as_bytes()).is_ok());
+        assert!(check_depth(&[b']'; 100]).is_ok());
     }
 }

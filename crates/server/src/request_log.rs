@@ -14,6 +14,10 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The number of characters of an id that a client may choose.
 const REQUEST_ID_MAX: usize = 64;
 
+/// The id of a request, for what is said about it elsewhere.
+#[derive(Clone, Default)]
+pub(crate) struct RequestId(pub(crate) String);
+
 /// Where a request's caller is noted for the log once it is known.
 #[derive(Clone, Default)]
 pub(crate) struct CallerName(Arc<OnceLock<String>>);
@@ -34,6 +38,7 @@ pub(crate) async fn log(mut request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().cloned();
     let caller = CallerName::default();
     request.extensions_mut().insert(caller.clone());
+    request.extensions_mut().insert(RequestId(id.clone()));
     let mut response = next.run(request).await;
     let status = response.status().as_u16();
     let ms = begun.elapsed().as_secs_f64() * 1_000.0;

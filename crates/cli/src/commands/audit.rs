@@ -6,11 +6,10 @@ use crate::connect::{Access, App, Hold};
 use crate::exit_code::{CliError, CommandResult, ExitCode};
 use crate::output::{Column, Show, ValueFormat};
 use clap::{Args, Subcommand};
-use redrive::core::audit::{AuditReport, AuditRow};
+use redrive::core::audit::{AuditFilter, AuditReport, AuditRow};
 use redrive::core::masking::{MaskedView, Rules};
-use redrive::core::query::Page;
 use redrive::core::store::Store;
-use redrive::core::time::{Span, Time};
+use redrive::core::time::TimeBound;
 
 /// The commands under `audit`.
 #[derive(Debug, Subcommand)]
@@ -18,7 +17,7 @@ pub(crate) enum AuditCommand {
     /// List recorded actions, latest first
     List {
         #[command(flatten)]
-        which: AuditFilter,
+        which: AuditArgs,
         #[command(flatten)]
         page: PageArgs,
     },
@@ -39,7 +38,7 @@ impl AuditCommand {
 
 /// Flags that select rows.
 #[derive(Args, Clone, Debug, Default)]
-pub(crate) struct AuditFilter {
+pub(crate) struct AuditArgs {
     /// Only this action, such as `resolve` or `reveal`
     #[arg(long, value_name = "ACT")]
     act: Option<String>,
@@ -50,54 +49,17 @@ pub(crate) struct AuditFilter {
     #[arg(long, value_name = "TARGET")]
     target: Option<String>,
     /// Only actions since this time, or within this duration
-    #[arg(long, value_name = "TIME|DURATION", value_parser = time_bound)]
+    #[arg(long, value_name = "TIME|DURATION")]
     since: Option<TimeBound>,
     /// Only actions before this time, or longer ago than this duration
-    #[arg(long, value_name = "TIME|DURATION", value_parser = time_bound)]
+    #[arg(long, value_name = "TIME|DURATION")]
     until: Option<TimeBound>,
 }
 
-/// A time, or a duration before now.
-#[derive(Clone, Copy, Debug)]
-enum TimeBound {
-    At(Time),
-    Ago(Span),
-}
-
-fn time_bound(text: &str) -> Result<TimeBound, String> {
-    let ago = || text.parse().map(TimeBound::Ago).map_err(|_| ());
-    text.parse()
-        .map(TimeBound::At)
-        .or_else(|_: redrive::core::time::TimeError| ago())
-        .map_err(|()| "neither a time such as 2026-01-31T12:00:00Z nor a duration such as 2h".to_owned())
-}
-
-impl TimeBound {
-    fn at(self, now: Time) -> Time {
-        match self {
-            Self::At(at) => at,
-            Self::Ago(span) => now.minus(span),
-        }
-    }
-}
-
-impl AuditFilter {
-    /// Filters a page. Rows come latest first, so paging stops at the first row that is older than `since`.
-    fn filter_page(&self, page: Page<AuditRow>, now: Time) -> Page<AuditRow> {
-        let (since, until) = (self.since.map(|m| m.at(now)), self.until.map(|m| m.at(now)));
-        let past_since = page.items.last().is_some_and(|row| since.is_some_and(|since| row.entry.at < since));
-        let is =
-            |wanted: &Option<String>, found: &str| wanted.as_deref().is_none_or(|wanted| wanted == found);
-        let wanted = |row: &AuditRow| {
-            let entry = &row.entry;
-            is(&self.act, &entry.act)
-                && is(&self.by, &entry.actor)
-                && is(&self.target, &entry.target)
-                && since.is_none_or(|since| entry.at >= since)
-                && until.is_none_or(|until| entry.at < until)
-        };
-        let next = page.next.filter(|_| !past_since);
-        Page { next, ..Page::last(page.items.into_iter().filter(wanted).collect()) }
+impl From<AuditArgs> for AuditFilter {
+    fn from(args: AuditArgs) -> Self {
+        let AuditArgs { act, by, target, since, until } = args;
+        Self { act, by, target, since, until }
     }
 }
 
@@ -163,7 +125,7 @@ pub(crate) async fn run(app: &App, command: AuditCommand) -> CommandResult {
     let store = app.open(Access::Existing, Hold::Moment).await?;
     match command {
         AuditCommand::List { which, page } => {
-            let now = store.info().await?.now;
+            let (which, now) = (AuditFilter::from(which), store.info().await?.now);
             let fetch = async |store: &dyn Store, page| Ok(which.filter_page(store.audit(page).await?, now));
             pages(app, store, &page, fetch).await
         }

@@ -3,7 +3,7 @@
 use crate::problem::Problem;
 use axum::http::StatusCode;
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The number of callers that are remembered. Beyond it, those with a full bucket are forgotten.
@@ -24,12 +24,19 @@ impl Buckets {
     }
 
     /// Takes a request from the caller's bucket.
-    pub(crate) fn take(&self, caller: &str) -> Result<(), Problem> {
-        let Some(rate) = self.per_second else { return Ok(()) };
-        self.take_at(caller, rate, Instant::now())
+    pub(crate) fn take(&self, caller: &str) -> Taken {
+        match self.per_second {
+            Some(rate) => self.take_at(caller, rate, Instant::now()),
+            None => Taken { result: Ok(()), usage: None },
+        }
     }
 
-    fn take_at(&self, caller: &str, rate: f64, now: Instant) -> Result<(), Problem> {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a bucket holds a small positive number"
+    )]
+    fn take_at(&self, caller: &str, rate: f64, now: Instant) -> Taken {
         let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
         if callers.len() >= CALLERS_MAX && !callers.contains_key(caller) {
             callers.retain(|_, (left, since)| *left + since.elapsed().as_secs_f64() * rate < self.burst);
@@ -37,13 +44,46 @@ impl Buckets {
         let (left, since) = callers.entry(caller.to_owned()).or_insert((self.burst, now));
         *left = (*left + now.saturating_duration_since(*since).as_secs_f64() * rate).min(self.burst);
         *since = now;
+        let usage = |left: f64| Some(Usage { limit: rate as u64, remaining: left as u64 });
         if *left < 1.0 {
             let what = format!("more than {rate} requests a second; slow down, or send batches");
             let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", what);
-            return Err(problem.with("limit", rate).retry_after(1));
+            return Taken { result: Err(problem.with("limit", rate).retry_after(1)), usage: usage(0.0) };
         }
         *left -= 1.0;
-        Ok(())
+        Taken { result: Ok(()), usage: usage(*left) }
+    }
+}
+
+/// Whether a request may go on, and how much of the limit is used.
+pub(crate) struct Taken {
+    pub(crate) result: Result<(), Problem>,
+    pub(crate) usage: Option<Usage>,
+}
+
+/// How much of a limit is used.
+#[derive(Clone, Copy)]
+pub(crate) struct Usage {
+    /// The number of requests a second.
+    pub(crate) limit: u64,
+    /// The number that is left at the moment.
+    pub(crate) remaining: u64,
+}
+
+/// Carries the usage from where the caller is known to where the headers of the reply are written.
+#[derive(Clone, Default)]
+pub(crate) struct UsageSlot(Arc<OnceLock<Usage>>);
+
+impl UsageSlot {
+    /// Notes the usage of this request.
+    pub(crate) fn set(&self, usage: Usage) {
+        // The first note of a request is the right one.
+        let _ = self.0.set(usage);
+    }
+
+    /// The usage, if the caller has a limit.
+    pub(crate) fn get(&self) -> Option<Usage> {
+        self.0.get().copied()
     }
 }
 
@@ -109,11 +149,14 @@ mod tests {
         let buckets = Buckets::new(Some(2));
         let start = Instant::now();
         for _ in 0..2 {
-            buckets.take_at("a", 2.0, start).unwrap();
+            buckets.take_at("a", 2.0, start).result.unwrap();
         }
-        assert_eq!(buckets.take_at("a", 2.0, start).unwrap_err().code(), "rate_limited");
-        buckets.take_at("b", 2.0, start).unwrap();
-        buckets.take_at("a", 2.0, start + Duration::from_millis(500)).unwrap();
+        let refused = buckets.take_at("a", 2.0, start);
+        assert_eq!(refused.result.unwrap_err().code(), "rate_limited");
+        assert_eq!(refused.usage.unwrap().remaining, 0);
+        let other = buckets.take_at("b", 2.0, start);
+        assert_eq!(other.usage.map(|usage| (usage.limit, usage.remaining)), Some((2, 1)));
+        buckets.take_at("a", 2.0, start + Duration::from_millis(500)).result.unwrap();
     }
 
     #[test]

@@ -10,7 +10,7 @@ mod tokens;
 
 pub use tokens::{create_token, list_tokens, revoke_token};
 
-pub(crate) use limiter::{Buckets, FailedLogins};
+pub(crate) use limiter::{Buckets, FailedLogins, UsageSlot};
 pub(crate) use origin::check_origin;
 pub(crate) use session::{Sessions, cookie_of, set_cookie};
 pub(crate) use tokens::Tokens;
@@ -27,8 +27,8 @@ use redrive_core::dead_letter::Actor;
 use redrive_core::error::{Refusal, StoreResult};
 use redrive_core::ids::QueueName;
 use redrive_core::masking::Rules;
-use redrive_core::store::{Call, Gate, Gated, Store, Work as _};
-use redrive_core::time::Span;
+use redrive_core::store::{Call, Gate, Gated, Role, Store, Work as _};
+use redrive_core::time::{Span, Time};
 use std::sync::Arc;
 
 /// The caller of a request, with the store as far as they may use it.
@@ -54,6 +54,25 @@ impl Caller {
             work = self.store.wait(queues, at_most) => work,
             () = self.app.config.stop.cancelled() => Ok(false),
         }
+    }
+
+    /// The time by the store's clock, which is no secret from anybody.
+    pub(crate) async fn now(&self) -> Result<Time, Problem> {
+        Ok(self.app.store().info().await?.now)
+    }
+
+    /// Refuses a caller who lacks a role, where a route asks for more than its verbs do or must know early.
+    pub(crate) fn require(&self, role: Role, verb: &str) -> Result<(), Problem> {
+        if self.access.allows(role) {
+            return Ok(());
+        }
+        let (who, verb) = (self.access.name.clone(), verb.to_owned());
+        Err(Refusal::NotAllowed { who, verb, why: format!("it needs the role {role}") }.into())
+    }
+
+    /// Refuses a caller who could not carry out this call, without carrying it out.
+    pub(crate) fn may(&self, mut call: Call) -> Result<(), Problem> {
+        self.access.admit(&mut call).map(|_| ()).map_err(Problem::from)
     }
 
     /// The masking rules for what leaves the server.
@@ -114,7 +133,11 @@ impl FromRequestParts<Arc<App>> for Caller {
         if let Some(noted) = parts.extensions.get::<CallerName>() {
             noted.set(&access.name);
         }
-        app.buckets.take(&access.name)?;
+        let taken = app.buckets.take(&access.name);
+        if let (Some(usage), Some(slot)) = (&taken.usage, parts.extensions.get::<UsageSlot>()) {
+            slot.set(*usage);
+        }
+        taken.result?;
         Ok(Self::new(Arc::clone(app), access))
     }
 }

@@ -1,12 +1,18 @@
 //! Messages and deliveries: sending, leasing, settling and looking.
 
+use super::ids::IdInPath;
+use super::queues::Reason;
+use super::transfer::merged;
 use crate::access::Caller;
+use crate::ndjson::{self, Line, Lines};
 use crate::problem::Problem;
 use crate::reply::{Shown, batch, only, page_request};
-use crate::request::{JsonBody, OptionalBody, Params, Path, RawJson};
+use crate::request::{JsonBody, OptionalBody, Params, Path, RawJson, check_encoding, parse};
 use axum::Json;
+use axum::extract::{FromRequest as _, Request};
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
+use redrive_core::disclosure::{Disclosed, Disclosure};
 use redrive_core::failure::{ErrorInfo, FailureReport};
 use redrive_core::filter::Filter;
 use redrive_core::ids::{IdSequence, LeaseToken, MessageId, QueueName};
@@ -16,7 +22,7 @@ use redrive_core::message_spec::MessageSpec;
 use redrive_core::policy::Override;
 use redrive_core::progress::Progress;
 use redrive_core::query::Query;
-use redrive_core::store::{LeaseRequest, Settle, Settled, Settlement, Work as _};
+use redrive_core::store::{Call, LeaseRequest, Letters as _, Settle, Settled, Settlement, Work as _};
 use redrive_core::time::Span;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -49,32 +55,51 @@ pub(super) fn new_id() -> Result<MessageId, Problem> {
     Ok(IDS.next(u64::try_from(since.as_millis()).unwrap_or(u64::MAX), random))
 }
 
-/// `POST /api/v1/queues/{queue}/messages`
-pub(crate) async fn send(
+/// What the messages of one request have in common.
+#[derive(Clone)]
+struct Sending {
     caller: Caller,
-    Path(queue): Path<QueueName>,
-    headers: HeaderMap,
-    body: RawJson,
-) -> Result<Response, Problem> {
-    let key = idempotency_key(&headers)?;
-    let message = |spec: MessageSpec, at: Option<usize>| -> Result<NewMessage, Problem> {
+    queue: QueueName,
+    trace: Option<String>,
+    key: Option<String>,
+}
+
+impl Sending {
+    /// A message, with the position in its batch or stream, if it is in one.
+    fn message(&self, spec: MessageSpec, at: Option<usize>) -> Result<NewMessage, Problem> {
         let template = NewMessage {
-            enqueued_by: Some(caller.access.name.clone()),
-            trace: headers.get("traceparent").and_then(|value| value.to_str().ok()).map(str::to_owned),
-            ..NewMessage::new(new_id()?, queue.clone(), Payload::default())
+            enqueued_by: Some(self.caller.access.name.clone()),
+            trace: self.trace.clone(),
+            ..NewMessage::new(new_id()?, self.queue.clone(), Payload::default())
         };
-        if let Some(other) = spec.queue.as_ref().filter(|other| **other != queue) {
-            let what = format!("the message names queue {other}, and the path {queue}");
+        if let Some(other) = spec.queue.as_ref().filter(|other| **other != self.queue) {
+            let what = format!("the message names queue {other}, and the path {}", self.queue);
             return Err(Problem::bad_request("two_queues", what));
         }
         let mut message = spec.into_message(&template)?;
-        if let (None, Some(key)) = (&message.key, &key) {
+        if let (None, Some(key)) = (&message.key, &self.key) {
             message.key = Some(at.map_or_else(|| key.clone(), |at| format!("{key}/{at}")));
         }
         Ok(message)
-    };
+    }
+}
+
+/// `POST /api/v1/queues/{queue}/messages`: one message, a batch, or a stream of lines.
+pub(crate) async fn send(
+    caller: Caller,
+    Path(queue): Path<QueueName>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let headers = request.headers();
+    let key = idempotency_key(headers)?;
+    let trace = headers.get("traceparent").and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let sending = Sending { caller: caller.clone(), queue, trace, key };
+    if ndjson::is_stream(headers) {
+        return stream(sending, request);
+    }
+    let body = RawJson::from_request(request, &caller.app).await?;
     if body.parse::<Probe>()?.messages.is_none() {
-        let sent = only(caller.store.enqueue(vec![message(body.parse()?, None)?]).await?)?;
+        let sent = only(caller.store.enqueue(vec![sending.message(body.parse()?, None)?]).await?)?;
         let status = if sent.duplicate { StatusCode::OK } else { StatusCode::CREATED };
         return Ok((status, Json(sent)).into_response());
     }
@@ -83,8 +108,29 @@ pub(crate) async fn send(
         let what = format!("a batch has 1 to {} messages", limits::BATCH_ENTRIES_MAX);
         return Err(Problem::bad_request("bad_batch", what));
     }
-    let all = messages.into_iter().enumerate().map(|(at, spec)| message(spec, Some(at)));
+    let all = messages.into_iter().enumerate().map(|(at, spec)| sending.message(spec, Some(at)));
     Ok(batch(caller.store.enqueue(all.collect::<Result<_, _>>()?).await?).into_response())
+}
+
+/// Sends the messages of a stream as they come, with a result for each line.
+fn stream(sending: Sending, request: Request) -> Result<Response, Problem> {
+    check_encoding(request.headers())?;
+    // Once the reply has begun, a caller who may not send could only be told line by line.
+    let sample = NewMessage::new(new_id()?, sending.queue.clone(), Payload::default());
+    sending.caller.may(Call::Enqueue { batch: vec![sample] })?;
+    let lines = Lines::new(request.into_body());
+    Ok(ndjson::answer(lines, sending, |sending, batch| async move {
+        let (mut messages, mut order) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
+        for Line { number, text } in batch {
+            let spec = text.and_then(|text| parse(&text));
+            let message = spec.and_then(|spec| sending.message(spec, Some(number - 1)));
+            order.push((number, message.as_ref().err().cloned()));
+            messages.extend(message.ok());
+        }
+        let results =
+            if messages.is_empty() { Ok(Vec::new()) } else { sending.caller.store.enqueue(messages).await };
+        merged(order, results, |sent| json!(sent))
+    }))
 }
 
 /// The value of the `Idempotency-Key` header.
@@ -360,12 +406,25 @@ pub(crate) async fn list(
 }
 
 /// `GET /api/v1/messages/{id}`
-pub(crate) async fn show(caller: Caller, Path(id): Path<MessageId>) -> Result<Shown<Message>, Problem> {
-    Ok(caller.show(&caller.store.message(id).await?))
+pub(crate) async fn show(caller: Caller, Path(id): Path<IdInPath>) -> Result<Shown<Message>, Problem> {
+    Ok(caller.show(&caller.store.message(id.message(&caller).await?).await?))
+}
+
+/// `POST /api/v1/messages/{id}/reveal`: the message as it is, which the audit trail records first.
+pub(crate) async fn reveal(
+    caller: Caller,
+    Path(id): Path<IdInPath>,
+    OptionalBody(body): OptionalBody<Reason>,
+) -> Result<Json<Message>, Problem> {
+    let id = id.message(&caller).await?;
+    let message = caller.store.message(id).await?;
+    caller.store.disclose(Disclosure::of(Disclosed::Message, id), caller.actor(body.reason)).await?;
+    Ok(Json(message))
 }
 
 /// `DELETE /api/v1/messages/{id}`: cancels a message that waits.
-pub(crate) async fn cancel(caller: Caller, Path(id): Path<MessageId>) -> Result<Json<Value>, Problem> {
+pub(crate) async fn cancel(caller: Caller, Path(id): Path<IdInPath>) -> Result<Json<Value>, Problem> {
+    let id = id.message(&caller).await?;
     let id = only(caller.store.cancel(vec![id], caller.actor(None)).await?)?;
     Ok(Json(json!({"id": id, "state": "cancelled"})))
 }

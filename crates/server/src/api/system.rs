@@ -3,18 +3,18 @@
 use crate::access::{Caller, create_token, list_tokens, revoke_token, set_cookie};
 use crate::app::App;
 use crate::problem::Problem;
-use crate::reply::{PageParams, Shown};
+use crate::reply::{PageParams, Shown, page_request};
 use crate::request::{JsonBody, Params, Path};
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse as _, Response};
 use redrive_core::access::{Access, Grant, QueuePattern, TokenId, TokenRecord};
-use redrive_core::audit::AuditReport;
+use redrive_core::audit::{AuditFilter, AuditReport};
 use redrive_core::group::Marker;
 use redrive_core::metrics::{Report, Stats, report};
 use redrive_core::store::{Letters as _, Store as _};
-use redrive_core::time::Span;
+use redrive_core::time::{Span, TimeBound, TimeError};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -54,13 +54,39 @@ pub(crate) async fn mark(
     Ok((StatusCode::CREATED, caller.show(&marker)))
 }
 
-/// `GET /api/v1/audit`
+/// Which rows of the audit trail.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AuditParams {
+    act: Option<String>,
+    by: Option<String>,
+    target: Option<String>,
+    since: Option<String>,
+    until: Option<String>,
+    limit: Option<usize>,
+    cursor: Option<String>,
+}
+
+/// `GET /api/v1/audit`: the rows that match. A page may be empty and still have a next one, as with any filter.
 pub(crate) async fn audit(
     caller: Caller,
     uri: Uri,
-    Params(params): Params<PageParams>,
+    Params(params): Params<AuditParams>,
 ) -> Result<Response, Problem> {
-    Ok(caller.page(&uri, &caller.store.audit(params.request()?).await?))
+    let bound = |text: Option<String>| -> Result<Option<TimeBound>, Problem> {
+        let parsed = text.map(|text| text.parse()).transpose();
+        parsed.map_err(|error: TimeError| Problem::bad_request("bad_query", error.to_string()))
+    };
+    let filter = AuditFilter {
+        act: params.act,
+        by: params.by,
+        target: params.target,
+        since: bound(params.since)?,
+        until: bound(params.until)?,
+    };
+    let page = caller.store.audit(page_request(params.limit, params.cursor)?).await?;
+    let now = caller.now().await?;
+    Ok(caller.page(&uri, &filter.filter_page(page, now)))
 }
 
 /// The head of the chain that somebody noted earlier.

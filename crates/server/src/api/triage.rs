@@ -10,6 +10,7 @@ use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use redrive_core::breaker::BreakerView;
 use redrive_core::dead_letter::Act;
+use redrive_core::failure::Category;
 use redrive_core::filter::Filter;
 use redrive_core::group::{Group, GroupAct, GroupDetail, GroupQuery, GroupSort, GroupStatus};
 use redrive_core::ids::{GroupId, MessageId, OperationId, QueueName};
@@ -71,6 +72,39 @@ pub(crate) async fn act_on_group(
     JsonBody(body): JsonBody<GroupActBody>,
 ) -> Result<Shown<Group>, Problem> {
     Ok(caller.show(&caller.store.act_on_group(id, body.act, caller.actor(body.reason)).await?))
+}
+
+/// Groups with one cause, and why somebody thinks so.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct MergeBody {
+    groups: Vec<GroupId>,
+    reason: Option<String>,
+}
+
+/// `POST /api/v1/groups/merge`: the oldest id stays, the others become aliases of it.
+pub(crate) async fn merge(
+    caller: Caller,
+    JsonBody(body): JsonBody<MergeBody>,
+) -> Result<Shown<Group>, Problem> {
+    Ok(caller.show(&caller.store.merge_groups(body.groups, caller.actor(body.reason)).await?))
+}
+
+/// The category of a group's failures.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct LabelBody {
+    category: Option<Category>,
+    reason: Option<String>,
+}
+
+/// `POST /api/v1/groups/{id}/label`: sets the category of a group's failures, or leaves it to the classifier again.
+pub(crate) async fn label(
+    caller: Caller,
+    Path(id): Path<GroupId>,
+    JsonBody(body): JsonBody<LabelBody>,
+) -> Result<Shown<Group>, Problem> {
+    Ok(caller.show(&caller.store.label_group(id, body.category, caller.actor(body.reason)).await?))
 }
 
 /// An operation that is about to be started, or looked at before.

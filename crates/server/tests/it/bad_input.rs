@@ -23,7 +23,7 @@ async fn every_mistake_has_its_code() {
         ),
         ("POST", send, "{\"kind\":\"x\"}", 422, "invalid", "payload"),
         ("POST", send, "{\"payload\":\"x\",\"queue\":\"other\"}", 400, "two_queues", "other"),
-        ("POST", send, &deep, 400, "bad_body", ""),
+        ("POST", send, &deep, 400, "too_deep", "64 levels"),
         ("POST", send, &many, 400, "bad_batch", "10000"),
         ("POST", send, "{\"messages\":[]}", 400, "bad_batch", ""),
         ("POST", "/api/v1/queues/a%2Fb/messages", "{\"payload\":\"x\"}", 400, "bad_path", "queue name"),

@@ -1,9 +1,17 @@
 //! The API as a client sees it, over the reference model of a store.
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
 
 mod access;
 mod bad_input;
+mod clients;
+mod conform;
+mod document;
+mod exchange;
+mod fuzz;
+mod orchestration;
+mod resources;
 mod story;
+mod streams;
 
 use axum::Router;
 use axum::body::Body;
@@ -25,18 +33,30 @@ struct Server {
     admin: String,
 }
 
-/// A reply: its status, its body as JSON (null if it is not), and its headers.
+/// A reply: its status, its body as text and as JSON (null if it is not), and its headers.
 struct Reply {
     status: StatusCode,
     body: Value,
+    text: String,
     headers: axum::http::HeaderMap,
+}
+
+impl Reply {
+    /// The objects on the lines of the body.
+    fn lines(&self) -> Vec<Value> {
+        self.text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
 }
 
 impl Server {
     async fn start() -> Self {
+        Self::with(Config::default()).await
+    }
+
+    async fn with(config: Config) -> Self {
         let clock = TestClock::shared();
         let store: Arc<dyn Store> = Arc::new(Model::new(clock.clone()));
-        let router = router(Arc::clone(&store), Config::default());
+        let router = router(Arc::clone(&store), config);
         let mut server = Self { router, store, clock, admin: String::new() };
         server.admin = server.token(&[Grant::Admin], &[]).await;
         server
@@ -51,12 +71,28 @@ impl Server {
         create_token(self.store.as_ref(), access, "test".into(), None).await.unwrap().0.reveal()
     }
 
+    /// Sends a request. Whatever comes back must be as the document about the API says.
     async fn send(&self, request: Request<Body>) -> Reply {
+        let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
         let response = self.router.clone().oneshot(request).await.unwrap();
         let (parts, body) = response.into_parts();
         let bytes = axum::body::to_bytes(body, usize::MAX).await.unwrap();
         let body = serde_json::from_slice(&bytes).unwrap_or_default();
-        Reply { status: parts.status, body, headers: parts.headers }
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let reply = Reply { status: parts.status, body, text, headers: parts.headers };
+        conform::check(&method, &path, &reply);
+        reply
+    }
+
+    /// A dead letter in the queue `q`, and its id.
+    async fn letter(&self, message: &str) -> String {
+        self.ask("PATCH", "/api/v1/queues/q", Some(r#"{"max_attempts":1}"#)).await;
+        let sent = self.post("/api/v1/queues/q/messages", message).await;
+        let leased = self.post("/api/v1/queues/q/lease", r#"{"worker":"w1"}"#).await;
+        let token = leased["items"][0]["token"].as_str().unwrap();
+        let failure = r#"{"error_type":"HttpError","message":"timed out","stack":"at f","cause":"refused"}"#;
+        self.post(&format!("/api/v1/deliveries/{token}/fail"), failure).await;
+        sent["id"].as_str().unwrap().to_owned()
     }
 
     fn request(method: &str, path: &str, token: &str, body: Option<&str>) -> Request<Body> {

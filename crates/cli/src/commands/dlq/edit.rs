@@ -4,13 +4,14 @@
 
 use super::super::enqueue::read_payload;
 use super::super::only;
-use super::diff::{changes, is_json};
+use super::diff::changes;
 use crate::confirm::confirm;
 use crate::connect::{Access, App, Hold, Link};
 use crate::exit_code::{CliError, CommandResult, ExitCode};
 use crate::id_arg::IdArg;
 use crate::output::{eprint_line, escape, rules};
 use clap::Args;
+use redrive::core::content_diff::is_json;
 use redrive::core::dead_letter::{Act, ActRequest, DeadLetter};
 use redrive::core::disclosure::{Disclosed, Disclosure};
 use redrive::core::error::{CallError, Refusal};
