@@ -41,7 +41,7 @@ pub(crate) struct Global {
     /// A server to use instead of a data directory: its URL, or the name of a context (see docs/server.md)
     #[arg(long, global = true, env = "REDRIVE_URL", hide_env_values = true, value_name = "URL")]
     pub server: Option<String>,
-    /// The file that contains the token for the server
+    /// The file with the token for the server [default: the token in REDRIVE_TOKEN]
     #[arg(long, global = true, env = "REDRIVE_TOKEN_FILE", hide_env_values = true, value_name = "FILE", value_parser = any_path())]
     pub token_file: Option<PathBuf>,
     /// Whether the command changes something, takes a reason and was given none.

@@ -79,7 +79,7 @@ impl Load {
 }
 
 #[test]
-fn i1_nothing_acknowledged_over_http_is_lost_and_nothing_is_doubled_by_kill_9() {
+fn i1_i42_what_was_acknowledged_over_http_is_there_once_after_kill_9() {
     let kills = setting("REDRIVE_HTTP_KILLS", 5);
     let mut random = setting("REDRIVE_HTTP_KILL_SEED", 11);
     let workspace = Workspace::new();

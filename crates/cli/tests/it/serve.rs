@@ -445,6 +445,19 @@ fn the_log_has_one_line_per_request_and_no_secrets() {
     assert!(line["ms"].is_number());
 }
 
+/// The tests of acts on letters and of lists once more, with every command sent to a server. `scripts/campaign cli-http`
+/// does this with all tests.
+#[test]
+fn acts_and_lists_by_a_server_are_those_on_a_directory() {
+    let again = Command::new(std::env::current_exe().unwrap())
+        .args(["acts::", "lists::", "--test-threads", "2"])
+        .env("REDRIVE_TEST_SERVER", "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&again.stdout);
+    assert!(again.status.success() && !said.contains(" 0 passed"), "{said}");
+}
+
 #[test]
 fn commands_on_the_directory_of_a_server_go_through_it() {
     let workspace = Workspace::new();

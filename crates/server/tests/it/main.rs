@@ -3,6 +3,7 @@
 
 mod access;
 mod bad_input;
+mod listen;
 mod story;
 
 use axum::Router;
