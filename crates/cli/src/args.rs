@@ -38,15 +38,12 @@ pub(crate) struct Global {
     /// The configuration file [default: ./redrive.toml if it exists]
     #[arg(long, global = true, env = "REDRIVE_CONFIG", hide_env_values = true, value_name = "FILE", value_parser = any_path())]
     pub config: Option<PathBuf>,
-    /// The URL of a server to use instead of a data directory, with the token in REDRIVE_TOKEN
+    /// A server to use instead of a data directory: its URL, or the name of a context (see docs/server.md)
     #[arg(long, global = true, env = "REDRIVE_URL", hide_env_values = true, value_name = "URL")]
     pub server: Option<String>,
-    /// The file that contains the token for the server
+    /// The file with the token for the server [default: the token in REDRIVE_TOKEN]
     #[arg(long, global = true, env = "REDRIVE_TOKEN_FILE", hide_env_values = true, value_name = "FILE", value_parser = any_path())]
     pub token_file: Option<PathBuf>,
-    /// A server by its name in the user's configuration, ~/.config/redrive/redrive.toml
-    #[arg(long, global = true, env = "REDRIVE_CONTEXT", hide_env_values = true, value_name = "NAME")]
-    pub context: Option<String>,
     /// Whether the command changes something, takes a reason and was given none.
     #[arg(skip)]
     pub lacks_reason: bool,
@@ -82,6 +79,9 @@ pub(crate) struct Global {
     pub progress_as: Option<ProgressWhen>,
 }
 
+/// The environment variable that names a context.
+const CONTEXT_VARIABLE: &str = "REDRIVE_CONTEXT";
+
 /// The names given with `--columns`.
 #[derive(Clone, Debug)]
 pub(crate) struct ColumnNames(pub(crate) Vec<String>);
@@ -106,7 +106,6 @@ impl Global {
         self.config = self.config.filter(|path| !path.as_os_str().is_empty());
         self.server = self.server.filter(|url| !url.is_empty());
         self.token_file = self.token_file.filter(|path| !path.as_os_str().is_empty());
-        self.context = self.context.filter(|name| !name.is_empty());
         self
     }
 }
@@ -306,22 +305,21 @@ pub(crate) struct RevealArgs {
 }
 
 impl Global {
-    /// Decides between a data directory, a server and a context. One that is named by a flag overrides those of the
-    /// environment; two flags contradict each other.
+    /// Decides between a data directory and a server. The one that is named by a flag overrides the environment; two flags
+    /// contradict each other. The environment may also name a context instead of a URL.
     fn choose_place(&mut self, found: &ArgMatches) -> Result<(), clap::Error> {
         let by_flag = |name: &str| found.value_source(name) == Some(ValueSource::CommandLine);
-        let flags: Vec<&str> =
-            ["data", "server", "context"].into_iter().filter(|name| by_flag(name)).collect();
-        match flags.as_slice() {
-            [] => {}
-            ["data"] => (self.server, self.context) = (None, None),
-            ["server"] => self.context = None,
-            ["context"] => self.server = None,
-            several => {
-                let names: Vec<String> = several.iter().map(|name| format!("--{name}")).collect();
-                let what = format!("{} name different stores; give one of them", names.join(" and "));
+        match (by_flag("data"), by_flag("server")) {
+            (true, true) => {
+                let what = "--data and --server name different stores; give one of them";
                 return Err(crate::help::command().error(clap::error::ErrorKind::ArgumentConflict, what));
             }
+            (true, false) => self.server = None,
+            (false, true) => {}
+            (false, false) if self.server.as_ref().is_none_or(String::is_empty) => {
+                self.server = std::env::var(CONTEXT_VARIABLE).ok();
+            }
+            (false, false) => {}
         }
         Ok(())
     }

@@ -276,8 +276,7 @@ impl App {
         }
         let what =
             format!("`redrive {command}` works on a data directory of this machine, not through a server");
-        let hint =
-            "name the directory with --data, without --server, --context, REDRIVE_URL and REDRIVE_CONTEXT";
+        let hint = "name the directory with --data, or unset REDRIVE_URL and REDRIVE_CONTEXT";
         Err(CliError::usage(what).hint(hint))
     }
 

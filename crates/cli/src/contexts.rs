@@ -46,12 +46,12 @@ struct Context {
 impl Server {
     /// The server that the flags and the environment name, if any.
     pub(crate) fn named_by(global: &Global) -> Result<Option<Self>, CliError> {
-        let context = match (&global.server, &global.context) {
-            (Some(url), _) => {
+        let context = match &global.server {
+            Some(url) if url.contains("://") => {
                 Context { url: url.clone(), token_file: None, ca_file: None, production: false }
             }
-            (None, Some(name)) => context(name)?,
-            (None, None) => return Ok(None),
+            Some(name) => context(name)?,
+            None => return Ok(None),
         };
         let token_file = global.token_file.clone().or(context.token_file);
         let token = match &token_file {
@@ -100,7 +100,7 @@ fn user_file() -> Option<PathBuf> {
 /// Finds a context by name.
 fn context(name: &str) -> Result<Context, CliError> {
     let Some(file) = user_file() else {
-        return Err(CliError::usage("--context needs HOME or XDG_CONFIG_HOME, where the contexts are"));
+        return Err(CliError::usage(format!("{name:?} is not a URL, and there is no HOME with contexts")));
     };
     let wrong = |what: String| CliError::usage(format!("{}: {what}", file.display()));
     let unknown = |known: Vec<&String>| {
@@ -111,7 +111,7 @@ fn context(name: &str) -> Result<Context, CliError> {
             format!("there is no context {name:?} in {}; it has {}", file.display(), known.join(", "))
         };
         CliError::new(ExitCode::NotFound, what)
-            .hint(format!("[contexts.{name}] with url = \"https://…\" and token_file = \"…\""))
+            .hint("a URL begins with http:// or https://; a context has a table [contexts.NAME] in that file")
     };
     match std::fs::metadata(&file) {
         Ok(about) if about.len() > BYTES_MAX => return Err(wrong(format!("larger than {BYTES_MAX} bytes"))),

@@ -12,8 +12,7 @@ Usage: redrive COMMAND [OPTIONS]
 
 Work
   enqueue                            add one message, or many as NDJSON
-  work, run                          run a command per message, or per item
-  serve                              answer over HTTP, for any language
+  work, run, serve                   run a command per message or item; HTTP API
   lease, ack, fail, extend, release  the steps of a worker, for scripts
   message, queue, breaker            live messages, queues, circuit breakers
 Dead letters

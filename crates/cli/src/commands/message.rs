@@ -194,7 +194,8 @@ pub(crate) async fn run(app: &App, command: MessageCommand) -> CommandResult {
             }
             // Record the disclosure before showing anything.
             store.disclose(Disclosure::of(Disclosed::Message, id), app.actor(reveal.reason)).await?;
-            app.out.one(&Revealed(message))?;
+            // A server masks what it has not disclosed, so only this reading is whole.
+            app.out.one(&Revealed(store.message(id).await?))?;
             Ok(ExitCode::Ok)
         }
         MessageCommand::Cancel { ids, reason, yes } => {

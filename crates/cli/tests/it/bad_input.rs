@@ -51,7 +51,7 @@ fn invalid_arguments_are_named_in_the_error() {
         (&["lease", "q", "--lease", "1ms"], 2, "outside 100ms"),
         (&["lease", "q", "--lease", "13h"], 2, "to 12h"),
         (&["frobnicate"], 2, "unrecognized subcommand"),
-        (&["--server", "http://127.0.0.1:1", "queue", "list"], 9, "redrive serve"),
+        (&["--server", "http://127.0.0.1:1", "queue", "list"], 9, "no server answers"),
         (&["dlq", "import", "no-such-file"], 7, "no-such-file"),
         (&["--config", "no-such.toml", "queue", "list"], 2, "redrive init"),
     ] {

@@ -1,22 +1,30 @@
 //! A workspace: a temporary directory, and the command run in it.
 
 use serde_json::Value;
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// How long anything may take before the test fails. Only a hang takes this long, even on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 
+/// If this variable is set, every workspace starts a server on its data directory, and commands use it instead of the
+/// directory: `scripts/campaign cli-http`.
+const BY_SERVER: &str = "REDRIVE_TEST_SERVER";
+
 /// A temporary directory, with a data directory that does not exist yet.
 pub(crate) struct Workspace {
+    /// The server that commands use, and a token of the user `tester`. Ends before the directory is removed.
+    server: OnceLock<(ServeProcess, String)>,
     dir: tempfile::TempDir,
 }
 
 impl Workspace {
     pub(crate) fn new() -> Self {
-        Self { dir: tempfile::tempdir().unwrap() }
+        Self { server: OnceLock::new(), dir: tempfile::tempdir().unwrap() }
     }
 
     /// A path in the workspace.
@@ -39,11 +47,38 @@ impl Workspace {
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_redrive"));
         command.current_dir(self.dir.path()).args(args);
-        for name in ["REDRIVE_CONFIG", "REDRIVE_URL", "COLUMNS"] {
+        for name in ["REDRIVE_CONFIG", "COLUMNS"].iter().chain(&SERVER_VARIABLES) {
             command.env_remove(name);
         }
         command.env("REDRIVE_DATA", self.data()).env("USER", "tester").stdin(Stdio::null());
+        let here = ["serve", "restore", "init", "completions", "help", "--help", "--version"];
+        if std::env::var_os(BY_SERVER).is_some() && !args.iter().any(|arg| here.contains(arg)) {
+            let (server, token) = self.server.get_or_init(|| self.start_server());
+            command.env("REDRIVE_URL", &server.url).env("REDRIVE_TOKEN", token);
+        }
         command
+    }
+
+    /// Starts a server for the commands of this workspace, with a token in the name that they act in on a directory.
+    fn start_server(&self) -> (ServeProcess, String) {
+        let server = self.serve(&[]);
+        let args = ["token", "create", "tester", "--role", "admin", "-o", "json"];
+        let mut create = Command::new(env!("CARGO_BIN_EXE_redrive"));
+        create.current_dir(self.dir.path()).args(args).env("REDRIVE_DATA", self.data());
+        for name in SERVER_VARIABLES {
+            create.env_remove(name);
+        }
+        let token = text(&RunResult::of(&args, create.output().unwrap()).ok().json()["token"]);
+        (server, token)
+    }
+
+    /// Starts a server on a free port of this machine, with these flags, and waits until it is there.
+    pub(crate) fn serve(&self, flags: &[&str]) -> ServeProcess {
+        let args: Vec<&str> = ["serve", "--listen", "127.0.0.1:0", "-o", "json"]
+            .into_iter()
+            .chain(flags.iter().copied())
+            .collect();
+        ServeProcess::start(self.command(&args), self.path("serve.log"))
     }
 
     /// Runs the command to its end.
@@ -113,6 +148,137 @@ impl Workspace {
         assert_eq!(self.json(&fail)["state"], "dead");
         id
     }
+}
+
+/// What tells the command about servers.
+const SERVER_VARIABLES: [&str; 6] = [
+    "REDRIVE_URL",
+    "REDRIVE_TOKEN",
+    "REDRIVE_TOKEN_FILE",
+    "REDRIVE_CONTEXT",
+    "REDRIVE_CA",
+    "XDG_CONFIG_HOME",
+];
+
+/// A running `redrive serve`, killed when it is dropped.
+pub(crate) struct ServeProcess {
+    child: Child,
+    pub(crate) url: String,
+    /// The admin token, if this start created it.
+    pub(crate) token: Option<String>,
+    log: PathBuf,
+}
+
+impl ServeProcess {
+    /// Starts the command, whose output must be one line of JSON, and keeps its stderr in a file.
+    pub(crate) fn start(mut command: Command, log: PathBuf) -> Self {
+        let stderr = std::fs::File::options().create(true).append(true).open(&log).unwrap();
+        let mut child = command.stdout(Stdio::piped()).stderr(stderr).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let Ok(started) = serde_json::from_str::<Value>(&line) else {
+            let _ = child.wait();
+            panic!("the server did not start: {}", std::fs::read_to_string(&log).unwrap());
+        };
+        Self { child, url: text(&started["url"]), token: started["token"].as_str().map(str::to_owned), log }
+    }
+
+    /// The host and port.
+    pub(crate) fn address(&self) -> &str {
+        self.url.split_once("://").unwrap().1
+    }
+
+    /// What the server has written to stderr.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap()
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a signal.
+    pub(crate) fn signal(&self, name: &str) {
+        assert!(Command::new("kill").args([name, &self.id().to_string()]).status().unwrap().success());
+    }
+
+    /// Waits for the end and returns the exit code.
+    pub(crate) fn wait(&mut self) -> Option<i32> {
+        self.child.wait().unwrap().code()
+    }
+
+    /// Sends a request with the admin token and returns the status and the JSON of the reply.
+    pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> (u16, Value) {
+        let authorization = format!("authorization: Bearer {}", self.token.as_deref().unwrap());
+        let reply = http(self.address(), method, path, &[&authorization], body).unwrap();
+        (reply.status, reply.json())
+    }
+}
+
+impl Drop for ServeProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A reply to an HTTP request.
+#[derive(Debug)]
+pub(crate) struct HttpReply {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
+}
+
+impl HttpReply {
+    /// The body as JSON; null if it is not.
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_default()
+    }
+}
+
+/// Sends one HTTP/1.1 request on a connection of its own, as plainly as possible. A Host header among `headers` takes the
+/// place of the usual one.
+pub(crate) fn http(
+    address: &str,
+    method: &str,
+    path: &str,
+    headers: &[&str],
+    body: &str,
+) -> std::io::Result<HttpReply> {
+    let mut stream = TcpStream::connect(address)?;
+    let mut head = format!("{method} {path} HTTP/1.1\r\nconnection: close\r\n");
+    if !headers.iter().any(|line| line.to_ascii_lowercase().starts_with("host:")) {
+        head.push_str(&format!("host: {address}\r\n"));
+    }
+    if !body.is_empty() {
+        head.push_str("content-type: application/json\r\n");
+    }
+    headers.iter().for_each(|line| head.push_str(&format!("{line}\r\n")));
+    head.push_str(&format!("content-length: {}\r\n\r\n", body.len()));
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(body.as_bytes())?;
+    read_reply(stream)
+}
+
+/// Reads a reply up to the end of the connection.
+pub(crate) fn read_reply(mut stream: TcpStream) -> std::io::Result<HttpReply> {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes)?;
+    let broken = || std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
+    let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").ok_or_else(broken)?;
+    let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
+    let body = bytes[end + 4..].to_vec();
+    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).ok_or_else(broken)?;
+    let length = head.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok())?
+    });
+    // A reply that was cut off is no reply.
+    if length.is_some_and(|length| length != body.len()) {
+        return Err(broken());
+    }
+    Ok(HttpReply { status, head, body })
 }
 
 /// The result of a run.

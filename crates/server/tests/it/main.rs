@@ -10,6 +10,7 @@ mod exchange;
 mod fuzz;
 mod orchestration;
 mod resources;
+mod listen;
 mod story;
 mod streams;
 

@@ -80,11 +80,18 @@ impl Show for Difference {
 pub(crate) async fn run(app: &App, args: DiffArgs) -> CommandResult {
     let id = args.id.letter(app).await?;
     let store = app.open(Access::Existing, Hold::Moment).await?;
-    let revisions = store.revisions(id).await?;
+    let mut revisions = store.revisions(id).await?;
     if args.list {
         let summaries: Vec<RevisionSummary> = revisions.iter().map(RevisionSummary::from).collect();
         app.out.all(&summaries)?;
         return Ok(ExitCode::Ok);
+    }
+    if args.reveal.reveal && !revisions.is_empty() {
+        // Record the disclosure before showing anything.
+        let shown = Disclosure::of(Disclosed::Payload, id);
+        store.disclose(shown, app.actor(args.reveal.reason.clone())).await?;
+        // A server masks what it has not disclosed, so only this reading is whole.
+        revisions = store.revisions(id).await?;
     }
     let Some(present) = revisions.last() else {
         let what = format!("the content of dead letter {id} was erased, with all revisions");
@@ -98,14 +105,7 @@ pub(crate) async fn run(app: &App, args: DiffArgs) -> CommandResult {
     };
     let (from, to) = (find(args.from)?, find(args.to.unwrap_or(present.n))?);
     let names = (format!("revision {}", from.n), format!("revision {}", to.n));
-    let rules = if args.reveal.reveal {
-        // Record the disclosure before showing anything.
-        let shown = Disclosure::of(Disclosed::Payload, id);
-        store.disclose(shown, app.actor(args.reveal.reason.clone())).await?;
-        &Rules::off()
-    } else {
-        rules()
-    };
+    let rules = if args.reveal.reveal { &Rules::off() } else { rules() };
     let diff = changes(&from.content, &to.content, (&names.0, &names.1), rules);
     if app.out.format != Format::Table {
         let head = |revision: &Revision| RevisionSummary::from(revision).masked(rules);

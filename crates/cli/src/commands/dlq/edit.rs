@@ -97,7 +97,7 @@ impl EditArgs {
 pub(crate) async fn run(app: &App, args: EditArgs) -> CommandResult {
     let id = args.id.letter(app).await?;
     let store = app.open(Access::Existing, Hold::Moment).await?;
-    let letter = store.letter(id).await?;
+    let mut letter = store.letter(id).await?;
     if let Some(expected) = args.if_version.filter(|expected| *expected != letter.record.version) {
         let actual = letter.record.version;
         return Err(Refusal::VersionConflict { id, expected, actual }.into());
@@ -105,12 +105,14 @@ pub(crate) async fn run(app: &App, args: EditArgs) -> CommandResult {
     if letter.record.erased.is_some() {
         return Err(Refusal::Erased { id, act: "edit".into() }.into());
     }
-    let before = Content::of(&letter.message.envelope);
-    if args.needs_editor() {
-        // An editor shows the whole payload, so record the disclosure before opening it.
+    if args.needs_editor() || app.server().is_some() {
+        // An editor shows the whole payload, so record the disclosure before opening it. A server masks what it has not
+        // disclosed, and what was masked must not be written back.
         let shown = Disclosure::of(Disclosed::Payload, id);
         store.disclose(shown, app.actor(args.reason.clone())).await?;
+        letter = store.letter(id).await?;
     }
+    let before = Content::of(&letter.message.envelope);
     let rules = if args.needs_editor() { &Rules::off() } else { rules() };
     let (after, draft) = match args.restore {
         Some(n) => {

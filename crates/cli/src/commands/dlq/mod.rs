@@ -304,6 +304,8 @@ async fn show(app: &App, id: MessageId, payload: bool, reveal: RevealArgs) -> Co
         // Record the disclosure before showing anything.
         let what = if payload { Disclosed::Payload } else { Disclosed::Letter };
         store.disclose(Disclosure::of(what, id), app.actor(reveal.reason)).await?;
+        // A server masks what it has not disclosed, so only this reading is whole.
+        letter = store.letter(id).await?;
     } else {
         letter = rules().letter(&letter);
     }
