@@ -1,6 +1,7 @@
 //! The routes of the API. There is no rule about roles here: a handler reaches the store only through its
 //! [`crate::access::Caller`], whose gate asks the table of verbs.
 
+mod alerts;
 pub(crate) mod health;
 mod letters;
 mod messages;
@@ -55,6 +56,9 @@ pub(crate) fn table() -> Vec<Route> {
         ("/api/v1/operations/{id}/{control}", &["POST"], post(triage::control)),
         ("/api/v1/breakers", &["GET"], get(triage::breakers)),
         ("/api/v1/breakers/{queue}/{key}/{state}", &["POST"], post(triage::force_breaker)),
+        ("/api/v1/alerts", &["GET"], get(alerts::list)),
+        ("/api/v1/alerts/test", &["POST"], post(alerts::test)),
+        ("/api/v1/alerts/silence", &["POST"], post(alerts::silence)),
         ("/api/v1/markers", &["GET", "POST"], get(system::markers).post(system::mark)),
         ("/api/v1/stats", &["GET"], get(system::stats)),
         ("/api/v1/stats/report", &["GET"], get(system::stats_report)),
