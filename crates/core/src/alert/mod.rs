@@ -131,12 +131,12 @@ impl Notice {
     /// The notice in one line.
     #[must_use]
     pub fn title(&self) -> String {
-        let what = match self.status {
-            NoticeStatus::Firing => self.level.name(),
-            NoticeStatus::Cleared => "over",
-            NoticeStatus::Test => "test",
-        };
-        format!("[{what}] {} {}: {}", self.rule, self.subject, self.text)
+        let Self { rule, subject, text, .. } = self;
+        match self.status {
+            NoticeStatus::Firing => format!("[{}] {rule} {subject}: {text}", self.level),
+            NoticeStatus::Cleared => format!("[over] {rule} {subject}: {text}"),
+            NoticeStatus::Test => format!("[test] {text}"),
+        }
     }
 
     /// The idempotency key of the message that tells this notice to a channel. A notice that is sent again after a

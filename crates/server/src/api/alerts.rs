@@ -9,7 +9,7 @@ use axum::Json;
 use axum::http::StatusCode;
 use redrive_core::alert::{AlertRecord, Notice, Silence, kv};
 use redrive_core::error::Refusal;
-use redrive_core::store::{Role, Store, Work as _};
+use redrive_core::store::{Role, Store};
 use redrive_core::time::Span;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
