@@ -115,10 +115,11 @@ pub(crate) async fn run(app: &App, args: ServeArgs) -> CommandResult {
     };
     let links = settings.url.clone().unwrap_or_else(|| url.clone());
     let alerts = AlertLoop::new(Arc::clone(&store), app.config.alerts.clone())?.links(links);
-    let pushed = push::workers(Arc::clone(&store), app.config.push.clone())
-        .classifier_rules(app.config.known.clone());
+    let pushed =
+        push::workers(Arc::clone(&store), app.config.push.clone()).classifier_rules(app.config.known.clone());
     // Everything that runs as long as the server does. Each loop has a name, and all of them end with `stop`.
-    let loops = LoopGroup::new(Arc::clone(&store)).run(http).run(alerts).run(pushed).run(Maintenance::new(store));
+    let loops =
+        LoopGroup::new(Arc::clone(&store)).run(http).run(alerts).run(pushed).run(Maintenance::new(store));
     let loops = loops.bind().await.map_err(failed)?;
     announce(app, &args, &Started { url, token })?;
     let mut running = std::pin::pin!(loops.until(stop.clone()));

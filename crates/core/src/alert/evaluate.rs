@@ -5,7 +5,7 @@
 //! so that a value that goes up and down around one limit makes one alert. It is told once, as soon as it is neither
 //! silenced nor held back by quiet hours. Counts are told when they have grown, but not again for a while.
 
-use super::facts::{CountFact, Facts, LevelFact};
+use super::facts::{CountFact, Facts, LevelFact, OTHERS};
 use super::{ActiveAlert, AlertLevel, AlertSettings, Notice, NoticeStatus, Rule, Silences};
 use crate::limits;
 use crate::time::{Span, Time};
@@ -51,6 +51,9 @@ pub struct Sample {
 pub struct AlertState {
     /// When the rules were evaluated for the first time. What was counted before is not told.
     pub began: Option<Time>,
+    /// Groups that were first seen before this are not new any more, whether they were told or not.
+    #[serde(default)]
+    pub new_from: Time,
     /// The number of the latest notice.
     pub last_number: u64,
     /// The alerts that hold, by rule and subject.
@@ -62,6 +65,15 @@ pub struct AlertState {
     /// Notices that were decided but perhaps not sent yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub outbox: Vec<Notice>,
+}
+
+impl AlertState {
+    /// From which time on a group must have been seen first to count as new: after the first evaluation, and not so
+    /// long ago that it must be known by now.
+    #[must_use]
+    pub fn new_groups_from(&self, now: Time) -> Time {
+        self.began.unwrap_or(now).max(self.new_from).max(now.minus(NEW_FOR))
+    }
 }
 
 /// The result of an evaluation.
@@ -87,15 +99,15 @@ pub fn evaluate(
 ) -> Evaluation {
     let mut round = Round { settings, silences, links, now, state: state.clone(), notices: Vec::new() };
     let first = round.state.began.is_none();
-    let began = *round.state.began.get_or_insert(now);
-    // A group is told once; one that was there before the first evaluation, or for very long, is not new.
-    let horizon = began.max(now.minus(NEW_FOR));
+    round.state.began.get_or_insert(now);
+    let horizon = round.state.new_groups_from(now);
     let is_news =
         |fact: &&LevelFact| fact.rule != Rule::NewGroup || fact.since.is_none_or(|at| at >= horizon);
     let mut levels: Vec<LevelFact> = facts.levels.iter().filter(is_news).cloned().collect();
     levels.extend(round.growth(facts, first));
     round.follow(&levels, facts);
     round.tell_levels(&levels);
+    round.forget_old_groups();
     for count in &facts.counts {
         round.tell_count(count, first);
     }
@@ -236,12 +248,25 @@ impl Round<'_> {
             let named: Vec<&str> = rest.iter().take(20).map(|subject| subject.as_str()).collect();
             let text = format!("{} more at the same time: {}", rest.len(), named.join(", "));
             let since = active.get(*first).map_or(self.now, |alert| alert.since);
-            let number = self.tell(rule, "others", NoticeStatus::Firing, text, since, None);
+            let number = self.tell(rule, OTHERS, NoticeStatus::Firing, text, since, None);
             for subject in rest {
                 if let Some(alert) = active.get_mut(subject) {
                     alert.told = Some(number);
                 }
             }
+        }
+    }
+
+    /// Keeps the latest of the new groups. Older ones were told; they are recognised by when they were first seen.
+    fn forget_old_groups(&mut self) {
+        let Some(active) = self.state.active.get_mut(&Rule::NewGroup) else { return };
+        let mut seen: Vec<(Time, String)> =
+            active.iter().map(|(subject, alert)| (alert.since, subject.clone())).collect();
+        seen.sort();
+        let excess = seen.len().saturating_sub(limits::ALERTS_NEW_GROUPS_MAX);
+        for (since, subject) in seen.into_iter().take(excess) {
+            active.remove(&subject);
+            self.state.new_from = self.state.new_from.max(since.plus(Span::from_millis(1)));
         }
     }
 
@@ -263,6 +288,11 @@ impl Round<'_> {
         }
         #[expect(clippy::cast_precision_loss, reason = "compared with a limit")]
         let value = new as f64;
+        // What is not told now is told the next time.
+        let told_now = self.notices.iter().filter(|notice| notice.rule == *rule).count();
+        if told_now >= limits::ALERTS_AT_ONCE_MAX {
+            return;
+        }
         let rested = self.now.since(last.at) >= settings.again_after || last.at == Time::ZERO;
         if new == 0
             || !settings.fires(*rule, value)
@@ -350,7 +380,7 @@ fn link(links: Option<&str>, rule: Rule, subject: &str) -> Option<String> {
         Rule::Depth | Rule::Growth | Rule::Poison | Rule::Abandoned | Rule::Utilisation | Rule::Retention => {
             format!("{base}/queues/{subject}")
         }
-        Rule::NewGroup | Rule::RegressedGroup if subject == "others" => format!("{base}/groups"),
+        Rule::NewGroup | Rule::RegressedGroup if subject == OTHERS => format!("{base}/groups"),
         Rule::NewGroup | Rule::RegressedGroup => format!("{base}/groups/{subject}"),
         Rule::BreakerOpen => format!("{base}/breakers"),
         Rule::OperationHalted => format!("{base}/operations/{subject}"),

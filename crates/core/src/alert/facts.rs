@@ -4,12 +4,15 @@
 use super::Rule;
 use crate::breaker::{BreakerState, BreakerView};
 use crate::group::{Group, GroupStatus};
+use crate::limits;
 use crate::metrics::{Event, Stats, Timer};
 use crate::operation::{HaltReason, Operation, Stage};
 use crate::store::StoreInfo;
 use crate::time::{Span, Time};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Stands for all subjects beyond a limit.
+pub(super) const OTHERS: &str = "others";
 /// Characters of a group's template in a notice.
 const TEMPLATE_CHARS: usize = 200;
 
@@ -30,7 +33,8 @@ pub struct LevelFact {
 
 impl LevelFact {
     fn new(rule: Rule, subject: impl Into<String>, value: f64) -> Self {
-        Self { rule, subject: subject.into(), value, detail: String::new(), since: None }
+        let subject = subject.into().chars().take(limits::ALERT_SUBJECT_CHARS_MAX).collect();
+        Self { rule, subject, value, detail: String::new(), since: None }
     }
 
     /// Describes the fact, with the limit where that is a number of the same kind.
@@ -130,7 +134,7 @@ pub fn facts_of_stats(stats: &Stats) -> Facts {
 
 impl Facts {
     fn count_events(&mut self, stats: &Stats) {
-        let mut counts: BTreeMap<(Rule, &str), u64> = BTreeMap::new();
+        let mut counts: BTreeMap<Rule, BTreeMap<&str, u64>> = BTreeMap::new();
         for counter in &stats.counters {
             let poison = counter.labels.get("reason").is_some_and(|reason| reason == "poison");
             let rule = match counter.event {
@@ -161,15 +165,17 @@ impl Facts {
                 | Event::Replied
                 | Event::Overflowed => continue,
             };
-            let sum = counts.entry((rule, counter.queue.as_str())).or_default();
+            let counts = counts.entry(rule).or_default();
+            let known =
+                counts.len() < limits::ALERTS_COUNTED_MAX || counts.contains_key(counter.queue.as_str());
+            let subject = if known { counter.queue.as_str() } else { OTHERS };
+            let sum = counts.entry(subject).or_default();
             *sum = sum.saturating_add(counter.totals.count);
         }
-        let fact = |((rule, subject), count): ((Rule, &str), u64)| CountFact {
-            rule,
-            subject: subject.to_owned(),
-            count,
-        };
-        self.counts.extend(counts.into_iter().map(fact));
+        for (rule, counts) in counts {
+            let fact = |(subject, count): (&str, u64)| CountFact { rule, subject: subject.to_owned(), count };
+            self.counts.extend(counts.into_iter().map(fact));
+        }
     }
 
     /// Adds groups that are new or regressed and have made dead letters.

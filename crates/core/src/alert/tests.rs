@@ -139,6 +139,24 @@ fn many_groups_at_once_are_a_few_notices() {
 }
 
 #[test]
+fn every_group_is_told_once_however_many_there_are_and_the_state_stays_small() {
+    let mut watch = Watch::new();
+    watch.look(&Facts::default(), at(0));
+    let names: Vec<String> = (0..2_000_u64).map(|n| format!("{n:016x}")).collect();
+    let mut told = 0;
+    for now in 1..=2_000_usize {
+        // All groups that are there, as far as one page goes, in the order of their ids.
+        let seen: Vec<(&str, Time)> = (now.saturating_sub(400)..now)
+            .map(|n| (names[n].as_str(), at(u64::try_from(n).unwrap() * 10)))
+            .collect();
+        told += watch.look(&groups(&seen), at(u64::try_from(now).unwrap() * 10)).len();
+    }
+    assert_eq!(told, 2_000);
+    let bytes = serde_json::to_vec(&watch.state).unwrap().len();
+    assert!(bytes < crate::limits::KV_BYTES_MAX / 2, "{bytes} bytes");
+}
+
+#[test]
 fn a_rule_that_could_not_look_everywhere_ends_nothing() {
     let mut watch = Watch::new();
     watch.look(&levels(&[(Rule::RegressedGroup, "a", 1.0)]), at(0));

@@ -29,7 +29,7 @@ impl AlertLoop {
         let mut facts = facts_of_stats(&stats);
         let now = stats.now;
         for (rule, status, since) in [
-            (Rule::NewGroup, GroupStatus::New, Some(state.began.unwrap_or(now))),
+            (Rule::NewGroup, GroupStatus::New, Some(state.new_groups_from(now))),
             (Rule::RegressedGroup, GroupStatus::Regressed, None),
         ] {
             if !self.settings.rule(rule).enabled {

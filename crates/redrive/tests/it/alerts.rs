@@ -22,7 +22,7 @@ use tokio::net::TcpListener;
 
 /// Settings with one channel, which look all the time, and only for new groups: how slow or full this machine is must
 /// not decide.
-fn settings(channel: Value) -> AlertSettings {
+fn settings(channel: &Value) -> AlertSettings {
     let off = |rule: &&Rule| **rule != Rule::NewGroup;
     let rules: serde_json::Map<String, Value> =
         Rule::ALL.iter().filter(off).map(|rule| (rule.to_string(), json!({"enabled": false}))).collect();
@@ -31,7 +31,7 @@ fn settings(channel: Value) -> AlertSettings {
 
 fn webhook(receiver: &Receiver) -> AlertSettings {
     let (secret, _) = secret();
-    settings(json!({"type": "webhook", "url": receiver.url(), "secret": secret, "allow_private": true}))
+    settings(&json!({"type": "webhook", "url": receiver.url(), "secret": secret, "allow_private": true}))
 }
 
 /// One message of this queue dies of this error.
@@ -303,7 +303,7 @@ async fn a_test_goes_to_its_channel_at_once_and_says_so() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("alert.json");
     let argv = json!(["cp", "/dev/stdin", file.to_str().unwrap()]);
-    let settings = self::settings(json!({"type": "command", "argv": argv}));
+    let settings = self::settings(&json!({"type": "command", "argv": argv}));
     test_channel(&settings, "ops", "ada", None).await.unwrap();
     assert_eq!(notice(&std::fs::read(file).unwrap())["status"], "test");
 }
@@ -347,7 +347,7 @@ async fn an_alert_is_mailed() {
     let (port, taken) = mail_server().await;
     let email = json!({"type": "email", "server": "127.0.0.1", "port": port, "encryption": "none",
         "from": "Redrive <redrive@example.com>", "to": ["ops@example.com", "ada@example.com"]});
-    let settings = settings(email);
+    let settings = settings(&email);
     let sent = test_channel(&settings, "ops", "ada", Some("https://redrive.example/".into())).await;
     if cfg!(feature = "smtp") {
         sent.unwrap();
