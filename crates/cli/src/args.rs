@@ -2,8 +2,8 @@
 //! of a single command are defined with that command.
 
 use crate::commands::{
-    audit, backup, breaker, classify, completions, dlq, doctor, enqueue, group, lease, marker, message, op,
-    queue, run, serve, settle, signature, token, work,
+    alert, audit, backup, breaker, classify, completions, dlq, doctor, enqueue, group, lease, marker,
+    message, op, queue, run, serve, settle, signature, token, work,
 };
 use crate::output::choice::{self, Template};
 use crate::output::{ColorWhen, Format, TimeStyle, eprint_line, escape};
@@ -153,6 +153,9 @@ pub(crate) enum Command {
     /// List and control circuit breakers
     #[command(subcommand)]
     Breaker(breaker::BreakerCommand),
+    /// List alerts, test channels, and silence rules or subjects
+    #[command(subcommand)]
+    Alert(alert::AlertCommand),
     /// Watch groups, dead letters and timelines in a terminal, and act on them with --act
     Top(crate::top::TopArgs),
     /// List and verify the audit trail
@@ -191,6 +194,7 @@ impl Command {
             Self::Dlq(command) => command.is_read_only(),
             Self::Group(command) => command.is_read_only(),
             Self::Breaker(command) => command.is_read_only(),
+            Self::Alert(command) => command.is_read_only(),
             Self::Audit(command) => command.is_read_only(),
             Self::Op(command) => command.is_read_only(),
             Self::Token(command) => command.is_read_only(),

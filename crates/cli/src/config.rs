@@ -3,6 +3,7 @@
 
 use crate::exit_code::CliError;
 use crate::output::{Format, TimeStyle};
+use redrive::core::alert::AlertSettings;
 use redrive::core::classify::{PatternSpec, Patterns};
 use redrive::core::error::Refusal;
 use redrive::core::failure::ClassifierRules;
@@ -12,6 +13,7 @@ use redrive::core::masking::{MaskingSpec, Rules};
 use redrive::core::policy::QueuePolicy;
 use redrive::core::policy_change::PolicyChange;
 use redrive::core::signature::{SignatureRule, SignatureRules};
+use redrive::push::PushSettings;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::{Ipv6Addr, SocketAddr};
@@ -39,6 +41,10 @@ pub(crate) struct Config {
     pub server: ServerSettings,
     /// The user's rules for grouping, patterns for classifying errors, and masking rules.
     pub known: ClassifierRules,
+    /// The rules and channels of alerts.
+    pub alerts: AlertSettings,
+    /// The settings of push queues.
+    pub push: PushSettings,
 }
 
 /// The settings of one queue in a configuration file.
@@ -74,6 +80,8 @@ struct ConfigToml {
     signature: SignatureToml,
     masking: MaskingSpec,
     server: ServerSettings,
+    alerts: AlertSettings,
+    push: PushSettings,
 }
 
 /// The `[classify]` section.
@@ -109,6 +117,8 @@ pub(crate) struct ServerSettings {
     pub instance: Option<String>,
     /// The number of requests per second for each token.
     pub rate: Option<u32>,
+    /// The address under which people reach the server, for links in alerts.
+    pub url: Option<String>,
 }
 
 impl ServerSettings {
@@ -118,6 +128,10 @@ impl ServerSettings {
         }
         if self.rate == Some(0) {
             return Err("server: rate: 0 would refuse every request; leave it out for no limit".into());
+        }
+        let is_http = |url: &String| url.starts_with("http://") || url.starts_with("https://");
+        if self.url.as_ref().is_some_and(|url| !is_http(url)) {
+            return Err("server: url: write it out, such as https://redrive.example.com".into());
         }
         self.hosts
             .iter()
@@ -187,9 +201,11 @@ pub(crate) fn parse(text: &str) -> Result<Config, String> {
         patterns: Patterns::compile(&toml.classify.pattern).map_err(|refusal| refusal.to_string())?,
         masking: Rules::compile(&toml.masking).map_err(|refusal| refusal.to_string())?,
     };
-    let ConfigToml { data, actor, output, time, server, .. } = toml;
+    toml.alerts.check().map_err(|refusal| of_section(text, refusal))?;
+    toml.push.check().map_err(|refusal| of_section(text, refusal))?;
+    let ConfigToml { data, actor, output, time, server, alerts, push, .. } = toml;
     server.check()?;
-    Ok(Config { data, actor, output, time, queues, known, server })
+    Ok(Config { data, actor, output, time, queues, known, server, alerts, push })
 }
 
 /// Describes a setting of a queue that cannot be merged, with the line it is on.
@@ -198,6 +214,13 @@ fn of_setting(text: &str, queue: &str, refusal: Refusal) -> String {
     let path = ["queues", queue].into_iter().chain(field.split('.'));
     let line = position(text, path).map(|at| line_of(text, at)).unwrap_or_default();
     format!("{line}{}", json_input::explain(&why))
+}
+
+/// Describes a setting that does not belong to a queue, with the line it is on.
+fn of_section(text: &str, refusal: Refusal) -> String {
+    let Refusal::Invalid { field, why } = refusal else { return refusal.to_string() };
+    let line = position(text, field.split('.')).map(|at| line_of(text, at)).unwrap_or_default();
+    format!("{line}{field}: {why}")
 }
 
 /// Where the last key of a path that the text contains begins.
@@ -295,6 +318,18 @@ mod tests {
             ("[server]\nhosts = [\"https://a.example\"]", "is not a host name"),
             ("[server]\ntls_cert = \"c.pem\"", "belong together"),
             ("[server]\nrate = 0", "would refuse every request"),
+            ("[alerts]\nevry = \"1m\"", "unknown key `evry`; did you mean `every`?"),
+            ("[alerts.rules.dpth]\nlimit = 5", "did you mean `depth`?"),
+            ("[alerts.rules.depth]\nlimt = 5", "did you mean `limit`?"),
+            ("[alerts.rules.depth]\nlimit = 5\nclear = 6", "line 3: alerts.rules.depth.clear"),
+            (
+                "[alerts.rules.depth]\nchannels = [\"op\"]\n[alerts.channels.ops]\ntype = \"log\"",
+                "did you mean `ops`?",
+            ),
+            ("[alerts.channels.ops]\ntype = \"slak\"\nurl = \"x\"", "did you mean `slack`?"),
+            ("[alerts.channels.ops]\ntype = \"slack\"\nurl = \"ftp://x\"", "line 3: alerts.channels.ops.url"),
+            ("[push]\nconcurrency = 0", "line 2: push.concurrency"),
+            ("[server]\nurl = \"redrive\"", "write it out"),
             ("= 5", "line 1: "),
         ] {
             let error = parse(text).unwrap_err();

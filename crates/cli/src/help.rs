@@ -22,7 +22,7 @@ Dead letters
   op                                 bulk operations: watch, pause, undo
   marker, erase                      record a deploy; remove payloads for good
 Maintenance
-  doctor, audit, token               check the store; audit trail; access tokens
+  doctor, audit, alert, token        check the store; audit; alerts; access
   backup, restore                    copy the store while work continues
   init, completions                  write a redrive.toml; shell completion
   signature, classify                show how errors are grouped and classified
@@ -111,6 +111,11 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("breaker list", "redrive breaker list payments"),
     ("breaker open", "redrive breaker open payments eu --reason 'announced downtime'"),
     ("breaker close", "redrive breaker close payments eu"),
+    ("alert", "redrive alert list"),
+    ("alert list", "redrive alert list --rules"),
+    ("alert test", "redrive alert test ops"),
+    ("alert silence", "redrive alert silence payments --for 2h --reason 'bank maintenance'"),
+    ("alert unsilence", "redrive alert unsilence payments"),
     ("audit", "redrive audit list --since 24h"),
     ("audit list", "redrive audit list --act resolve --since 24h"),
     ("audit verify", "redrive audit verify"),

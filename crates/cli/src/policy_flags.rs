@@ -305,6 +305,10 @@ pub(crate) struct TargetFlags {
     #[arg(long, value_name = "TYPE")]
     #[serde(rename = "content_type")]
     target_content_type: Option<Maybe<String>>,
+    /// Sign requests (Standard Webhooks) with this secret: whsec_…, or better ${env.NAME}; `none` for no signature
+    #[arg(long, value_name = "SECRET")]
+    #[serde(rename = "secret")]
+    target_secret: Option<Maybe<String>>,
     /// Statuses that make a message a dead letter at once
     #[arg(long, value_name = "STATUS,…", value_delimiter = ',')]
     #[serde(rename = "dead_letter_on")]

@@ -29,6 +29,7 @@
 
 pub mod access;
 pub mod address;
+pub mod alert;
 pub mod audit;
 pub mod auto_redrive;
 pub mod backoff;
@@ -78,3 +79,4 @@ pub mod time;
 pub mod traceback;
 pub mod transfer;
 pub mod waiting;
+pub mod webhook;

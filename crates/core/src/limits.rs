@@ -138,6 +138,8 @@ pub const ARGUMENTS_MAX: usize = 1_000;
 /// Bytes of a command's arguments, and of its environment variables: far below the limit of every operating
 /// system.
 pub const ARGUMENT_BYTES_MAX: usize = 64 * 1024;
+/// Queues with a target that one process pushes. Each has a worker that waits for messages.
+pub const PUSH_QUEUES_MAX: usize = 1_000;
 /// The longest wait that an HTTP response may ask for. Anything longer is a mistake, and the cap of a queue is
 /// mostly shorter.
 pub const RETRY_AFTER_MAX: Span = Span::from_hours(24);
@@ -319,6 +321,26 @@ pub const PROCESSOR_LOOK_MAX: usize = 100;
 pub const PROCESSOR_LOOKS_MAX: usize = 10;
 /// Captured operations that a processor executes per interval, and concurrently.
 pub const PROCESSOR_BATCH_MAX: usize = 1_000;
+/// Channels that alerts are sent to.
+pub const ALERT_CHANNELS_MAX: usize = 50;
+/// Alerts that hold at once. Their state is one small durable value; further ones wait until some have ended.
+pub const ALERTS_ACTIVE_MAX: usize = 600;
+/// New groups among them. Older ones were told; they are recognised by when they were first seen.
+pub const ALERTS_NEW_GROUPS_MAX: usize = 300;
+/// Queues of one rule whose events are counted for alerts. Further ones are counted together.
+pub const ALERTS_COUNTED_MAX: usize = 250;
+/// Characters of the subject of an alert.
+pub const ALERT_SUBJECT_CHARS_MAX: usize = 150;
+/// Alerts of one rule that are told one by one when they begin at the same time. A person reads no more.
+pub const ALERTS_AT_ONCE_MAX: usize = 10;
+/// Alerts that are listed as holding now.
+pub const ALERTS_SHOWN_MAX: usize = 200;
+/// Queues with open letters whose growth is measured.
+pub const ALERTS_SAMPLED_MAX: usize = 300;
+/// Groups of each status that one evaluation of the alerts reads.
+pub const ALERTS_GROUPS_MAX: usize = 500;
+/// Things that are silenced at once.
+pub const SILENCES_MAX: usize = 200;
 /// Bytes of one value in the key-value space.
 pub const KV_BYTES_MAX: usize = 256 * 1024;
 /// Bytes of the values on one page of key-value entries. As text, four times as many stay well below a frame of the

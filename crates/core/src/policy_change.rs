@@ -79,6 +79,7 @@ const TARGET: &[(&str, Kind)] = &[
     ("connect_timeout", Kind::Span),
     ("max_response_bytes", Kind::Plain),
     ("ca_file", Kind::Optional),
+    ("secret", Kind::Optional),
     ("argv", Kind::Plain),
     ("shell", Kind::Optional),
     ("payload", Kind::Plain),

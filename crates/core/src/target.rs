@@ -7,6 +7,7 @@ use crate::limits;
 use crate::message::check_span;
 use crate::template::{Placeholder, Template};
 use crate::time::Span;
+use crate::webhook::SecretSource;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -85,6 +86,9 @@ pub struct HttpTarget {
     /// own content type applies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content_type: Option<String>,
+    /// The secret that signs each request, as Standard Webhooks describe it. Requests are not signed without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secret: Option<SecretSource>,
     /// Status codes that make the message a dead letter at once.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub dead_letter_on: Vec<u16>,
@@ -116,6 +120,7 @@ impl Default for HttpTarget {
             headers: BTreeMap::new(),
             body: None,
             content_type: None,
+            secret: None,
             dead_letter_on: Vec::new(),
             redirects: 0,
             allow_private: false,
@@ -220,6 +225,10 @@ impl HttpTarget {
                 let why = "environment variables are allowed in headers only";
                 return Err(Refusal::invalid("target.body", why));
             }
+        }
+        if let Some(secret) = &self.secret {
+            check_length("target.secret", secret.reveal(), limits::HEADER_BYTES_MAX)?;
+            secret.check("target.secret")?;
         }
         let content_type = self.content_type.as_deref().unwrap_or_default();
         check_length("target.content_type", content_type, limits::LABEL_BYTES_MAX)?;
@@ -354,7 +363,7 @@ mod tests {
         http(|t| t.headers = [("Authorization".into(), "Bearer ${env.TOKEN}".into())].into()).unwrap();
         http(|t| t.body = Some("{\"n\": ${payload.n}}".into())).unwrap();
         type Change = fn(&mut HttpTarget);
-        let wrong: [(Change, &str); 17] = [
+        let wrong: [(Change, &str); 18] = [
             (|t| t.url = String::new(), "write it out"),
             (|t| t.url = "example.com".into(), "write it out"),
             (|t| t.url = "ftp://example.com".into(), "only http and https"),
@@ -369,6 +378,7 @@ mod tests {
             (|t| t.body = Some("${env.HOME}".into()), "headers only"),
             (|t| t.body = Some("${".into()), "not closed"),
             (|t| t.dead_letter_on = vec![200], "300 to 599"),
+            (|t| t.secret = Some(SecretSource::new("12345")), "target.secret"),
             (|t| t.redirects = 50, "at most"),
             (|t| t.timeout = Span::ZERO, "target.timeout"),
             (|t| t.max_response_bytes = u64::MAX, "may become a message"),

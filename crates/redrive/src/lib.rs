@@ -45,6 +45,7 @@
 //! assert_eq!(order, ["reply", "page", "report"]); // the deadline is near, then by priority
 //! ```
 
+pub mod alerts;
 mod batch;
 mod consumer;
 mod dead_letter_policy;
@@ -59,6 +60,7 @@ pub mod maintenance;
 pub mod metrics;
 mod operate;
 mod panics;
+pub mod push;
 mod replay;
 mod replies;
 pub mod resilient;

@@ -1,6 +1,7 @@
 //! The commands, one module each: flags, requests to the store, and output. No command knows which kind of store it
 //! talks to.
 
+pub(crate) mod alert;
 pub(crate) mod audit;
 pub(crate) mod backup;
 pub(crate) mod breaker;
@@ -66,6 +67,7 @@ pub(crate) fn load_app(global: Global, command: &Command) -> Result<App, CliErro
         | Command::Group(_)
         | Command::Marker(_)
         | Command::Breaker(_)
+        | Command::Alert(_)
         | Command::Audit(_)
         | Command::Token(_)
         | Command::Backup(_)
@@ -96,6 +98,7 @@ pub(crate) async fn run(app: &App, command: Command) -> CommandResult {
         Command::Group(command) => group::run(app, command).await,
         Command::Marker(args) => marker::run(app, args).await,
         Command::Breaker(command) => breaker::run(app, command).await,
+        Command::Alert(command) => alert::run(app, command).await,
         Command::Audit(command) => audit::run(app, command).await,
         Command::Token(command) => token::run(app, command).await,
         Command::Backup(args) => backup::backup(app, args).await,

@@ -6,7 +6,7 @@ use crate::exit_code::{CliError, CommandResult, ExitCode};
 use crate::output::{Column, Format, Output, Sheet, Show, ValueFormat, table};
 use clap::Args;
 use redrive::core::group::GroupNews;
-use redrive::core::metrics::{Alert, HistogramSnapshot, QueueStats, Report, Summary, report};
+use redrive::core::metrics::{Alert, HistogramSnapshot, QueueStats, Report, Summary, report_with};
 use redrive::core::time::Span;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -231,7 +231,7 @@ struct ReportDocument {
 /// Runs `queue report`.
 pub(super) async fn run(app: &App, args: &ReportArgs) -> CommandResult {
     let store = app.open(Access::Existing, Hold::Moment).await?;
-    let mut found = report(&store.stats().await?);
+    let mut found = report_with(&store.stats().await?, &app.config.alerts);
     let groups = marker::news(&*store).await?;
     found.alerts.extend(groups.alerts());
     let found = ReportDocument { report: found, groups };

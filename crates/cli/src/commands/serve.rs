@@ -8,10 +8,12 @@ use crate::exit_code::{CliError, CommandResult, ExitCode};
 use crate::log::{LogArgs, LogLevel};
 use crate::output::{Column, Format, Show, ValueFormat, compact, escape};
 use clap::Args;
+use redrive::alerts::AlertLoop;
 use redrive::core::access::{Access as TokenAccess, Grant};
 use redrive::core::error::CallError;
 use redrive::core::store::Store;
 use redrive::maintenance::Maintenance;
+use redrive::push;
 use redrive::{CancellationToken, GroupError, Heartbeat, LoopGroup, Runnable};
 use redrive_server::{
     ListenConfig, Listener, Protection, TlsFiles, check_bind, create_token, list_tokens, router,
@@ -111,8 +113,13 @@ pub(crate) async fn run(app: &App, args: ServeArgs) -> CommandResult {
         router: router(Arc::clone(&store), config),
         stop: stop.clone(),
     };
+    let links = settings.url.clone().unwrap_or_else(|| url.clone());
+    let alerts = AlertLoop::new(Arc::clone(&store), app.config.alerts.clone())?.links(links);
+    let pushed =
+        push::workers(Arc::clone(&store), app.config.push.clone()).classifier_rules(app.config.known.clone());
     // Everything that runs as long as the server does. Each loop has a name, and all of them end with `stop`.
-    let loops = LoopGroup::new(Arc::clone(&store)).run(http).run(Maintenance::new(store));
+    let loops =
+        LoopGroup::new(Arc::clone(&store)).run(http).run(alerts).run(pushed).run(Maintenance::new(store));
     let loops = loops.bind().await.map_err(failed)?;
     announce(app, &args, &Started { url, token })?;
     let mut running = std::pin::pin!(loops.until(stop.clone()));
@@ -217,6 +224,7 @@ impl ServeArgs {
             behind_proxy: self.behind_proxy || config.behind_proxy,
             instance: self.instance.clone().or_else(|| config.instance.clone()),
             rate: self.rate.or(config.rate),
+            url: config.url.clone(),
         }
     }
 }

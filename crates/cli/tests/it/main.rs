@@ -10,6 +10,7 @@
 )]
 
 mod acts;
+mod alerts;
 mod bad_input;
 mod bulk;
 mod classify;

@@ -13,6 +13,7 @@ use crate::patch::Patch;
 use crate::progress::Progress;
 use crate::revision::{Edit, EditRecord, Erased};
 use crate::target::{CommandTarget, HttpTarget, Target};
+use crate::webhook::SecretSource;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -210,6 +211,10 @@ impl Rules {
                 url: self.masked(&http.url),
                 headers: fields(&http.headers),
                 body: http.body.as_ref().map(|body| self.mask_payload(body.as_bytes()).text),
+                secret: http.secret.as_ref().map(|secret| match secret.is_reference() {
+                    true => secret.clone(),
+                    false => SecretSource::new(self.mask_field("secret", secret.reveal())),
+                }),
                 ..http.clone()
             }),
             Target::Command(command) => Target::Command(CommandTarget {

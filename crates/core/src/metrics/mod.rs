@@ -11,11 +11,12 @@ mod stats;
 #[cfg(test)]
 mod tests;
 
+pub use crate::alert::AlertLevel;
 pub use histogram::{Histogram, HistogramSnapshot};
 pub use open::{OpenCounts, OpenKey, OpenLetters};
 pub use registry::{Counter, Gauge, Meter, Registry, Snapshot, Timer, process};
 pub use render::render;
-pub use report::{Alert, AlertLevel, Report, report};
+pub use report::{Alert, Report, report, report_with};
 pub use stats::{CounterKey, CounterTotals, CounterView, Counters, QueueStats, Stats, Summary};
 
 use serde::{Deserialize, Serialize};

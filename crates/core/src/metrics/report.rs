@@ -1,33 +1,12 @@
-//! The report: the queues, the summary and the alerts of the built-in rules. The same stats always give the same
-//! alerts.
+//! The report: the queues, the summary and the alerts that hold by the rules of [`crate::alert`], which alone decides.
+//! The same stats always give the same alerts.
 
+use super::HistogramSnapshot;
 use super::stats::{QueueStats, Stats, Summary};
-use super::{HistogramSnapshot, Timer};
-use crate::failure::named;
+use crate::alert::{AlertLevel, AlertSettings, facts_of_stats};
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fmt;
-use std::str::FromStr;
-
-/// A 95th percentile of the enqueue latency above this raises a warning.
-const SLOW_ENQUEUE_US: u64 = 10_000;
-/// A utilisation above this is critical.
-const UTILISATION_MAX: f64 = 0.9;
-/// More deaths per second than this raise a warning.
-const DEATHS_PER_SECOND: f64 = 10.0;
-/// A queue with this many open letters raises a warning.
-const OPEN_LETTERS: u64 = 100;
-
-named! {
-    /// How urgent an alert is.
-    AlertLevel, "alert level", {
-        /// Look soon.
-        Warning = "warning",
-        /// Look now.
-        Critical = "critical",
-    }
-}
 
 /// A problem that was found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,30 +36,23 @@ pub struct Report {
     pub alerts: Vec<Alert>,
 }
 
-/// Makes the report.
+/// Makes the report. The alerts are those that hold by the default settings of the rules; nobody is told about them
+/// here.
 #[must_use]
 pub fn report(stats: &Stats) -> Report {
+    report_with(stats, &AlertSettings::default())
+}
+
+/// Makes the report with the alerts that hold by these settings.
+#[must_use]
+pub fn report_with(stats: &Stats, settings: &AlertSettings) -> Report {
     let mut alerts = Vec::new();
-    let mut alert = |rule: &str, level, subject: &str, text: String| {
-        alerts.push(Alert { rule: rule.into(), level, subject: subject.into(), text });
-    };
-    if let Some(enqueue) = stats.process.timer(Timer::Enqueue).filter(|h| h.p95_us > SLOW_ENQUEUE_US) {
-        let text = format!("95% of enqueues take up to {} ms; the limit is 10 ms", enqueue.p95_us / 1_000);
-        alert("slow_enqueue", AlertLevel::Warning, "store", text);
-    }
-    let deaths = stats.process.dead_per_second;
-    if deaths > DEATHS_PER_SECOND {
-        let text = format!("{deaths:.1} messages die per second; the limit is 10");
-        alert("dead_letter_rate", AlertLevel::Warning, "store", text);
-    }
-    for queue in &stats.queues {
-        if let Some(full) = queue.utilisation().filter(|full| *full > UTILISATION_MAX) {
-            let text = format!("it is {:.0}% full; the limit is 90%", full * 100.0);
-            alert("utilisation", AlertLevel::Critical, queue.queue.as_str(), text);
-        }
-        if queue.letters_open >= OPEN_LETTERS {
-            let text = format!("{} dead letters are open; the limit is {OPEN_LETTERS}", queue.letters_open);
-            alert("depth", AlertLevel::Warning, queue.queue.as_str(), text);
+    for fact in facts_of_stats(stats).levels {
+        let rule = settings.rule(fact.rule);
+        if rule.fires(fact.rule, fact.value) {
+            let text = fact.text(rule.limit.0);
+            let rule_name = fact.rule.name().to_owned();
+            alerts.push(Alert { rule: rule_name, level: rule.level, subject: fact.subject, text });
         }
     }
     Report {

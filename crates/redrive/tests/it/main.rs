@@ -8,6 +8,7 @@
     reason = "a failed step in a test is a failed test; clippy.toml exempts only the test functions"
 )]
 
+mod alerts;
 mod batch;
 mod batch_git;
 mod consumer;
@@ -20,6 +21,7 @@ mod loops_kit;
 mod loops_story;
 mod maintenance;
 mod process;
+mod push;
 mod readme;
 mod replay;
 mod resilient;

@@ -3,7 +3,7 @@
 use super::endpoint::Content::{Empty, Json, Lines, Results, Text};
 use super::endpoint::{Endpoint, Needs};
 use super::{
-    health, letter_acts, letter_work, letters, messages, orchestration, queues, system, transfer, triage,
+    alerts, health, letter_acts, letter_work, letters, messages, orchestration, queues, system, transfer, triage,
     verbs,
 };
 use crate::{docs, openapi};
@@ -23,6 +23,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         ("Operations", operating()),
         ("Orchestration", orchestrating()),
         ("System", maintaining()),
+        ("Alerts", alerting()),
         ("Access", admitting()),
         ("About", explaining()),
     ];
@@ -484,6 +485,34 @@ fn maintaining() -> Vec<Endpoint> {
         .header("Redrive-Call-Version", "The version of the calls that the caller speaks.")
         .takes(Json("Call"))
         .gives(200, Json("Any")),
+    ]
+}
+
+fn alerting() -> Vec<Endpoint> {
+    vec![
+        Endpoint::new(
+            ("GET", "/api/v1/alerts"),
+            Viewer,
+            "Shows the alerts that hold, the channels they are sent to, and what is silenced.",
+            get(alerts::list),
+        )
+        .shows("Alerts"),
+        Endpoint::new(
+            ("POST", "/api/v1/alerts/test"),
+            Operator,
+            "Sends a test to a channel.",
+            post(alerts::test),
+        )
+        .takes(Json("AlertTestBody"))
+        .gives(202, Json("AlertTest")),
+        Endpoint::new(
+            ("POST", "/api/v1/alerts/silence"),
+            Operator,
+            "Silences a rule or a subject for a while, or ends that if no time is given.",
+            post(alerts::silence),
+        )
+        .takes(Json("SilenceBody"))
+        .shows("SilenceResult"),
     ]
 }
 

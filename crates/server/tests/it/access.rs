@@ -99,6 +99,8 @@ fn body(path: &str) -> &'static str {
         "/api/v1/deliveries/{token}/fail" => r#"{"error_type":"E"}"#,
         "/api/v1/operations/preview" => r#"{"filter":""}"#,
         "/api/v1/operations" => r#"{"filter":"","token":"t","bound":1}"#,
+        "/api/v1/alerts/test" => r#"{"channel":"ops"}"#,
+        "/api/v1/alerts/silence" => r#"{"name":"depth","for":"2h"}"#,
         "/api/v1/markers" => r#"{"text":"deploy"}"#,
         "/api/v1/tokens" => r#"{"name":"n","roles":["viewer"]}"#,
         "/api/v1/groups/{id}" => r#"{"act":"resolve"}"#,

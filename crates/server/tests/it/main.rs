@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
 
 mod access;
+mod alerts;
 mod bad_input;
 mod clients;
 mod conform;

@@ -1,12 +1,13 @@
 //! Makes an HTTP request for each message; the status of the response decides the outcome. The address that is
 //! connected to is checked, again for every redirect. Proxies of the environment are not used.
 
+mod connect;
 mod exchange;
 mod request;
 
 use crate::handler::{Context, Handler, HandlerError, Outcome};
 use async_trait::async_trait;
-pub(crate) use exchange::client_config;
+pub(crate) use connect::client_config;
 use exchange::{HttpClient, RequestError, Response};
 use redrive_core::error::Refusal;
 use redrive_core::limits;
@@ -27,8 +28,9 @@ const ARTIFACT_BYTES: usize = limits::NOTE_BYTES_MAX - 64;
 ///
 /// The payload is the body, with its own content type, unless the target has a template. Every request carries
 /// `Idempotency-Key` (the message's id, the same for every attempt), `traceparent` where the message has one,
-/// and `Redrive-Queue`, `Redrive-Kind` and `Redrive-Attempt`. If the message has a `reply_to`, the body of a 2xx
-/// response is the reply.
+/// and `Redrive-Queue`, `Redrive-Kind` and `Redrive-Attempt`. If the target has a secret, the request is signed as
+/// Standard Webhooks describe it: `webhook-id`, `webhook-timestamp` and `webhook-signature`. If the message has a
+/// `reply_to`, the body of a 2xx response is the reply. Connections are kept and used again.
 #[derive(Debug)]
 pub struct HttpExecutor {
     target: HttpTarget,
@@ -104,7 +106,7 @@ impl Handler for HttpExecutor {
                 Ok(done) => return done,
                 Err(error) => error,
             },
-            Err(failed) => failed.into(),
+            Err(failed) => failed.into_failure(),
         };
         let mut error = error.step("http");
         error.report_mut().duration = Some(took);
@@ -117,7 +119,9 @@ fn verdict(target: &HttpTarget, wants_reply: bool, response: Response) -> Result
     let Response { status, .. } = response;
     if (200..=299).contains(&status) {
         return match response.broken {
-            Some(why) => Err(RequestError::Broken(format!("the answer {status} broke off: {why}")).into()),
+            Some(why) => {
+                Err(RequestError::Broken(format!("the answer {status} broke off: {why}")).into_failure())
+            }
             None if !wants_reply => Ok(Outcome::Done),
             None if response.cut => {
                 let why = format!(

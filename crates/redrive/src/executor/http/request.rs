@@ -9,7 +9,9 @@ use redrive_core::error::Refusal;
 use redrive_core::failure::UNDECODABLE;
 use redrive_core::target::{HttpTarget, Method};
 use redrive_core::template::{Placeholder, Template, TextFormat, at_path};
+use redrive_core::webhook::{self, SecretSource};
 use serde_json::Value;
+use std::time::SystemTime;
 use url::Url;
 
 /// One request, ready to be sent.
@@ -104,6 +106,9 @@ impl Templates {
             headers.insert(name.clone(), value);
             own.push(name.clone());
         }
+        if let Some(secret) = &target.secret {
+            own.extend(sign(secret, &context.message().id.to_string(), &body, &mut headers)?);
+        }
         Ok(Request { method: target.method, url: url.clone(), headers, body, own })
     }
 
@@ -124,6 +129,30 @@ impl Templates {
             }
         }
     }
+}
+
+/// Signs the request and returns the names of the headers that this added.
+fn sign(
+    secret: &SecretSource,
+    id: &str,
+    body: &[u8],
+    headers: &mut HeaderMap,
+) -> Result<Vec<HeaderName>, Box<Outcome>> {
+    let misconfigured = |why: String| Box::new(Outcome::Fail(HandlerError::new("Misconfigured", why)));
+    let secrets = secret.resolve(|name| std::env::var(name).ok()).map_err(misconfigured)?;
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    let values = [
+        (webhook::ID_HEADER, id.to_owned()),
+        (webhook::TIMESTAMP_HEADER, now.to_string()),
+        (webhook::SIGNATURE_HEADER, secrets.sign(id, now, body)),
+    ];
+    let mut names = Vec::with_capacity(values.len());
+    for (name, value) in values {
+        let value = HeaderValue::from_str(&value).map_err(|error| misconfigured(error.to_string()))?;
+        headers.insert(HeaderName::from_static(name), value);
+        names.push(HeaderName::from_static(name));
+    }
+    Ok(names)
 }
 
 fn form_of(content_type: &str) -> TextFormat {

@@ -1,0 +1,106 @@
+//! Alerts: what is wrong now, tests of channels, and silences. The process that evaluates the rules writes what is shown
+//! here into the store's small durable values, which only administrators may read directly. So these routes say
+//! themselves whom they serve: they concern the whole store, and a token that is limited to some queues gets nothing.
+
+use crate::access::Caller;
+use crate::problem::Problem;
+use crate::request::JsonBody;
+use axum::Json;
+use axum::http::StatusCode;
+use redrive_core::alert::{AlertRecord, Notice, Silence, kv};
+use redrive_core::error::Refusal;
+use redrive_core::store::{Role, Store};
+use redrive_core::time::Span;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// The store, for callers who have this role for all queues.
+fn whole_store(caller: &Caller, role: Role, verb: &str) -> Result<Arc<dyn Store>, Problem> {
+    let refuse = |why: String| {
+        let who = caller.access.name.clone();
+        let refusal = Refusal::NotAllowed { who, verb: verb.to_owned(), why };
+        tracing::warn!(%refusal, "refused");
+        Problem::from(refusal)
+    };
+    if !caller.access.allows(role) {
+        return Err(refuse(format!("it needs the role {role}")));
+    }
+    if !caller.access.queues.is_empty() {
+        return Err(refuse("it concerns all queues, and the token is for some of them".into()));
+    }
+    Ok(caller.app.store())
+}
+
+/// The alerts, the channels and what is silenced.
+#[derive(Serialize)]
+pub(crate) struct AlertsView {
+    #[serde(flatten)]
+    record: AlertRecord,
+    silenced: Vec<Silence>,
+}
+
+/// `GET /api/v1/alerts`
+pub(crate) async fn list(caller: Caller) -> Result<Json<AlertsView>, Problem> {
+    let store = whole_store(&caller, Role::Viewer, "alerts")?;
+    let now = store.info().await?.now;
+    let silenced = kv::silences(&*store).await?.at(now).cloned().collect();
+    let mut record = kv::record(&*store).await?;
+    for alert in &mut record.active {
+        alert.text = caller.rules().mask_text(&alert.text).into_owned();
+    }
+    Ok(Json(AlertsView { record, silenced }))
+}
+
+/// The channel to test.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TestBody {
+    channel: String,
+}
+
+/// `POST /api/v1/alerts/test`: enqueues a test for a channel. Whoever sends the alerts sends it.
+pub(crate) async fn test(
+    caller: Caller,
+    JsonBody(body): JsonBody<TestBody>,
+) -> Result<(StatusCode, Json<Value>), Problem> {
+    let store = whole_store(&caller, Role::Operator, "test_alert")?;
+    let channels = kv::record(&*store).await?.channels;
+    if !channels.iter().any(|channel| channel.name == body.channel) {
+        let known: Vec<&str> = channels.iter().map(|channel| channel.name.as_str()).collect();
+        let what = format!("there is no channel {:?}; there are: {}", body.channel, known.join(", "));
+        return Err(Problem::new(StatusCode::NOT_FOUND, "no_such_channel", what));
+    }
+    let now = store.info().await?.now;
+    let notice = Notice::test(&body.channel, &caller.access.name, now, None);
+    let message = kv::message(super::messages::new_id()?, &notice, &body.channel)?;
+    let id = crate::reply::only(store.enqueue(vec![message]).await?)?.id;
+    Ok((StatusCode::ACCEPTED, Json(json!({"message": id, "channel": body.channel}))))
+}
+
+/// What to silence.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SilenceBody {
+    name: String,
+    #[serde(rename = "for")]
+    span: Option<Span>,
+    reason: Option<String>,
+}
+
+/// `POST /api/v1/alerts/silence`: silences a rule or a subject for a while, or ends that if no time is given.
+pub(crate) async fn silence(
+    caller: Caller,
+    JsonBody(body): JsonBody<SilenceBody>,
+) -> Result<Json<Value>, Problem> {
+    let store = whole_store(&caller, Role::Operator, "silence_alert")?;
+    let Some(span) = body.span else {
+        let ended = kv::unsilence(&*store, &body.name).await?;
+        return Ok(Json(json!({"name": body.name, "ended": ended})));
+    };
+    let now = store.info().await?.now;
+    let silence = Silence::of(&body.name, span, caller.access.name.clone(), body.reason, now)?;
+    kv::silence(&*store, &silence).await?;
+    tracing::info!(name = body.name, until = %silence.until, by = silence.by, "alerts are silenced");
+    Ok(Json(serde_json::to_value(silence).unwrap_or_default()))
+}

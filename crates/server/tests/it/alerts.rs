@@ -1,0 +1,63 @@
+//! Alerts over HTTP: what is shown, tested and silenced.
+
+use super::Server;
+use redrive_core::access::Grant;
+use redrive_core::alert::{ActiveAlert, AlertLevel, AlertRecord, ChannelView, QUEUE, RECORD_KEY, Rule, kv};
+use redrive_core::time::Time;
+
+async fn with_record() -> Server {
+    let server = Server::start().await;
+    let active = ActiveAlert {
+        rule: Rule::Depth,
+        level: AlertLevel::Warning,
+        subject: "payments".into(),
+        text: "150 dead letters are open; ask ada@example.com".into(),
+        since: Time::from_millis(1),
+        told: Some(3),
+        link: None,
+    };
+    let channel =
+        ChannelView { name: "ops".into(), kind: "slack".into(), to: "https://hooks.example/…".into() };
+    let record = AlertRecord { active: vec![active], channels: vec![channel] };
+    kv::write(server.store.as_ref(), RECORD_KEY, &record, 0).await.unwrap().unwrap();
+    server
+}
+
+#[tokio::test]
+async fn what_holds_is_shown_masked_to_those_who_may_see_all_queues() {
+    let server = with_record().await;
+    let viewer = server.token(&[Grant::MaskedViewer], &[]).await;
+    let seen = server.send(Server::request("GET", "/api/v1/alerts", &viewer, None)).await.body;
+    assert_eq!((&seen["active"][0]["rule"], &seen["channels"][0]["name"]), (&"depth".into(), &"ops".into()));
+    let text = seen["active"][0]["text"].as_str().unwrap();
+    assert!(text.contains("150") && !text.contains("ada@example.com"), "{text}");
+    let limited = server.token(&[Grant::Admin], &["orders*"]).await;
+    let refused = server.send(Server::request("GET", "/api/v1/alerts", &limited, None)).await;
+    assert_eq!(refused.status.as_u16(), 403);
+}
+
+#[tokio::test]
+async fn a_silence_begins_and_ends() {
+    let server = with_record().await;
+    let body = r#"{"name":"payments","for":"2h","reason":"deploy"}"#;
+    let made = server.post("/api/v1/alerts/silence", body).await;
+    assert_eq!((&made["subject"], &made["reason"]), (&"payments".into(), &"deploy".into()));
+    assert_eq!(server.get("/api/v1/alerts").await["silenced"][0]["subject"], "payments");
+    let ended = server.post("/api/v1/alerts/silence", r#"{"name":"payments"}"#).await;
+    assert_eq!(ended["ended"], true);
+    assert_eq!(server.get("/api/v1/alerts").await["silenced"].as_array().unwrap().len(), 0);
+    let wrong = server.ask("POST", "/api/v1/alerts/silence", Some(r#"{"name":"","for":"2h"}"#)).await;
+    assert_eq!(wrong.status.as_u16(), 422);
+}
+
+#[tokio::test]
+async fn a_test_is_a_message_for_the_channel() {
+    let server = with_record().await;
+    let sent = server.ask("POST", "/api/v1/alerts/test", Some(r#"{"channel":"ops"}"#)).await;
+    assert_eq!(sent.status.as_u16(), 202, "{}", sent.body);
+    let id = sent.body["message"].as_str().unwrap();
+    let message = server.get(&format!("/api/v1/messages/{id}")).await;
+    assert_eq!((&message["queue"], &message["headers"]["redrive-channel"]), (&QUEUE.into(), &"ops".into()));
+    let absent = server.ask("POST", "/api/v1/alerts/test", Some(r#"{"channel":"pager"}"#)).await;
+    assert_eq!((absent.status.as_u16(), &absent.body["code"]), (404, &"no_such_channel".into()));
+}
