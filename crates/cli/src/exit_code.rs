@@ -106,6 +106,7 @@ pub(crate) fn refusal_code(refusal: &Refusal) -> (ExitCode, Option<&'static str>
         | Refusal::NoChange { .. }
         | Refusal::Erased { .. }
         | Refusal::KeyConflict { .. }
+        | Refusal::RequestConflict { .. }
         | Refusal::KeyInUse { .. }
         | Refusal::RedrivenTooOften { .. }
         | Refusal::IdConflict { .. }
@@ -212,6 +213,7 @@ mod tests {
             (Refusal::IsDlq { queue: queue.clone(), owner: queue }, 5),
             (Refusal::invalid("f", "w"), 2),
             (Refusal::WrongStage { id: OperationId::new(id), stage: text(), command: text() }, 6),
+            (Refusal::RequestConflict { key: text() }, 6),
             (Refusal::KvConflict { namespace: text(), key: text() }, 6),
             (Refusal::NotAllowed { who: text(), verb: text(), why: text() }, 8),
             (

@@ -59,6 +59,9 @@ pub struct AuditEntry {
     /// The result, if it is more than success: how many items were refused, and why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
+    /// The request key of the call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<String>,
 }
 
 impl AuditEntry {
@@ -78,6 +81,7 @@ impl AuditEntry {
             before: None,
             after: None,
             result: None,
+            request: actor.request.as_ref().map(|request| request.key.clone()),
         }
     }
 

@@ -236,6 +236,12 @@ pub enum Refusal {
         /// What is missing.
         why: String,
     },
+    /// The request key was used for another request of the same actor.
+    #[error("the request key {key:?} was used for another request; nothing was done: choose a new key")]
+    RequestConflict {
+        /// The request key.
+        key: String,
+    },
     /// A key-value entry changed since the caller read it.
     #[error("{namespace}/{key} changed since you read it")]
     KvConflict {

@@ -341,6 +341,15 @@ pub const ALERTS_SAMPLED_MAX: usize = 300;
 pub const ALERTS_GROUPS_MAX: usize = 500;
 /// Things that are silenced at once.
 pub const SILENCES_MAX: usize = 200;
+/// Areas whose last change the holder of a store remembers. A reader that is further behind than that looks at
+/// everything again.
+pub const CHANGES_AREAS_MAX: usize = 4_096;
+/// Workers that the holder of a store remembers. Names beyond that are not listed; their leases work all the same.
+pub const WORKERS_MAX: usize = 10_000;
+/// How long a worker is known after its last call.
+pub const WORKER_KNOWN_FOR: Span = Span::from_secs(600);
+/// Leases listed of one worker. The rest is only counted.
+pub const WORKER_LEASES_LISTED_MAX: usize = 100;
 /// Bytes of one value in the key-value space.
 pub const KV_BYTES_MAX: usize = 256 * 1024;
 /// Bytes of the values on one page of key-value entries. As text, four times as many stay well below a frame of the

@@ -10,7 +10,8 @@
 //! let payload = Payload { bytes: b"{\"n\":1}".to_vec(), content_type: "application/json".into() };
 //! store.enqueue(vec![NewMessage::new(redrive::new_id(), "demo".parse()?, payload)]).await?;
 //!
-//! let wanted = LeaseRequest { queues: vec!["demo".parse()?], max: 1, lease_for: None, worker: "me".into() };
+//! let queues = vec!["demo".parse()?];
+//! let wanted = LeaseRequest { queues, max: 1, worker: "me".into(), ..LeaseRequest::default() };
 //! let delivery = store.lease(wanted).await?.remove(0);
 //! store.settle(vec![Settlement { token: delivery.token, what: Settle::Ack }]).await?;
 //! # Ok(())

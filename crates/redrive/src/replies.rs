@@ -98,7 +98,13 @@ impl ReplyForwarder {
 
     fn request(&self) -> LeaseRequest {
         let worker = "reply forwarder".into();
-        LeaseRequest { queues: self.queues.clone(), max: BATCH, lease_for: None, worker }
+        LeaseRequest {
+            queues: self.queues.clone(),
+            max: BATCH,
+            lease_for: None,
+            worker,
+            ..LeaseRequest::default()
+        }
     }
 
     /// Forwards one batch of replies. Returns how many were delivered.

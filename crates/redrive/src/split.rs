@@ -394,7 +394,13 @@ mod tests {
     }
 
     async fn settle(store: &dyn Store, what: Settle) {
-        let request = LeaseRequest { queues: vec![q()], max: 1, lease_for: None, worker: "w".into() };
+        let request = LeaseRequest {
+            queues: vec![q()],
+            max: 1,
+            lease_for: None,
+            worker: "w".into(),
+            ..LeaseRequest::default()
+        };
         let token = store.lease(request).await.unwrap().pop().expect("work").token;
         store.settle(vec![Settlement { token, what }]).await.unwrap().pop().unwrap().unwrap();
     }

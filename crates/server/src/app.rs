@@ -7,16 +7,10 @@ use crate::problem::Problem;
 use axum::http::StatusCode;
 use redrive_core::store::Store;
 use std::sync::Arc;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// The number of callers that may wait for work at the same time.
 const WAITS_MAX: usize = 4_096;
-
-/// The refusal of a caller for whom there is no room to wait.
-pub(crate) fn too_many_waits() -> Problem {
-    let what = format!("{WAITS_MAX} callers wait for work already; ask again without waiting, or later");
-    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_waits", what).retry_after(1)
-}
 
 /// The state of a server.
 pub(crate) struct App {
@@ -27,7 +21,7 @@ pub(crate) struct App {
     pub(crate) buckets: Buckets,
     pub(crate) lifted: Lifted,
     /// Room for callers that wait for work, so that they never use up what others need.
-    pub(crate) waits: Semaphore,
+    waits: Semaphore,
 }
 
 impl App {
@@ -43,6 +37,15 @@ impl App {
             lifted: Lifted::default(),
             waits: Semaphore::new(WAITS_MAX),
         }
+    }
+
+    /// Room for one more caller that waits.
+    pub(crate) fn room_to_wait(&self) -> Result<SemaphorePermit<'_>, Problem> {
+        self.waits.try_acquire().map_err(|_| {
+            let what =
+                format!("{WAITS_MAX} callers wait for work already; ask again without waiting, or later");
+            Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_waits", what).retry_after(1)
+        })
     }
 
     /// The store without a gate. Only for [`crate::access`] and for health checks, which show no data.

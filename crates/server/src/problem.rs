@@ -116,7 +116,7 @@ fn of_refusal(refusal: &Refusal) -> (StatusCode, &'static str) {
         Refusal::PatchFailed { .. } => (S::UNPROCESSABLE_ENTITY, "patch_failed"),
         Refusal::NoChange { .. } => (S::CONFLICT, "no_change"),
         Refusal::Erased { .. } => (S::CONFLICT, "erased"),
-        Refusal::KeyConflict { .. } => (S::CONFLICT, "key_conflict"),
+        Refusal::KeyConflict { .. } | Refusal::RequestConflict { .. } => (S::CONFLICT, "key_conflict"),
         Refusal::KeyInUse { .. } => (S::CONFLICT, "key_in_use"),
         Refusal::RedrivenTooOften { .. } => (S::CONFLICT, "redriven_too_often"),
         Refusal::IdConflict { .. } => (S::CONFLICT, "id_conflict"),

@@ -4,12 +4,14 @@
 //! with maps, `sqlite` with a database file and group commit. `remote` talks to a store that another process holds.
 //! Opening a directory yields one or the other, and the caller need not know which.
 
+mod access;
 pub mod clock;
 #[cfg(all(feature = "sqlite", feature = "remote"))]
 mod directory;
 mod engine;
 pub mod entropy;
 pub mod faults;
+mod holder;
 #[cfg(feature = "memory")]
 pub mod memory;
 #[cfg(feature = "remote")]

@@ -1,18 +1,22 @@
 //! The store traits in terms of an engine: every verb is one closure that either writes in a commit or reads.
 //! Backends that run an engine supply [`Access`] and get the traits; the verbs are spelled out once.
 
+use crate::access::{Access, WriteCost};
 use crate::engine::enqueue::check_batch;
-use crate::engine::lease::{check_wait, deliver};
+use crate::engine::lease::deliver;
 use crate::engine::letters::check_import;
+use crate::engine::requests::Once;
 use crate::engine::settle::PackedSettlement;
 use crate::engine::tables::{Incoming, Reads, Tables, unless_damaged};
 use crate::engine::{Engine, export, group_reads, kv, preview, reads, replies, short_ids, survey, text};
+use crate::holder::{self, LetterSettlements, Settlements};
 use async_trait::async_trait;
-use redrive_core::audit::{AuditKey, AuditReport, AuditRow, AuditTrimmed};
+use redrive_core::audit::{AuditReport, AuditRow, AuditTrimmed};
 use redrive_core::breaker::BreakerView;
+use redrive_core::changes::{Changes, FeedPosition};
 use redrive_core::dead_letter::{ActRequest, Actor, DeadLetter, LetterDelivery};
 use redrive_core::disclosure::Disclosure;
-use redrive_core::error::{Refusal, StoreError, StoreErrorKind, StoreResult};
+use redrive_core::error::{Refusal, StoreResult};
 use redrive_core::failure::Category;
 use redrive_core::group::{Group, GroupAct, GroupDetail, GroupQuery, Marker, check_merge};
 use redrive_core::ids::{GroupId, MessageId, OperationId, QueueName};
@@ -31,107 +35,10 @@ use redrive_core::store::{
     Settlement, Store, StoreInfo, VerifyRequest, WaitingFor, Work,
 };
 use redrive_core::time::{Span, Time};
+use redrive_core::workers::WorkerView;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
-use tokio::sync::Notify;
-
-/// What committing a write costs.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct WriteCost {
-    /// Whether it needs disk space: such writes are refused while the disk is full.
-    pub(crate) grows: bool,
-    /// Whether it may take long: such writes have a commit of their own, after those that wait.
-    pub(crate) long: bool,
-}
-
-impl WriteCost {
-    /// A write that needs disk space.
-    pub(crate) const GROWS: Self = Self { grows: true, long: false };
-    /// A write that needs next to no disk space, or frees some.
-    pub(crate) const FREES: Self = Self { grows: false, long: false };
-
-    /// The same cost for a write that may take long.
-    pub(crate) const fn long(self) -> Self {
-        Self { long: true, ..self }
-    }
-}
-
-/// A write without the type of its result, so that the code around a commit is compiled once and not for every verb.
-pub(crate) type WriteVerb<T> = Box<dyn FnOnce(&mut Engine<T>, Time) -> StoreResult<()> + Send>;
-/// A read without the type of its result.
-pub(crate) type ReadVerb = Box<dyn FnOnce(&dyn Reads, Time) -> StoreResult<()> + Send>;
-
-/// How a backend runs verbs: writes inside a commit, reads on a view of their own.
-#[async_trait]
-pub(crate) trait Access: Send + Sync + 'static {
-    type Tables: Tables + 'static;
-
-    /// Runs a write inside a commit and returns when the commit is durable.
-    async fn commit(&self, cost: WriteCost, verb: WriteVerb<Self::Tables>) -> StoreResult<()>;
-
-    /// Runs a read on a consistent view.
-    async fn view(&self, verb: ReadVerb) -> StoreResult<()>;
-
-    /// Runs a write inside a commit and returns its result when the commit is durable.
-    fn write<R, F>(&self, cost: WriteCost, verb: F) -> impl Future<Output = StoreResult<R>> + Send
-    where
-        R: Send + 'static,
-        F: FnOnce(&mut Engine<Self::Tables>, Time) -> StoreResult<R> + Send + 'static,
-    {
-        let (slot, result) = ResultSlot::new();
-        let commit = self.commit(cost, Box::new(move |engine, now| slot.fill(verb(engine, now))));
-        async move {
-            commit.await?;
-            result.take()
-        }
-    }
-
-    /// Runs a read on a consistent view and returns its result.
-    fn read<R, F>(&self, verb: F) -> impl Future<Output = StoreResult<R>> + Send
-    where
-        R: Send + 'static,
-        F: FnOnce(&dyn Reads, Time) -> StoreResult<R> + Send + 'static,
-    {
-        let (slot, result) = ResultSlot::new();
-        let view = self.view(Box::new(move |tables, now| slot.fill(verb(tables, now))));
-        async move {
-            view.await?;
-            result.take()
-        }
-    }
-
-    /// Notified after every commit that may have made messages leasable.
-    fn work_available(&self) -> &Notify;
-    fn now(&self) -> Time;
-    fn audit_key(&self) -> AuditKey;
-    fn describe(&self) -> StoreInfo;
-    async fn copy_to(&self, target: String) -> StoreResult<u64>;
-}
-
-/// Where a verb leaves its result for the caller that waits for it.
-struct ResultSlot<R>(Arc<Mutex<Option<R>>>);
-
-impl<R> ResultSlot<R> {
-    fn new() -> (Self, Self) {
-        let slot = Arc::new(Mutex::new(None));
-        (Self(Arc::clone(&slot)), Self(slot))
-    }
-
-    fn fill(&self, result: StoreResult<R>) -> StoreResult<()> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(result?);
-        Ok(())
-    }
-
-    fn take(&self) -> StoreResult<R> {
-        let result = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let lost = || StoreError::new(StoreErrorKind::Stopped, "the result of a call to the store was lost");
-        Ok(result.ok_or_else(lost)?)
-    }
-}
-
-/// How often a worker that may not lease suspects asks again because of one.
-const SUSPECT_POLL: Span = Span::from_millis(250);
 
 /// The path of a backup as it reads from the root on: who copies may have another working directory than who asks.
 pub(crate) fn absolute(target: &str) -> Result<String, Refusal> {
@@ -175,34 +82,36 @@ impl<A: Access> Work for EngineStore<A> {
     async fn lease(&self, request: LeaseRequest) -> StoreResult<Vec<Delivery>> {
         request.check()?;
         let began = Instant::now();
-        let leased = self
-            .0
-            .write(WriteCost::FREES, move |engine, now| {
-                let grants = engine.lease(&request, now)?;
-                let with_body =
-                    grants.into_iter().map(|g| engine.tables.body(&g.live.meta).map(|body| (g, body)));
-                Ok((with_body.collect::<Result<Vec<_>, _>>()?, now))
-            })
-            .await
-            .map(|(grants, now)| {
-                // A message whose bytes are damaged is not handed out and does not hold up the others: its
-                // lease runs out until it is a dead letter, and `doctor` names it (I46).
-                let opened = grants.into_iter().filter_map(|(grant, body)| {
-                    body.open(&grant.live.meta).ok().map(|envelope| deliver(envelope, grant, now))
-                });
-                opened.collect()
-            });
+        let asked = request.clone();
+        let lease = move |engine: &mut Engine<A::Tables>, now| {
+            let grants = engine.lease(&asked, now)?;
+            let more = if grants.is_empty() { None } else { engine.more_due(&asked.queues, now)? };
+            let with_body =
+                grants.into_iter().map(|g| engine.tables.body(&g.live.meta).map(|body| (g, body)));
+            Ok((with_body.collect::<Result<Vec<_>, _>>()?, more, now))
+        };
+        let (grants, more, now) = self.0.write(WriteCost::FREES, lease).await?;
+        // A message whose bytes are damaged is not handed out and does not hold up the others: its
+        // lease runs out until it is a dead letter, and `doctor` names it (I46).
+        let opened = grants.into_iter().filter_map(|(grant, body)| {
+            body.open(&grant.live.meta).ok().map(|envelope| deliver(envelope, grant, now))
+        });
+        let leased: Vec<Delivery> = opened.collect();
+        self.0.holder().leased(&request, &leased, more.as_ref(), now);
         metrics::process().record(Timer::Lease, began.elapsed());
-        leased
+        Ok(leased)
     }
 
     async fn settle(&self, batch: Vec<Settlement>) -> StoreResult<BatchResults<Settled>> {
         check_batch(batch.len(), batch.iter().map(Settlement::payload_bytes).sum())?;
         let began = Instant::now();
+        let asked = Settlements::of(&batch);
         let said: Vec<_> = batch.into_iter().map(pack_answer::<A::Tables>).collect();
-        let each = self.0.write(WriteCost::FREES, move |engine, now| engine.settle(said, now)).await;
+        let each = self.0.write(WriteCost::FREES, move |engine, now| engine.settle(said, now)).await?;
+        let holder = self.0.holder();
+        holder.workers_changed(holder.workers().settled(&asked, &each, self.0.now()));
         metrics::process().record(Timer::Settle, began.elapsed());
-        each
+        Ok(each)
     }
 
     async fn reap(&self, limit: usize) -> StoreResult<Reaped> {
@@ -214,30 +123,7 @@ impl<A: Access> Work for EngineStore<A> {
     }
 
     async fn wait(&self, queues: Vec<QueueName>, at_most: Span) -> StoreResult<bool> {
-        check_wait(&queues)?;
-        let began = tokio::time::Instant::now();
-        let end = began + at_most.to_std();
-        loop {
-            // Listen before looking, or a bell between the two would be missed.
-            let work_available = self.0.work_available().notified();
-            let names = queues.clone();
-            let due = self.0.write(WriteCost::FREES, move |engine, now| engine.next_due(&names, now)).await?;
-            let now = self.0.now();
-            let asked = began.elapsed() >= SUSPECT_POLL.to_std();
-            if due.ordinary.is_some_and(|at| at <= now) || due.suspect.is_some_and(|at| at <= now) && asked {
-                return Ok(true);
-            }
-            let left = end.saturating_duration_since(tokio::time::Instant::now());
-            if left.is_zero() {
-                return Ok(false);
-            }
-            // Whether this worker may have the suspects that wait is not known here: it may ask, but not in a
-            // tight circle.
-            let suspect = due.suspect.map(|at| at.max(now.plus(SUSPECT_POLL)));
-            let next = due.ordinary.into_iter().chain(suspect).min();
-            let nap = next.map_or(left, |at| at.since(now).to_std().min(left));
-            let _ = tokio::time::timeout(nap, work_available).await;
-        }
+        holder::wait(&self.0, queues, at_most).await
     }
 
     async fn messages(&self, query: Query) -> StoreResult<Page<Message>> {
@@ -253,7 +139,11 @@ impl<A: Access> Work for EngineStore<A> {
     }
 
     async fn cancel(&self, ids: Vec<MessageId>, actor: Actor) -> StoreResult<BatchResults<MessageId>> {
-        self.0.write(WriteCost::FREES, move |engine, now| engine.cancel(&ids, &actor, now)).await
+        self.0
+            .once(Once::of("cancel", &actor), WriteCost::FREES, move |engine, now| {
+                engine.cancel(&ids, &actor, now)
+            })
+            .await
     }
 
     async fn queues(&self) -> StoreResult<Vec<Queue>> {
@@ -271,23 +161,45 @@ impl<A: Access> Work for EngineStore<A> {
     async fn configure(&self, name: QueueName, policy: QueuePolicy, actor: Actor) -> StoreResult<Queue> {
         let named = name.clone();
         self.0
-            .write(WriteCost::GROWS, move |engine, now| engine.configure(&named, policy, &actor, now))
+            .once(Once::of("configure", &actor), WriteCost::GROWS, move |engine, now| {
+                engine.configure(&named, policy, &actor, now)
+            })
             .await?;
         self.queue(name).await
     }
 
     async fn pause(&self, name: QueueName, paused: bool, actor: Actor) -> StoreResult<Queue> {
         let named = name.clone();
-        self.0.write(WriteCost::FREES, move |engine, now| engine.pause(&named, paused, &actor, now)).await?;
+        self.0
+            .once(Once::of("pause", &actor), WriteCost::FREES, move |engine, now| {
+                engine.pause(&named, paused, &actor, now)
+            })
+            .await?;
         self.queue(name).await
     }
 
     async fn purge(&self, name: QueueName, actor: Actor) -> StoreResult<Purged> {
-        self.0.write(WriteCost::FREES.long(), move |engine, now| engine.purge(&name, &actor, now)).await
+        self.0
+            .once(Once::of("purge", &actor), WriteCost::FREES.long(), move |engine, now| {
+                engine.purge(&name, &actor, now)
+            })
+            .await
     }
 
     async fn breakers(&self) -> StoreResult<Vec<BreakerView>> {
         self.0.write(WriteCost::FREES, Engine::list_breakers).await
+    }
+
+    async fn workers(&self) -> StoreResult<Vec<WorkerView>> {
+        // After a restart, leases that began earlier are found in the store.
+        let holder = Arc::clone(self.0.holder());
+        let find = move |engine: &mut Engine<A::Tables>, now| {
+            let found = engine.unlisted_leases(holder.workers(), now)?;
+            Ok((found, now))
+        };
+        let (found, now) = self.0.write(WriteCost::FREES, find).await?;
+        self.0.holder().workers().adopt(found, now);
+        Ok(self.0.holder().workers().list(now))
     }
 
     async fn force_breaker(
@@ -298,7 +210,9 @@ impl<A: Access> Work for EngineStore<A> {
         actor: Actor,
     ) -> StoreResult<BreakerView> {
         self.0
-            .write(WriteCost::GROWS, move |engine, now| engine.force_breaker(&queue, &key, open, &actor, now))
+            .once(Once::of("force_breaker", &actor), WriteCost::GROWS, move |engine, now| {
+                engine.force_breaker(&queue, &key, open, &actor, now)
+            })
             .await
     }
 }
@@ -322,26 +236,35 @@ impl<A: Access> Letters for EngineStore<A> {
     }
 
     async fn lease_letters(&self, request: LetterLeaseRequest) -> StoreResult<Vec<LetterDelivery>> {
-        self.0
-            .write(WriteCost::FREES, move |engine, now| {
-                let leased = engine.lease_letters(&request, now)?;
-                let mut deliveries = Vec::with_capacity(leased.len());
-                for (letter, token) in leased {
-                    if let Some(letter) = unless_damaged(engine.assemble(&letter, now))? {
-                        deliveries.push(LetterDelivery { letter, token });
-                    }
+        let asked = request.clone();
+        let lease = move |engine: &mut Engine<A::Tables>, now| {
+            let leased = engine.lease_letters(&asked, now)?;
+            let mut deliveries = Vec::with_capacity(leased.len());
+            for (letter, token) in leased {
+                if let Some(letter) = unless_damaged(engine.assemble(&letter, now))? {
+                    deliveries.push(LetterDelivery { letter, token });
                 }
-                Ok(deliveries)
-            })
-            .await
+            }
+            Ok((deliveries, now))
+        };
+        let (deliveries, now) = self.0.write(WriteCost::FREES, lease).await?;
+        let holder = self.0.holder();
+        holder.workers_changed(holder.workers().leased_letters(&request, &deliveries, now));
+        Ok(deliveries)
     }
 
     async fn settle_letters(&self, batch: Vec<LetterSettlement>) -> StoreResult<BatchResults<LetterState>> {
-        self.0.write(WriteCost::FREES, move |engine, now| engine.settle_letters(batch, now)).await
+        let asked = LetterSettlements::of(&batch, self.0.now());
+        let each =
+            self.0.write(WriteCost::FREES, move |engine, now| engine.settle_letters(batch, now)).await?;
+        let holder = self.0.holder();
+        holder.workers_changed(holder.workers().settled_letters(&asked, &each, self.0.now()));
+        Ok(each)
     }
 
     async fn act(&self, batch: Vec<ActRequest>) -> StoreResult<BatchResults<LetterState>> {
-        self.0.write(WriteCost::FREES, move |engine, now| engine.act(batch, now)).await
+        let once = batch.first().and_then(|first| Once::of("act", &first.actor));
+        self.0.once(once, WriteCost::FREES, move |engine, now| engine.act(batch, now)).await
     }
 
     async fn groups(&self, query: GroupQuery) -> StoreResult<Page<Group>> {
@@ -359,13 +282,19 @@ impl<A: Access> Letters for EngineStore<A> {
     async fn act_on_group(&self, id: GroupId, act: GroupAct, actor: Actor) -> StoreResult<Group> {
         let named = self
             .0
-            .write(WriteCost::FREES, move |engine, now| engine.act_on_group(id, &act, &actor, now))
+            .once(Once::of("act_on_group", &actor), WriteCost::FREES, move |engine, now| {
+                engine.act_on_group(id, &act, &actor, now)
+            })
             .await?;
         self.group(named).await
     }
 
     async fn mark(&self, text: String, actor: Actor) -> StoreResult<Marker> {
-        self.0.write(WriteCost::FREES, move |engine, now| engine.mark(text, &actor, now)).await
+        self.0
+            .once(Once::of("mark", &actor), WriteCost::FREES, move |engine, now| {
+                engine.mark(text, &actor, now)
+            })
+            .await
     }
 
     async fn markers(&self, page: PageRequest) -> StoreResult<Page<Marker>> {
@@ -376,7 +305,9 @@ impl<A: Access> Letters for EngineStore<A> {
         check_merge(&groups)?;
         let merged = self
             .0
-            .write(WriteCost::FREES, move |engine, now| engine.merge_groups(&groups, &actor, now))
+            .once(Once::of("merge_groups", &actor), WriteCost::FREES, move |engine, now| {
+                engine.merge_groups(&groups, &actor, now)
+            })
             .await?;
         self.group(merged).await
     }
@@ -384,7 +315,9 @@ impl<A: Access> Letters for EngineStore<A> {
     async fn label_group(&self, id: GroupId, category: Option<Category>, actor: Actor) -> StoreResult<Group> {
         let named = self
             .0
-            .write(WriteCost::FREES, move |engine, now| engine.label_group(id, category, &actor, now))
+            .once(Once::of("label_group", &actor), WriteCost::FREES, move |engine, now| {
+                engine.label_group(id, category, &actor, now)
+            })
             .await?;
         self.group(named).await
     }
@@ -413,8 +346,12 @@ impl<A: Access> Letters for EngineStore<A> {
                 Err(refusal) => results.push(Err(refusal)),
             }
         }
-        let done =
-            self.0.write(WriteCost::GROWS, move |engine, now| engine.import(good, &actor, now)).await?;
+        let done = self
+            .0
+            .once(Once::of("import", &actor), WriteCost::GROWS, move |engine, now| {
+                engine.import(good, &actor, now)
+            })
+            .await?;
         for (place, result) in places.into_iter().zip(done) {
             if let Some(slot) = results.get_mut(place) {
                 *slot = result;
@@ -424,7 +361,11 @@ impl<A: Access> Letters for EngineStore<A> {
     }
 
     async fn hand_over(&self, batch: Vec<HandOver>, actor: Actor) -> StoreResult<BatchResults<MessageId>> {
-        self.0.write(WriteCost::FREES, move |engine, now| engine.hand_over(batch, &actor, now)).await
+        self.0
+            .once(Once::of("hand_over", &actor), WriteCost::FREES, move |engine, now| {
+                engine.hand_over(batch, &actor, now)
+            })
+            .await
     }
 
     async fn preview(&self, request: PreviewRequest) -> StoreResult<Preview> {
@@ -450,7 +391,11 @@ impl<A: Access> Letters for EngineStore<A> {
     }
 
     async fn start(&self, spec: OperationSpec) -> StoreResult<Operation> {
-        self.0.write(WriteCost::GROWS, move |engine, now| engine.start(&spec, now)).await
+        self.0
+            .once(Once::of("start", &spec.actor), WriteCost::GROWS, move |engine, now| {
+                engine.start(&spec, now)
+            })
+            .await
     }
 
     async fn step(&self, id: OperationId) -> StoreResult<Operation> {
@@ -458,7 +403,11 @@ impl<A: Access> Letters for EngineStore<A> {
     }
 
     async fn control(&self, id: OperationId, control: Control, actor: Actor) -> StoreResult<Operation> {
-        self.0.write(WriteCost::FREES, move |engine, now| engine.control(id, control, &actor, now)).await
+        self.0
+            .once(Once::of("control", &actor), WriteCost::FREES, move |engine, now| {
+                engine.control(id, control, &actor, now)
+            })
+            .await
     }
 
     async fn operation(&self, id: OperationId) -> StoreResult<Operation> {
@@ -483,7 +432,11 @@ impl<A: Access> Letters for EngineStore<A> {
     }
 
     async fn audit_trim(&self, before: Time, actor: Actor) -> StoreResult<AuditTrimmed> {
-        self.0.write(WriteCost::FREES.long(), move |engine, now| engine.audit_trim(before, &actor, now)).await
+        self.0
+            .once(Once::of("audit_trim", &actor), WriteCost::FREES.long(), move |engine, now| {
+                engine.audit_trim(before, &actor, now)
+            })
+            .await
     }
 }
 
@@ -495,6 +448,10 @@ impl<A: Access> Store for EngineStore<A> {
 
     async fn stats(&self) -> StoreResult<Stats> {
         self.0.read(reads::stats).await
+    }
+
+    async fn changes(&self, since: Option<FeedPosition>, at_most: Span) -> StoreResult<Changes> {
+        Ok(holder::changes(self.0.holder(), since, at_most).await)
     }
 
     async fn verify(&self, request: VerifyRequest) -> StoreResult<Verification> {

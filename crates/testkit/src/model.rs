@@ -3,13 +3,15 @@
 //! reading it, and it shares no code with a real store.
 //!
 //! `transitions` applies one lifecycle step and all its consequences, `failure_analysis` holds breakers,
-//! groups of failures and poison detection, `letters` the dead letter calls, `operations` bulk acts, `pages`
+//! groups of failures and poison detection, `holder` workers and changes, `letters` the dead letter calls, `operations` bulk acts, `pages`
 //! the read calls and most of the store traits.
 
 mod content;
 mod export;
 mod failure_analysis;
 mod groups;
+mod holder;
+mod letter_calls;
 mod letters;
 mod operations;
 mod pages;
@@ -18,6 +20,7 @@ mod transitions;
 
 use redrive_core::audit::{Anchor, AuditEntry, AuditKey, AuditRow, ORIGIN, seal};
 use redrive_core::breaker::Breaker;
+use redrive_core::changes::Area;
 use redrive_core::dead_letter::{Actor, LetterRecord, Status};
 use redrive_core::error::Refusal;
 use redrive_core::failure::{AnalysedFailure, Failure};
@@ -105,6 +108,11 @@ struct ModelState {
     /// The operations that touched letters, with the leaf of the letter and the time.
     touched: Vec<(OperationId, LeafId, Time)>,
     markers: Vec<Marker>,
+    workers: BTreeMap<String, holder::Worker>,
+    /// Requests that were carried out, by actor and key.
+    requests: BTreeMap<(String, String), holder::Request>,
+    /// Everything as it was when somebody asked what had changed.
+    pictures: Vec<BTreeMap<Area, String>>,
     isolation: Isolation,
     seq: u64,
     deaths: u64,

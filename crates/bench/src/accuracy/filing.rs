@@ -138,8 +138,13 @@ async fn fail(
     for result in store.enqueue(messages).await? {
         result?;
     }
-    let request =
-        LeaseRequest { queues: vec![queue.clone()], max: batch.len(), lease_for: None, worker: "w".into() };
+    let request = LeaseRequest {
+        queues: vec![queue.clone()],
+        max: batch.len(),
+        lease_for: None,
+        worker: "w".into(),
+        ..LeaseRequest::default()
+    };
     let mut settlements = Vec::new();
     for delivery in store.lease(request).await? {
         let line = sent.get(&delivery.message.envelope.id).and_then(|line| lines.get(*line));

@@ -191,7 +191,13 @@ pub(super) fn settle_all<T>(results: Vec<Result<T, redrive::core::error::Refusal
 }
 
 pub(super) async fn lease(store: &dyn Store, max: usize) -> BenchResult<Vec<LeaseToken>> {
-    let request = LeaseRequest { queues: vec![queue()?], max, lease_for: None, worker: "bench".into() };
+    let request = LeaseRequest {
+        queues: vec![queue()?],
+        max,
+        lease_for: None,
+        worker: "bench".into(),
+        ..LeaseRequest::default()
+    };
     Ok(store.lease(request).await?.into_iter().map(|delivery| delivery.token).collect())
 }
 

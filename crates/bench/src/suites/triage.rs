@@ -181,8 +181,13 @@ async fn ingest(store: &Arc<dyn Store>, args: &BenchArgs) -> BenchResult<Figure>
         }
         let mut tokens = Vec::new();
         loop {
-            let request =
-                LeaseRequest { queues: queues.clone(), max: 1_000, lease_for: None, worker: "bench".into() };
+            let request = LeaseRequest {
+                queues: queues.clone(),
+                max: 1_000,
+                lease_for: None,
+                worker: "bench".into(),
+                ..LeaseRequest::default()
+            };
             let taken = store.lease(request).await?;
             if taken.is_empty() {
                 break;

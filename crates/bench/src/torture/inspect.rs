@@ -54,7 +54,13 @@ async fn probe(store: &SqliteStore) -> ToolResult<()> {
     let message = NewMessage::new(message_id(u64::MAX >> 8), PROBE.parse()?, payload);
     store.enqueue(vec![message]).await?;
     let lease_for = Some(Span::from_secs(10));
-    let request = LeaseRequest { queues: vec![PROBE.parse()?], max: 1, lease_for, worker: PROBE.into() };
+    let request = LeaseRequest {
+        queues: vec![PROBE.parse()?],
+        max: 1,
+        lease_for,
+        worker: PROBE.into(),
+        ..LeaseRequest::default()
+    };
     let delivery = store.lease(request).await?.pop().ok_or("an enqueued message was not leased")?;
     let settled = store.settle(vec![Settlement { token: delivery.token, what: Settle::Ack }]).await?;
     match settled.into_iter().next() {

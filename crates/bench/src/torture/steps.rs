@@ -145,7 +145,7 @@ pub fn queue(n: usize) -> QueueName {
 }
 
 fn actor() -> Actor {
-    Actor { name: "torture".into(), source: "script".into(), reason: Some("because".into()) }
+    Actor { reason: Some("because".into()), ..Actor::new("torture", "script") }
 }
 
 /// A policy without randomness.
@@ -294,8 +294,13 @@ impl StepRunner {
 
     async fn lease(&mut self, store: &dyn Store, from: usize, max: usize, seconds: u64) -> StepOutcome {
         let lease_for = Some(Span::from_secs(seconds));
-        let request =
-            LeaseRequest { queues: vec![queue(from)], max, lease_for, worker: format!("worker{from}") };
+        let request = LeaseRequest {
+            queues: vec![queue(from)],
+            max,
+            lease_for,
+            worker: format!("worker{from}"),
+            ..LeaseRequest::default()
+        };
         let reply = store.lease(request).await.map(|all| {
             let mut text = String::new();
             for delivery in all {

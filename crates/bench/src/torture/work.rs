@@ -156,6 +156,7 @@ async fn work(workload: &Workload, n: u64, mut rng: Rng) -> ToolResult<()> {
             max: 1 + rng.index(4),
             lease_for: Some(Span::from_millis(100 + rng.below(200))),
             worker: format!("worker{n}"),
+            ..LeaseRequest::default()
         };
         let deliveries = workload.store.lease(request).await?;
         if deliveries.is_empty() {

@@ -90,6 +90,7 @@ pub(crate) async fn run(app: &App, args: LeaseArgs) -> CommandResult {
         max: args.max,
         lease_for: args.lease,
         worker: args.worker.unwrap_or_else(|| app.user().to_owned()),
+        ..LeaseRequest::default()
     };
     request.check()?;
     let hold = if args.wait.is_some() { Hold::Long } else { Hold::Moment };

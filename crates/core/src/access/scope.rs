@@ -110,6 +110,8 @@ pub(super) fn within(access: &Access, call: &mut Call) -> Result<Lookup, Refusal
         Call::Queues {}
         | Call::WaitingFor {}
         | Call::Breakers {}
+        | Call::Workers {}
+        | Call::Changes { .. }
         | Call::Dlqs {}
         | Call::Groups { .. }
         | Call::Group { .. }

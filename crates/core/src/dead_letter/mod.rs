@@ -9,7 +9,7 @@ use crate::failure::{
 use crate::ids::{GroupId, LeafId, LeaseToken, MessageId, OperationId, QueueName};
 use crate::lifecycle::Lifecycle;
 use crate::limits;
-use crate::message::{Message, MessageMeta, Priority};
+use crate::message::{Message, MessageMeta, Priority, check_printable};
 use crate::patch::Patch;
 use crate::policy::{OnDead, QueuePolicy};
 use crate::revision::{Edit, EditRecord, Erased, Revision};
@@ -191,16 +191,36 @@ pub struct Actor {
     /// The reason, in the actor's own words.
     #[serde(default)]
     pub reason: Option<String>,
+    /// Makes repeating the call harmless.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<RequestKey>,
+}
+
+/// The key that a caller gives to a call so that repeating it is harmless. Within [`limits::KEY_WINDOW`], a call of the
+/// same actor with the same key and fingerprint is carried out once and returns the recorded result; the same key with
+/// another fingerprint is refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestKey {
+    /// The key, which is unique among the calls of its actor. The audit row of the call shows it.
+    pub key: String,
+    /// Identifies what was asked for: a hash of the request, for example.
+    pub fingerprint: String,
 }
 
 impl Actor {
     /// An actor without a reason.
     #[must_use]
     pub fn new(name: impl Into<String>, source: impl Into<String>) -> Self {
-        Self { name: name.into(), source: source.into(), reason: None }
+        Self { name: name.into(), source: source.into(), reason: None, request: None }
     }
 
-    /// Checks the lengths of name, source and reason.
+    /// The actor of what follows from the call, which is not the call itself.
+    #[must_use]
+    pub fn without_request(self) -> Self {
+        Self { request: None, ..self }
+    }
+
+    /// Checks the lengths of name, source, reason and request key.
     ///
     /// # Errors
     /// Returns [`Refusal::Invalid`], which names the field.
@@ -214,6 +234,12 @@ impl Actor {
             if text.len() > max {
                 return Err(Refusal::invalid(field, format!("{} bytes; at most {max}", text.len())));
             }
+        }
+        let Some(request) = &self.request else { return Ok(()) };
+        check_printable("request key", &request.key, limits::KEY_BYTES_MAX)?;
+        check_printable("fingerprint", &request.fingerprint, limits::LABEL_BYTES_MAX)?;
+        if request.key.is_empty() {
+            return Err(Refusal::invalid("request key", "is empty; leave it out or choose one"));
         }
         Ok(())
     }
@@ -475,7 +501,7 @@ impl ActRequest {
     #[must_use]
     pub fn release_to_queue(id: MessageId) -> Self {
         let reason = Some("quarantine ended".to_owned());
-        let actor = Actor { name: "system".into(), source: "system".into(), reason };
+        let actor = Actor { reason, ..Actor::new("system", "system") };
         Self { id, act: Act::retry(), actor, expected_version: None }
     }
 }

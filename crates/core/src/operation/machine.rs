@@ -150,7 +150,7 @@ impl Operation {
             id: spec.id,
             act: spec.act.clone(),
             filter: spec.filter.clone(),
-            actor: spec.actor.clone(),
+            actor: spec.actor.clone().without_request(),
             rollout: spec.rollout.clone(),
             stage: Stage::Freezing,
             resume_to: None,
@@ -361,7 +361,7 @@ impl Operation {
                 self.halt = None;
                 self.delayed = None;
                 self.finished_at = None;
-                self.undone_by = Some(actor.clone());
+                self.undone_by = Some(actor.clone().without_request());
             }
         }
         Ok(())

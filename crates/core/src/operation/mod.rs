@@ -329,6 +329,7 @@ impl MemberOutcome {
             | Refusal::WrongStage { .. }
             | Refusal::WrongGroupStatus { .. }
             | Refusal::NotAllowed { .. }
+            | Refusal::RequestConflict { .. }
             | Refusal::KvConflict { .. } => Some(Self::Skipped),
         }
     }

@@ -30,6 +30,7 @@ pub use verbs::{
 
 use crate::audit::{AuditReport, AuditRow, AuditTrimmed};
 use crate::breaker::BreakerView;
+use crate::changes::{Changes, FeedPosition};
 use crate::dead_letter::{ActRequest, Actor, DeadLetter, LetterDelivery};
 use crate::disclosure::Disclosure;
 #[cfg(doc)]
@@ -49,6 +50,7 @@ use crate::query::{Page, PageRequest, Query};
 use crate::revision::Revision;
 use crate::short_id::IdSuffixQuery;
 use crate::time::{Span, Time};
+use crate::workers::WorkerView;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -84,7 +86,9 @@ verbs! {
         /// connection to another process, because the holder of the store maintains it.
         fn tidy(limit: usize) -> Option<Reaped> as Tidy, needs Worker;
 
-        /// Returns true as soon as one of the queues may have due messages, or false after `at_most`.
+        /// Returns true as soon as one of the queues may have due messages, or false after `at_most`. A caller that
+        /// waits costs nothing until then. When messages become due, about as many callers are woken as there is work
+        /// for; one that is woken and does not lease delays the others by a moment only.
         fn wait(queues: Vec<QueueName>, at_most: Span) -> bool as Wait, needs Worker;
 
         /// Lists live messages in the order they were enqueued.
@@ -123,6 +127,11 @@ verbs! {
 
         /// Lists the breakers that counted something lately, by queue and key (**I28**).
         fn breakers() -> Vec<BreakerView> as Breakers, needs Viewer;
+
+        /// Lists the workers that leased or settled something lately, by name, as the process that holds the store knows
+        /// them: nothing of this is durable ([`limits::WORKER_KNOWN_FOR`]). A worker that has something in its hands is
+        /// listed for as long as its lease lasts.
+        fn workers() -> Vec<WorkerView> as Workers, needs Viewer;
 
         /// Opens a breaker until somebody closes it, or closes it and clears its window (**I28**).
         fn force_breaker(queue: QueueName, key: String, open: bool, actor: Actor) -> BreakerView
@@ -250,6 +259,11 @@ verbs! {
         /// Returns what was counted in commits, which survives a restart, the queues as they are, and what the process
         /// that holds the store measured about itself.
         fn stats() -> Stats as Stats, needs Viewer;
+
+        /// Returns what changed since a position, as soon as something did, or nothing after `at_most`. Without a position
+        /// it returns the current one at once. **I49** no data, and a bounded number of areas: a reader that is too far
+        /// behind is told to look at everything ([`limits::CHANGES_AREAS_MAX`]). A change is reported after its commit.
+        fn changes(since: Option<FeedPosition>, at_most: Span) -> Changes as Changes, needs Viewer;
 
         /// Recounts everything and compares (**I11, I14, I15, I30, I32, I46, I48**).
         fn verify(request: VerifyRequest) -> Verification as Verify, needs Admin;

@@ -6,7 +6,7 @@ use crate::ids::{LeaseToken, MessageId, QueueName};
 use crate::invariants::Counts;
 use crate::lifecycle::State;
 use crate::limits;
-use crate::message::check_span;
+use crate::message::{check_printable, check_span};
 use crate::policy::QueuePolicy;
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
@@ -27,7 +27,7 @@ pub struct Enqueued {
 }
 
 /// A request for messages to work on.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseRequest {
     /// The queues to lease from, served as if they were one.
     pub queues: Vec<QueueName>,
@@ -38,6 +38,12 @@ pub struct LeaseRequest {
     pub lease_for: Option<Span>,
     /// The name of the worker.
     pub worker: String,
+    /// The version of the worker's program, for the list of workers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// The machine that the worker runs on, for the list of workers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
 }
 
 impl LeaseRequest {
@@ -54,8 +60,15 @@ impl LeaseRequest {
             return Err(Refusal::invalid("max", format!("ask for 1 to {}", limits::LEASE_BATCH_MAX)));
         }
         check_lease(self.lease_for)?;
+        check_label("version", self.version.as_deref())?;
+        check_label("host", self.host.as_deref())?;
         check_worker(&self.worker)
     }
+}
+
+/// Checks a short text that a worker reports about itself.
+fn check_label(field: &str, text: Option<&str>) -> Result<(), Refusal> {
+    text.map_or(Ok(()), |text| check_printable(field, text, limits::LABEL_BYTES_MAX))
 }
 
 /// Checks that a lease is neither too short nor too long.

@@ -430,7 +430,13 @@ impl Processor {
 
     fn lease_request(&self, queues: &[QueueName], max: usize) -> LeaseRequest {
         let lease_for = Some(super::rerun::LEASE);
-        LeaseRequest { queues: queues.to_vec(), max, lease_for, worker: self.name.clone() }
+        LeaseRequest {
+            queues: queues.to_vec(),
+            max,
+            lease_for,
+            worker: self.name.clone(),
+            ..LeaseRequest::default()
+        }
     }
 
     /// Waits for an execution to end; after `stop`, no longer than the grace time.

@@ -65,6 +65,7 @@ impl Dispatcher {
             max,
             lease_for: self.config.lease,
             worker: self.config.name.clone(),
+            ..LeaseRequest::default()
         };
         let store = Arc::clone(&self.config.store);
         self.store_calls.spawn(async move {

@@ -483,6 +483,7 @@ impl WorkerBuilder {
             max: config.concurrency.saturating_add(config.prefetch),
             lease_for: config.lease,
             worker: config.name.clone(),
+            ..LeaseRequest::default()
         };
         if config.concurrency == 0 {
             return Err(Refusal::invalid("concurrency", "must be at least 1").into());

@@ -140,7 +140,8 @@ async fn replied(line: &str) -> (Counts, Option<Payload>) {
     enqueue(&store, vec![asking]).await;
     let counts = run(&store, command(CommandTarget::shell(line))).await;
     let queues = vec!["answers".parse().unwrap()];
-    let wanted = LeaseRequest { queues, max: 2, lease_for: None, worker: "test".into() };
+    let wanted =
+        LeaseRequest { queues, max: 2, lease_for: None, worker: "test".into(), ..LeaseRequest::default() };
     let mut answers = store.lease(wanted).await.unwrap();
     assert!(answers.len() <= 1, "{answers:?}");
     (counts, answers.pop().map(|answer| answer.message.envelope.payload))

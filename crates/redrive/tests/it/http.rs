@@ -407,7 +407,13 @@ async fn the_answer_is_the_reply_unless_it_is_too_long() {
         enqueue(&store, vec![asking]).await;
         let counts = run(&store, HttpTarget { max_response_bytes: most, ..target(server.at, "/") }).await;
         let queues = vec!["answers".parse().unwrap()];
-        let wanted = LeaseRequest { queues, max: 2, lease_for: None, worker: "test".into() };
+        let wanted = LeaseRequest {
+            queues,
+            max: 2,
+            lease_for: None,
+            worker: "test".into(),
+            ..LeaseRequest::default()
+        };
         let answers = store.lease(wanted).await.unwrap();
         let payload = &answers[0].message.envelope.payload;
         let text = String::from_utf8(payload.bytes.clone()).unwrap();

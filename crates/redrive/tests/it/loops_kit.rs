@@ -32,7 +32,13 @@ pub(crate) async fn send(store: &dyn Store, new: NewMessage) -> MessageId {
 /// Leases a message, for longer than any test takes.
 pub(crate) async fn take(store: &dyn Store, queue: &str) -> Delivery {
     let lease_for = Some(Span::from_hours(1));
-    let request = LeaseRequest { queues: vec![name(queue)], max: 1, lease_for, worker: "t".into() };
+    let request = LeaseRequest {
+        queues: vec![name(queue)],
+        max: 1,
+        lease_for,
+        worker: "t".into(),
+        ..LeaseRequest::default()
+    };
     store.lease(request).await.expect("lease").pop().expect("work")
 }
 

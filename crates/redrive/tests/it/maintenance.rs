@@ -53,7 +53,13 @@ async fn leases_quarantines_and_retention_are_seen_to_where_nobody_leases() {
     let until_soon = store.info().await.unwrap().now.plus(MS);
     store.act(vec![act(quarantined, Act::Quarantine { until: until_soon })]).await.unwrap();
     let short = Some(Span::from_millis(100));
-    let request = LeaseRequest { queues: vec![name("q")], max: 1, lease_for: short, worker: "gone".into() };
+    let request = LeaseRequest {
+        queues: vec![name("q")],
+        max: 1,
+        lease_for: short,
+        worker: "gone".into(),
+        ..LeaseRequest::default()
+    };
     let lost = store.lease(request).await.unwrap().pop().unwrap().message.envelope.id;
     let maintenance = Maintenance::bare(Arc::clone(&store)).chore(Reap { every: MS, page: 1 });
     while_running(maintenance, async {

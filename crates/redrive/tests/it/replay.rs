@@ -111,7 +111,13 @@ async fn trap4_trap5_replays_at_once_never_multiply_and_skip_nothing() {
     let mut executions = BTreeMap::new();
     loop {
         let lease_for = Some(Span::from_hours(1));
-        let request = LeaseRequest { queues: vec![name("q")], max: 50, lease_for, worker: "w".into() };
+        let request = LeaseRequest {
+            queues: vec![name("q")],
+            max: 50,
+            lease_for,
+            worker: "w".into(),
+            ..LeaseRequest::default()
+        };
         let deliveries = store.lease(request).await.unwrap();
         if deliveries.is_empty() {
             break;

@@ -155,6 +155,8 @@ pub(crate) struct LeaseBody {
     #[serde(alias = "wait_ms")]
     wait: Option<Span>,
     worker: Option<String>,
+    version: Option<String>,
+    host: Option<String>,
 }
 
 /// `POST /api/v1/queues/{queue}/lease`: leases messages, and waits for some if asked to.
@@ -168,12 +170,14 @@ pub(crate) async fn lease(
         max: body.max.unwrap_or(1),
         lease_for: body.lease,
         worker: body.worker.unwrap_or_else(|| caller.access.name.clone()),
+        version: body.version,
+        host: body.host,
     };
     let wait = body.wait.unwrap_or(Span::ZERO).min(WAIT_MAX);
     let until = tokio::time::Instant::now() + wait.to_std();
     let mut deliveries: Vec<Delivery> = caller.store.lease(request.clone()).await?;
     if deliveries.is_empty() && wait > Span::ZERO {
-        let Ok(_permit) = caller.app.waits.try_acquire() else { return Err(crate::app::too_many_waits()) };
+        let _room = caller.app.room_to_wait()?;
         while deliveries.is_empty() {
             let left = until.saturating_duration_since(tokio::time::Instant::now());
             let left = Span::from_millis(u64::try_from(left.as_millis()).unwrap_or(u64::MAX));

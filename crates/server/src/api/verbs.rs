@@ -8,6 +8,7 @@ use crate::request::LargeJson;
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
+use redrive_core::changes::FeedPosition;
 use redrive_core::disclosure::Disclosure;
 use redrive_core::error::{Refusal, StoreError, StoreErrorKind, StoreResult};
 use redrive_core::filter::Filter;
@@ -113,10 +114,26 @@ async fn wait(
     at_most: Span,
     buffer: &mut Vec<u8>,
 ) -> Result<(), Problem> {
-    let Ok(_permit) = caller.app.waits.try_acquire() else {
-        return Err(crate::app::too_many_waits());
-    };
+    let _room = caller.app.room_to_wait()?;
     Ok(encode_reply(buffer, &caller.wait(queues, at_most).await)?)
+}
+
+/// Waits for changes in the same way.
+async fn changes(
+    caller: &Caller,
+    since: Option<FeedPosition>,
+    at_most: Span,
+    buffer: &mut Vec<u8>,
+) -> Result<(), Problem> {
+    let _room = caller.app.room_to_wait()?;
+    let stop = caller.app.config.stop.clone();
+    tokio::select! {
+        changes = caller.store.changes(since, at_most) => Ok(encode_reply(buffer, &changes)?),
+        () = stop.cancelled_owned() => {
+            let changes = caller.store.changes(since, Span::ZERO).await;
+            Ok(encode_reply(buffer, &changes)?)
+        }
+    }
 }
 
 /// Carries a call out and masks its reply. Every verb is considered by name: those whose replies contain what came from
@@ -170,6 +187,7 @@ async fn answer(caller: &Caller, call: Call, buffer: &mut Vec<u8>) -> Result<(),
             encode_reply(buffer, &StoreResult::<()>::Err(refused.into()))?;
         }
         Call::Wait { queues, at_most } => wait(caller, queues, at_most, buffer).await?,
+        Call::Changes { since, at_most } => changes(caller, since, at_most, buffer).await?,
         Call::Tidy { .. } => encode_reply(buffer, &StoreResult::Ok(None::<redrive_core::store::Reaped>))?,
         Call::Import { batch, .. } if batch.is_empty() => {
             let refused = Refusal::invalid("batch", "there are no letters in it");
@@ -188,6 +206,7 @@ async fn answer(caller: &Caller, call: Call, buffer: &mut Vec<u8>) -> Result<(),
         | Call::Pause { .. }
         | Call::Purge { .. }
         | Call::Breakers {}
+        | Call::Workers {}
         | Call::ForceBreaker { .. }
         | Call::Dlqs {}
         | Call::LeaseLetters { .. }

@@ -6,6 +6,7 @@ use super::breaker_queue::Mode;
 use super::tables::{BreakerId, TableResult, Tables};
 use redrive_core::audit::AuditEntry;
 use redrive_core::breaker::{Breaker, BreakerGate, BreakerPolicy, BreakerSignal, BreakerView};
+use redrive_core::changes::Area;
 use redrive_core::dead_letter::Actor;
 use redrive_core::error::{Refusal, StoreResult};
 use redrive_core::ids::QueueName;
@@ -52,6 +53,7 @@ impl<T: Tables> Engine<T> {
     pub(super) fn flush_breakers(&mut self) -> TableResult<()> {
         let Some(all) = &self.breakers.all else { return Ok(()) };
         for id in std::mem::take(&mut self.breakers.changed) {
+            self.touched.areas.insert(Area::Breakers);
             self.tables.put_breaker(&id, all.get(&id))?;
         }
         Ok(())
@@ -91,7 +93,9 @@ impl<T: Tables> Engine<T> {
             self.breakers.by_probe_time.insert((until, id.clone()));
         }
         if mode(before) != mode(after) {
-            self.made_work_available |= mode(after) != Mode::Held;
+            if mode(after) != Mode::Held {
+                self.work_available(&id.0, now, now);
+            }
             if let Some(ready_index) = &mut self.ready_index {
                 ready_index.set_breaker_mode(&id.0, &id.1, mode(after));
             }

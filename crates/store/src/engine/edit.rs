@@ -38,8 +38,8 @@ impl<T: Tables> Engine<T> {
         let state = LetterState { id: letter.meta.id, status: Some(record.status), version: record.version };
         if let Some(next) = changed {
             // The whole row is replaced: only content changes alter the size and the breaker value of a letter.
-            self.tables.drop_letter(letter)?;
-            self.tables.add_letter(&next)?;
+            self.drop_letter(letter)?;
+            self.add_letter(&next)?;
             self.tables.text_changed(next.meta.id)?;
         }
         Ok(state)

@@ -93,7 +93,7 @@ impl<T: Tables> Engine<T> {
         if let Some(ready_index) = &mut self.ready_index {
             ready_index.add(&live.meta, &live.lifecycle);
         }
-        self.made_work_available = true;
+        self.work_available(&live.meta.queue, live.lifecycle.ready_at, now);
         Ok(Enqueued { id, state, duplicate: false })
     }
 
@@ -258,7 +258,7 @@ impl<T: Tables> Engine<T> {
         if rules_changed {
             // The index shows what the old breaker rules let through.
             self.ready_index = None;
-            self.made_work_available = true;
+            self.work_available(name, now, now);
         }
         let entry = AuditEntry::new(now, actor, "configure", name, 1);
         self.append_audit(if changes.is_empty() { entry } else { entry.with_detail(changes) })?;
@@ -276,7 +276,7 @@ impl<T: Tables> Engine<T> {
         actor.check()?;
         self.queue(name)?;
         self.queue_config_mut(name)?.paused_by = paused.then(|| actor.name.clone());
-        self.made_work_available = true;
+        self.work_available(name, now, now);
         let act = if paused { "pause" } else { "resume" };
         self.append_audit(AuditEntry::new(now, actor, act, name, 1))?;
         Ok(())
@@ -410,8 +410,9 @@ fn check_room(queue: &QueueName, row: &QueueRow, size: u64) -> Result<(), Refusa
 #[cfg(all(test, feature = "memory"))]
 mod tests {
     use super::*;
+    use crate::access::Access as _;
+    use crate::access::WriteCost;
     use crate::memory::MemoryStore;
-    use crate::verbs::{Access as _, WriteCost};
     use redrive_core::message::Payload;
 
     fn incoming<T: Tables>(_: &Engine<T>, mut new: NewMessage) -> Incoming<T::Body> {

@@ -4,6 +4,7 @@
 use super::Engine;
 use super::tables::{Letter, TableResult, Tables, unless_damaged};
 use redrive_core::audit::AuditEntry;
+use redrive_core::changes::Area;
 use redrive_core::dead_letter::Actor;
 use redrive_core::error::{Refusal, StoreResult};
 use redrive_core::failure::AnalysedFailure;
@@ -29,13 +30,15 @@ const CACHE_MAX: usize = 20_000;
 
 impl Groups {
     /// Writes the rows that this commit changed.
-    pub(super) fn flush<T: Tables>(&mut self, tables: &mut T) -> TableResult<()> {
+    pub(super) fn flush<T: Tables>(&mut self, tables: &mut T, areas: &mut BTreeSet<Area>) -> TableResult<()> {
         for id in std::mem::take(&mut self.rows_changed) {
+            areas.insert(Area::Group(id));
             if let Some(row) = self.rows.get(&id) {
                 tables.put_group_row(id, Some(row).filter(|row| **row != GroupRow::default()))?;
             }
         }
         for id in std::mem::take(&mut self.facts_changed) {
+            areas.insert(Area::Group(id));
             if let Some(facts) = self.facts.get(&id) {
                 tables
                     .put_group_facts(id, Some(facts).filter(|facts| **facts != GroupActivity::default()))?;
@@ -214,6 +217,7 @@ impl<T: Tables> Engine<T> {
         let n = last.map_or(0, |marker| marker.n) + 1;
         let marker = Marker { n, at: now, by: actor.name.clone(), text };
         self.tables.add_marker(&marker)?;
+        self.touched.areas.insert(Area::Markers);
         self.append_audit(AuditEntry::new(now, actor, "mark", n, 1).with_detail(marker.text.clone()))?;
         Ok(marker)
     }

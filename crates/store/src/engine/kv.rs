@@ -2,6 +2,7 @@
 
 use super::Engine;
 use super::tables::{Reads, Tables};
+use redrive_core::changes::Area;
 use redrive_core::error::{Refusal, StoreResult};
 use redrive_core::limits;
 use redrive_core::query::{Cursor, Page, PageRequest};
@@ -55,8 +56,13 @@ impl<T: Tables> Engine<T> {
         value: Option<Vec<u8>>,
         expected: u64,
     ) -> StoreResult<u64> {
-        if namespace == super::trim::NAMESPACE {
-            let why = format!("{namespace:?} belongs to the audit trail; use another");
+        let owner = match namespace {
+            super::trim::NAMESPACE => Some("the audit trail"),
+            super::requests::NAMESPACE | super::requests::BY_TIME => Some("the request keys"),
+            _ => None,
+        };
+        if let Some(owner) = owner {
+            let why = format!("{namespace:?} belongs to {owner}; use another");
             return Err(Refusal::invalid("namespace", why).into());
         }
         if namespace.len() + key.len() > limits::KEY_BYTES_MAX {
@@ -71,6 +77,7 @@ impl<T: Tables> Engine<T> {
         }
         let entry = value.map(|value| KvEntry { value, version: current + 1 });
         self.tables.put_kv(namespace, key, entry.as_ref())?;
+        self.touched.areas.insert(Area::Kv(namespace.to_owned()));
         Ok(entry.map_or(0, |e| e.version))
     }
 }

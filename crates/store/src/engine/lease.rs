@@ -7,6 +7,7 @@ use super::Engine;
 use super::ready_index::{Next, ReadyIndex, Refill};
 use super::settle::SideEffects;
 use super::tables::{Live, TableResult, Tables, unless_damaged};
+use crate::holder::{FoundLease, Workers};
 use redrive_core::error::{Refusal, StoreResult};
 use redrive_core::failure::AnalysedFailure;
 use redrive_core::ids::{LeaseToken, MessageId, QueueName};
@@ -21,6 +22,7 @@ use redrive_core::store::{LeaseRequest, WaitingFor};
 use redrive_core::time::Time;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Rows read from disk per refill of a spilled level.
 const REFILL_ROWS: usize = 65_536;
@@ -251,21 +253,53 @@ impl<T: Tables> Engine<T> {
         Ok(Some(by_queue))
     }
 
-    /// When the next message of these queues is due. Refuses unknown queues.
-    pub(crate) fn next_due(&mut self, queues: &[QueueName], now: Time) -> StoreResult<Due> {
+    /// When the next message of each of these queues is due. Refuses unknown queues.
+    pub(crate) fn next_due(&mut self, queues: &[QueueName], now: Time) -> StoreResult<Vec<(QueueName, Due)>> {
         self.tick_breakers(now)?;
-        let mut next = Due::default();
-        let earlier = |a: Option<Time>, b: Option<Time>| a.into_iter().chain(b).min();
+        let mut all = Vec::with_capacity(queues.len());
         for name in queues {
-            if self.queue(name)?.paused_by.is_some() {
-                continue;
+            let mut due = Due::default();
+            if self.queue(name)?.paused_by.is_none() {
+                let (ordinary, suspect) = self.ready_index()?.next_due(name);
+                let probe = self.next_breaker_probe(name)?;
+                due = Due { ordinary: ordinary.into_iter().chain(probe).min(), suspect };
             }
-            let (ordinary, suspect) = self.ready_index()?.next_due(name);
-            let released = self.next_breaker_probe(name)?;
-            next.ordinary = earlier(next.ordinary, earlier(ordinary, released));
-            next.suspect = earlier(next.suspect, suspect);
+            all.push((name.clone(), due));
         }
-        Ok(next)
+        Ok(all)
+    }
+
+    /// One of these queues that still has due messages, if somebody waits for them.
+    pub(crate) fn more_due(&mut self, queues: &[QueueName], now: Time) -> StoreResult<Option<QueueName>> {
+        if self.waiting_workers.load(Ordering::SeqCst) == 0 {
+            return Ok(None);
+        }
+        let mut dues = self.next_due(queues, now)?.into_iter();
+        let more = dues.find(|(_, due)| due.ordinary.is_some_and(|at| at <= now));
+        Ok(more.map(|(queue, _)| queue))
+    }
+
+    /// The leases that the list of workers does not know yet. Empty if the ready index would first have to be built from
+    /// many messages.
+    pub(crate) fn unlisted_leases(&mut self, workers: &Workers, now: Time) -> StoreResult<Vec<FoundLease>> {
+        let live: i64 = self.queues()?.values().map(|row| row.counts.waiting + row.counts.leased).sum();
+        if self.ready_index.is_none() && live > limits::TIDY_MESSAGES_MAX {
+            return Ok(Vec::new());
+        }
+        let leased = self.ready_index()?.live_leases(now).take(limits::WORKERS_MAX);
+        let mut found = Vec::new();
+        for id in workers.unknown(leased) {
+            let Some(live) = unless_damaged(self.tables.live(id))?.flatten() else { continue };
+            let Some(lease) = live.lifecycle.lease() else { continue };
+            found.push(FoundLease {
+                id,
+                worker: lease.worker.clone(),
+                queue: live.meta.queue.clone(),
+                since: lease.granted_at,
+                until: lease.expires_at,
+            });
+        }
+        Ok(found)
     }
 }
 

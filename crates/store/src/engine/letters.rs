@@ -151,7 +151,7 @@ impl<T: Tables> Engine<T> {
         if let Some(ready_index) = &mut self.ready_index {
             ready_index.add(&live.meta, &live.lifecycle);
         }
-        self.made_work_available = true;
+        self.work_available(&live.meta.queue, live.lifecycle.ready_at, now);
         Ok(())
     }
 
@@ -178,7 +178,9 @@ impl<T: Tables> Engine<T> {
             ready_index.remove(&live.meta, &live.lifecycle);
         }
         self.tables.drop_live(&live.meta)?;
-        self.made_work_available |= live.meta.ordering_key.is_some();
+        if live.meta.ordering_key.is_some() {
+            self.work_available(&live.meta.queue, now, now);
+        }
         Ok(t.next.pulled_back(&letter.lifecycle))
     }
 
@@ -215,7 +217,7 @@ impl<T: Tables> Engine<T> {
     /// Deletes the rows that belong to one letter alone.
     fn drop_letter_rows(&mut self, letter: &Letter) -> TableResult<()> {
         self.count_dlq(&letter.record.dlq, letter.record.status, -1)?;
-        self.tables.drop_letter(letter)?;
+        self.drop_letter(letter)?;
         self.tables.drop_failures(&letter.meta)?;
         if letter.record.revision() > 0 {
             self.tables.drop_revisions(&letter.meta)?;
@@ -241,7 +243,7 @@ impl<T: Tables> Engine<T> {
             letter.record.consumer = Some(request.worker.clone());
             letter.record.consumer_until = Some(now.plus(request.lease_for.unwrap_or(CONSUMER_LEASE)));
             letter.secret = Some(token.secret);
-            self.tables.put_letter(&stored, &letter)?;
+            self.put_letter(&stored, &letter)?;
             metrics::process().record_span(Timer::LetterAge, now.since(letter.record.dead_at));
             leased.push((letter, token));
         }
@@ -366,7 +368,7 @@ impl<T: Tables> Engine<T> {
         if let Some(ready_index) = &mut self.ready_index {
             ready_index.set_key_held(&row.meta, row.record.holds_key);
         }
-        self.tables.add_letter(&row)?;
+        self.add_letter(&row)?;
         Ok(())
     }
 

@@ -57,7 +57,8 @@ impl<T: Tables> Engine<T> {
         if !removed.is_empty() {
             self.append_audit(AuditEntry::retention(now, &removed))?;
         }
-        reaped.keys_forgotten = self.tables.drop_keys(now.minus(limits::KEY_WINDOW), limit)?;
+        let requests = self.forget_requests(limit, now)?;
+        reaped.keys_forgotten = self.tables.drop_keys(now.minus(limits::KEY_WINDOW), limit)? + requests;
         Ok(reaped)
     }
 

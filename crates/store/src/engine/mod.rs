@@ -13,6 +13,7 @@ mod groups;
 mod hand_over;
 pub(crate) mod ready_index;
 pub(crate) mod tables;
+pub(crate) mod touched;
 
 pub(crate) mod enqueue;
 pub(crate) mod export;
@@ -25,6 +26,7 @@ mod operations;
 pub(crate) mod preview;
 pub(crate) mod reads;
 pub(crate) mod replies;
+pub(crate) mod requests;
 pub(crate) mod settle;
 pub(crate) mod short_ids;
 pub(crate) mod survey;
@@ -36,6 +38,7 @@ use crate::faults::{self, Fault};
 use breakers::Breakers;
 use ready_index::ReadyIndex;
 use redrive_core::audit::{self, AuditEntry, AuditKey, AuditRow};
+use redrive_core::changes::Area;
 use redrive_core::dead_letter::{Actor, Status};
 use redrive_core::error::{CallError, Refusal, StoreError, StoreErrorKind, StoreResult};
 use redrive_core::group::{LeafCount, LeafKey};
@@ -51,9 +54,10 @@ use redrive_core::store::BatchResults;
 use redrive_core::time::Time;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
-use tables::{DlqCounts, Heads, QueueRow, TableResult, Tables};
+use tables::{DlqCounts, Heads, Letter, QueueRow, TableResult, Tables};
+use touched::Touched;
 
 /// Runs the store's operations inside a commit.
 pub(crate) struct Engine<T> {
@@ -80,8 +84,10 @@ pub(crate) struct Engine<T> {
     cached_writes: u64,
     /// The purge that is under way, if its caller has not finished it.
     purging: Option<enqueue::PurgeProgress>,
-    /// Whether this commit may have made a message leasable.
-    pub(crate) made_work_available: bool,
+    /// What this commit touches.
+    touched: Touched,
+    /// How many callers wait for work. Nobody has to be told about work while there are none.
+    pub(crate) waiting_workers: Arc<AtomicUsize>,
     /// Audit rows that an injected fault keeps out of their commit; empty otherwise.
     pub(crate) late_audit: Vec<AuditRow>,
     /// Whether the audit trail was found to end at its stored head.
@@ -150,7 +156,8 @@ impl<T: Tables> Engine<T> {
             contended_at: None,
             cached_writes: 0,
             purging: None,
-            made_work_available: false,
+            touched: Touched::default(),
+            waiting_workers: Arc::default(),
             late_audit: Vec::new(),
             audit_head_checked: false,
         }
@@ -227,7 +234,7 @@ impl<T: Tables> Engine<T> {
     /// Writes the cached rows that this commit changed. Called last, so that the audit head and the counters are
     /// committed together with what they describe.
     pub(crate) fn flush(&mut self) -> TableResult<()> {
-        let cache = &mut self.cache;
+        let (cache, areas) = (&mut self.cache, &mut self.touched.areas);
         if let Some(queues) = &cache.queues {
             for name in std::mem::take(&mut cache.queues_changed) {
                 if let Some(row) = queues.get(&name) {
@@ -236,12 +243,14 @@ impl<T: Tables> Engine<T> {
                         false => self.tables.put_queue_counts(&name, row)?,
                     }
                 }
+                areas.insert(Area::Queue(name));
             }
         }
         if let Some(dlqs) = &cache.dlqs {
             for (dlq, status) in std::mem::take(&mut cache.dlqs_changed) {
                 let count = dlqs.get(&(dlq.clone(), status)).copied().unwrap_or(0);
                 self.tables.put_dlq_count(&dlq, status, count)?;
+                areas.insert(Area::Dlq(dlq));
             }
         }
         if let Some(open) = &cache.open_letters {
@@ -254,7 +263,7 @@ impl<T: Tables> Engine<T> {
                 self.tables.put_leaf_count(&key, count)?;
             }
         }
-        cache.groups.flush(&mut self.tables)?;
+        cache.groups.flush(&mut self.tables, areas)?;
         for group in std::mem::take(&mut cache.group_histories_changed) {
             if let Some(history) = cache.group_histories.get(&group) {
                 let known = Some(history).filter(|history| **history != GroupHistory::default());
@@ -272,6 +281,7 @@ impl<T: Tables> Engine<T> {
             if let Some(operation) = cache.operations.get(&id) {
                 self.tables.put_operation(operation)?;
             }
+            areas.insert(Area::Operation(id));
         }
         if cache.operations.len() > OPERATION_CACHE_MAX {
             cache.operations.clear();
@@ -299,7 +309,46 @@ impl<T: Tables> Engine<T> {
         self.tree = None;
         self.purging = None;
         self.tables.forget();
-        self.made_work_available = false;
+        self.touched = Touched::default();
+    }
+
+    /// What the commit touched, once it is durable.
+    pub(crate) fn take_touched(&mut self) -> Touched {
+        std::mem::take(&mut self.touched)
+    }
+
+    /// Notes that a message of a queue may be leased from `ready_at` on, because of this commit.
+    fn work_available(&mut self, queue: &QueueName, ready_at: Time, now: Time) {
+        // A waiter that comes after this look makes one of its own, which sees the commit.
+        if self.waiting_workers.load(Ordering::SeqCst) > 0 {
+            self.touched.add_work(queue, ready_at, now);
+        }
+    }
+
+    /// Notes that a letter of a dead letter queue changed in this commit.
+    fn letter_touched(&mut self, dlq: &QueueName) {
+        let area = Area::Dlq(dlq.clone());
+        if !self.touched.areas.contains(&area) {
+            self.touched.areas.insert(area);
+        }
+    }
+
+    /// Writes a changed letter.
+    fn put_letter(&mut self, stored: &Letter, letter: &Letter) -> TableResult<()> {
+        self.letter_touched(&letter.record.dlq);
+        self.tables.put_letter(stored, letter)
+    }
+
+    /// Files a letter.
+    fn add_letter(&mut self, letter: &Letter) -> TableResult<()> {
+        self.letter_touched(&letter.record.dlq);
+        self.tables.add_letter(letter)
+    }
+
+    /// Removes a letter.
+    fn drop_letter(&mut self, letter: &Letter) -> TableResult<()> {
+        self.letter_touched(&letter.record.dlq);
+        self.tables.drop_letter(letter)
     }
 
     /// The ready index, built from the tables when it is first needed.
@@ -535,6 +584,7 @@ impl<T: Tables> Engine<T> {
         heads.audit_n += 1;
         let (n, previous) = (heads.audit_n, heads.audit_seal.clone());
         let row = audit::seal(&self.audit_key, n, &previous, entry);
+        self.touched.areas.insert(Area::Audit);
         self.heads()?.audit_seal.clone_from(&row.seal);
         if faults::is(Fault::AuditOutsideCommit) {
             self.late_audit.push(row);

@@ -5,6 +5,7 @@
 use super::Engine;
 use super::tables::{Frozen, Tables};
 use redrive_core::audit::AuditEntry;
+use redrive_core::changes::Area;
 use redrive_core::dead_letter::Actor;
 use redrive_core::error::{Refusal, StoreResult};
 use redrive_core::ids::OperationId;
@@ -41,6 +42,7 @@ impl<T: Tables> Engine<T> {
         let last_death = self.heads()?.death;
         let operation = Operation::start(spec, last_death, now);
         self.tables.add_operation(&operation)?;
+        self.touched.areas.insert(Area::Operation(spec.id));
         let entry = AuditEntry::new(now, &spec.actor, "start", spec.id, 0);
         self.append_audit(entry.with_detail(spec.filter.text()))?;
         Ok(operation.with_next_step(Span::ZERO, now))

@@ -18,6 +18,7 @@ use redrive_core::scheduler::Head;
 use redrive_core::store::WaitingFor;
 use redrive_core::time::Time;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
 
 /// The position of a waiting message in its level: `ready_at`, then `seq`.
 pub(super) type ReadyPosition = (Time, u64);
@@ -419,6 +420,12 @@ impl ReadyIndex {
     /// What a worker has leased.
     pub(crate) fn worker_load(&self, worker: &str) -> WorkerLoad {
         self.worker_loads.get(worker).copied().unwrap_or_default()
+    }
+
+    /// The messages with a live lease, by when it expires.
+    pub(crate) fn live_leases(&self, now: Time) -> impl Iterator<Item = MessageId> {
+        let expired = (now, MessageId::from_bytes([255; 16]));
+        self.leases.range((Bound::Excluded(expired), Bound::Unbounded)).map(|(_, id)| *id)
     }
 
     /// Sets what a queue's breakers are keyed by. Must be called before any of its messages is added.

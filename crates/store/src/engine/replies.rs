@@ -113,7 +113,7 @@ impl<T: Tables> Engine<T> {
             for letter in self.tables.letters_owing_replies(&queue, redrives, left)? {
                 let mut next = letter.clone();
                 if self.send_owed_reply_if_due(&mut next, now)? {
-                    self.tables.put_letter(&letter, &next)?;
+                    self.put_letter(&letter, &next)?;
                     sent += 1;
                 }
             }

@@ -233,7 +233,7 @@ impl<T: Tables> Engine<T> {
         match effect {
             Effect::Granted | Effect::Extended => self.store_live(&meta, &next)?,
             Effect::Retried | Effect::GivenBack => {
-                self.made_work_available = true;
+                self.work_available(&meta.queue, next.ready_at, now);
                 if faults::is(Fault::IndexNotUpdated) && self.ready_index.is_some() {
                     self.tables.put_lifecycle(&meta, &next)?;
                 } else {
@@ -374,7 +374,8 @@ impl<T: Tables> Engine<T> {
                 // The message may have died in another queue; it no longer holds its key in this one.
                 ready_index.set_key_held(&old.meta, false);
             }
-            self.tables.drop_letter(&old)?;
+            self.work_available(&old.meta.queue, now, now);
+            self.drop_letter(&old)?;
         }
         let heads = self.heads()?;
         heads.death += 1;
@@ -392,8 +393,8 @@ impl<T: Tables> Engine<T> {
         if let Some(ready_index) = &mut self.ready_index {
             ready_index.set_key_held(meta, letter.record.holds_key);
         }
-        self.made_work_available = true;
-        self.tables.add_letter(&letter)?;
+        self.work_available(&meta.queue, now, now);
+        self.add_letter(&letter)?;
         Ok(BuriedLetter { owes_reply: letter.record.owes_reply, dlq: letter.record.dlq })
     }
 
@@ -416,7 +417,9 @@ impl<T: Tables> Engine<T> {
         now: Time,
     ) -> StoreResult<()> {
         self.tables.drop_live(meta)?;
-        self.made_work_available |= meta.ordering_key.is_some();
+        if meta.ordering_key.is_some() {
+            self.work_available(&meta.queue, now, now);
+        }
         self.end_idempotency_key(meta, how)?;
         if lifecycle.generation > 1 {
             return self.close_letter((meta, old_phase), lifecycle, by, now);
@@ -495,10 +498,10 @@ impl<T: Tables> Engine<T> {
             && let Some(ready_index) = &mut self.ready_index
         {
             ready_index.set_key_held(&old.meta, record.holds_key);
-            self.made_work_available = true;
+            self.work_available(&old.meta.queue, now, now);
         }
         next.secret = old.secret.filter(|_| next.record.consumer.is_some());
-        self.tables.put_letter(old, &next)?;
+        self.put_letter(old, &next)?;
         Ok(LetterState { id: next.meta.id, status: Some(next.record.status), version: next.record.version })
     }
 }

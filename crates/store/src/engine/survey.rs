@@ -306,8 +306,8 @@ impl<T: Tables> Engine<T> {
 #[cfg(all(test, feature = "memory"))]
 mod tests {
     use super::*;
+    use crate::access::Access as _;
     use crate::memory::MemoryStore;
-    use crate::verbs::Access as _;
     use redrive_core::failure::FailureReport;
     use redrive_core::ids::MessageId;
     use redrive_core::message::{NewMessage, Payload};
@@ -322,8 +322,13 @@ mod tests {
         let new = |n| NewMessage::new(MessageId::new(n, [0; 10]), "q".parse().unwrap(), Payload::default());
         store.enqueue((1..=LETTERS).map(new).collect()).await.unwrap();
         let queues = vec!["q".parse().unwrap()];
-        let lease =
-            LeaseRequest { queues, max: limits::LEASE_BATCH_MAX, lease_for: None, worker: "w".into() };
+        let lease = LeaseRequest {
+            queues,
+            max: limits::LEASE_BATCH_MAX,
+            lease_for: None,
+            worker: "w".into(),
+            ..LeaseRequest::default()
+        };
         loop {
             let taken = store.lease(lease.clone()).await.unwrap();
             if taken.is_empty() {

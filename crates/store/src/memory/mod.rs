@@ -4,10 +4,12 @@ mod pick;
 mod tables;
 mod writes;
 
+use crate::access::{Access, ReadVerb, WriteCost, WriteVerb};
 use crate::clock::Slewing;
 use crate::engine::Engine;
 use crate::entropy::{Entropy, System};
-use crate::verbs::{Access, EngineStore, ReadVerb, WriteCost, WriteVerb};
+use crate::holder::Holder;
+use crate::verbs::EngineStore;
 use async_trait::async_trait;
 use redrive_core::audit::AuditKey;
 use redrive_core::error::{StoreError, StoreErrorKind, StoreResult};
@@ -15,7 +17,6 @@ use redrive_core::store::StoreInfo;
 use redrive_core::time::{Clock, Time};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tables::Maps;
-use tokio::sync::Notify;
 
 /// The memory store.
 pub type MemoryStore = EngineStore<Memory>;
@@ -24,7 +25,7 @@ pub type MemoryStore = EngineStore<Memory>;
 pub struct Memory {
     engine: Mutex<Engine<Maps>>,
     clock: Arc<dyn Clock>,
-    work_available: Notify,
+    holder: Arc<Holder>,
 }
 
 impl std::fmt::Debug for Memory {
@@ -45,8 +46,10 @@ impl MemoryStore {
     pub fn with(clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Self {
         let mut key = [0; 32];
         entropy.fill(&mut key);
-        let engine = Mutex::new(Engine::new(Maps::default(), entropy, AuditKey(key)));
-        Self(Memory { engine, clock, work_available: Notify::new() })
+        let holder = Arc::new(Holder::new());
+        let mut engine = Engine::new(Maps::default(), entropy, AuditKey(key));
+        engine.waiting_workers = holder.waiting();
+        Self(Memory { engine: Mutex::new(engine), clock, holder })
     }
 
     /// Makes the index of ready messages spill above this many entries; for tests of spilling.
@@ -81,9 +84,9 @@ impl Access for Memory {
         let result = verb(&mut engine, self.clock.now());
         let result = engine.forbid_refusal_after_write(before, result);
         engine.flush()?;
-        if std::mem::take(&mut engine.made_work_available) {
-            self.work_available.notify_waiters();
-        }
+        let touched = engine.take_touched();
+        drop(engine);
+        self.holder.after_commit(touched);
         result
     }
 
@@ -91,8 +94,8 @@ impl Access for Memory {
         verb(&self.engine().tables, self.clock.now())
     }
 
-    fn work_available(&self) -> &Notify {
-        &self.work_available
+    fn holder(&self) -> &Arc<Holder> {
+        &self.holder
     }
 
     fn now(&self) -> Time {

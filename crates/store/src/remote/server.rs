@@ -3,10 +3,8 @@
 use super::protocol::{Frame, Hello, VERSION, pack, receive, write};
 use crate::trust;
 use redrive_core::error::{Refusal, StoreError, StoreErrorKind, StoreResult};
-use redrive_core::ids::QueueName;
 use redrive_core::limits;
 use redrive_core::store::{Call, Store, encode_reply};
-use redrive_core::time::Span;
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -119,14 +117,13 @@ async fn converse(
     }
 }
 
-/// Waits for work on behalf of a client, which may go away meanwhile. Waits have a limit of their own, so that they
-/// never use up the connections that other calls need.
-async fn wait(
+/// Waits on behalf of a client, which may go away meanwhile. Waits have a limit of their own, so that they never use up
+/// the connections that other calls need.
+async fn wait<T>(
     stream: &mut Connection,
-    store: &dyn Store,
     waits: &Semaphore,
-    (queues, at_most): (Vec<QueueName>, Span),
-) -> Result<StoreResult<bool>, StoreError> {
+    wait: impl Future<Output = StoreResult<T>>,
+) -> Result<StoreResult<T>, StoreError> {
     let Ok(_permit) = waits.try_acquire() else {
         let why = format!(
             "{} callers wait for work through the process that holds the data directory, and it takes no more; \
@@ -136,7 +133,7 @@ async fn wait(
         return Ok(Err(StoreError::new(StoreErrorKind::Busy, why).into()));
     };
     tokio::select! {
-        waited = store.wait(queues, at_most) => Ok(waited),
+        waited = wait => Ok(waited),
         () = hung_up(stream) => {
             Err(StoreError::new(StoreErrorKind::Unreachable, "the client went away while it waited"))
         }
@@ -169,8 +166,12 @@ async fn answer(
     let mut frame = Frame::new();
     match call {
         Call::Wait { queues, at_most } => {
-            let waited = wait(stream, store, waits, (queues, at_most)).await?;
+            let waited = wait(stream, waits, store.wait(queues, at_most)).await?;
             encode_reply(frame.buffer(), &waited)?;
+        }
+        Call::Changes { since, at_most } => {
+            let changed = wait(stream, waits, store.changes(since, at_most)).await?;
+            encode_reply(frame.buffer(), &changed)?;
         }
         Call::Backup { target } if !Path::new(&target).is_absolute() => {
             let text = format!("{target:?} is not an absolute path; name the new directory from the root on");

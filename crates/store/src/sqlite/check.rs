@@ -290,8 +290,13 @@ mod tests {
         store.configure(queue.clone(), policy, Actor::new("ada", "test")).await.unwrap();
         let new = |n| NewMessage::new(MessageId::new(n, [1; 10]), queue.clone(), Payload::default());
         store.enqueue(vec![new(1), new(2)]).await.unwrap();
-        let request =
-            LeaseRequest { queues: vec![queue.clone()], max: 1, lease_for: None, worker: "w".into() };
+        let request = LeaseRequest {
+            queues: vec![queue.clone()],
+            max: 1,
+            lease_for: None,
+            worker: "w".into(),
+            ..LeaseRequest::default()
+        };
         let token = store.lease(request).await.unwrap()[0].token;
         let what =
             Settle::Fail { failure: Box::new(FailureReport::default().analyse()), policy_override: None };

@@ -23,8 +23,10 @@ mod tables;
 mod text;
 mod writer;
 
+use crate::access::{Access, ReadVerb, WriteCost, WriteVerb};
 use crate::engine::Engine;
-use crate::verbs::{Access, EngineStore, ReadVerb, WriteCost, WriteVerb};
+use crate::holder::Holder;
+use crate::verbs::EngineStore;
 use async_trait::async_trait;
 use errors::sql_result;
 pub use open::{Options, restore};
@@ -37,7 +39,7 @@ use redrive_core::time::Time;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
-use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use writer::{Job, Reply, Shared, WaitingGuard};
 
 /// The embedded store.
@@ -165,8 +167,8 @@ impl Access for Sqlite {
         tokio::task::spawn_blocking(work).await.map_err(lost)?
     }
 
-    fn work_available(&self) -> &Notify {
-        &self.shared.work_available
+    fn holder(&self) -> &Arc<Holder> {
+        &self.shared.holder
     }
 
     fn now(&self) -> Time {

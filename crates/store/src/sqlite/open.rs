@@ -13,6 +13,7 @@ use crate::engine::Engine;
 use crate::engine::tables::{TableResult, Tables as _};
 use crate::entropy::{Entropy, System};
 use crate::faults::{self, Fault};
+use crate::holder::Holder;
 use crate::trust::{self, DATABASE, KEY, LOCK, MARK, RESERVE, RESTORING};
 use redrive_core::audit::AuditKey;
 use redrive_core::error::{StoreError, StoreErrorKind};
@@ -185,8 +186,9 @@ fn start(
     let mut engine = Engine::new(tables, Arc::clone(&opened.options.entropy), opened.audit_key.clone());
     engine.set_ready_index_max(opened.options.hot_entries);
     let reserve = Reserve::new(directory.join(RESERVE));
-    let shared = Arc::new(Shared::default());
+    let shared = Arc::new(Shared::new(Arc::new(Holder::new())));
     engine.waiting_writers = Arc::clone(&shared.waiting);
+    engine.waiting_workers = shared.holder.waiting();
     // Without a reserve the disk is nearly full: the rest is for operations that free space.
     shared.full.store(!reserve.is_filled(), Ordering::SeqCst);
     let writer = Writer {

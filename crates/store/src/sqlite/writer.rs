@@ -9,17 +9,18 @@ use super::errors::sql_result;
 use super::open::StoreClock;
 use super::reads::SqlTables;
 use super::reserve::Reserve;
+use crate::access::WriteCost;
 use crate::engine::Engine;
 use crate::engine::tables::{TableResult, Tables as _};
 use crate::faults::{self, Fault};
-use crate::verbs::WriteCost;
+use crate::holder::Holder;
 use redrive_core::error::{StoreError, StoreErrorKind};
 use redrive_core::limits;
 use redrive_core::time::Time;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 
 /// Called with the result of the commit; sends the reply.
 pub(super) type Reply = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
@@ -65,16 +66,27 @@ const WRITER_FINISHES_PAGES: i32 = 250;
 const CHECKPOINT_WHEN_TIGHT: i32 = 250;
 
 /// State shared by the writer and the handles that send jobs to it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Shared {
-    /// Notified after every commit that may have made a message leasable.
-    pub(super) work_available: Notify,
+    /// What this process remembers beside the store.
+    pub(super) holder: Arc<Holder>,
     /// The number of jobs not answered yet, except long ones. Long jobs look at it to let others in.
     pub(super) waiting: Arc<AtomicUsize>,
     /// Whether the disk is full, so that jobs that need space are refused.
     pub(super) full: AtomicBool,
     /// Whether a write failed, so that nothing is acknowledged any more.
     pub(super) stopped: AtomicBool,
+}
+
+impl Shared {
+    pub(super) fn new(holder: Arc<Holder>) -> Self {
+        Self {
+            holder,
+            waiting: Arc::default(),
+            full: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
+        }
+    }
 }
 
 /// The state of the writer thread.
@@ -141,6 +153,7 @@ impl Writer {
                 for reply in replies {
                     reply(if stopped { Err(self::stopped()) } else { Ok(()) });
                 }
+                self.shared.holder.after_commit(self.engine.take_touched());
             }
             Err(error) => self.roll_back(&error, replies),
         }
@@ -189,7 +202,7 @@ impl Writer {
         }
     }
 
-    /// Does what follows a commit: notes it in the commit mark and wakes those who wait for work.
+    /// Does what follows a commit before its replies: notes it in the commit mark.
     fn note_commit(&mut self, changed: bool) {
         if changed {
             self.commits += 1;
@@ -198,9 +211,6 @@ impl Writer {
         }
         for row in std::mem::take(&mut self.engine.late_audit) {
             let _ = self.engine.tables.add_audit(&row);
-        }
-        if std::mem::take(&mut self.engine.made_work_available) {
-            self.shared.work_available.notify_waiters();
         }
     }
 

@@ -46,7 +46,13 @@ async fn leasing_many_letters_does_not_read_the_policies_for_each() {
     let store = SqliteStore::open(home.path(), Options::default()).unwrap();
     store.configure(q("other"), QueuePolicy::default(), actor()).await.unwrap();
     store.enqueue(vec![new(1, "jobs"), new(2, "jobs")]).await.unwrap();
-    let lease = LeaseRequest { queues: vec![q("jobs")], max: 2, lease_for: None, worker: "w".into() };
+    let lease = LeaseRequest {
+        queues: vec![q("jobs")],
+        max: 2,
+        lease_for: None,
+        worker: "w".into(),
+        ..LeaseRequest::default()
+    };
     for delivery in store.lease(lease).await.unwrap() {
         let failure = FailureReport { permanent: true, ..FailureReport::default() }.analyse();
         let what = Settle::Fail { failure: Box::new(failure), policy_override: None };

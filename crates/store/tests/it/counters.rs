@@ -25,8 +25,13 @@ async fn i15_a_kind_per_message_does_not_make_a_counter_per_message() {
     store.enqueue((0..MESSAGES).map(new).collect()).await.unwrap();
     let mut failed = 0;
     while failed < MESSAGES {
-        let request =
-            LeaseRequest { queues: vec![queue.clone()], max: 50, lease_for: None, worker: "w".into() };
+        let request = LeaseRequest {
+            queues: vec![queue.clone()],
+            max: 50,
+            lease_for: None,
+            worker: "w".into(),
+            ..LeaseRequest::default()
+        };
         let leased = store.lease(request).await.unwrap();
         assert!(!leased.is_empty(), "{failed} failed so far");
         failed += leased.len();

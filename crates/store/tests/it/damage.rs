@@ -51,7 +51,13 @@ fn new(n: u8) -> NewMessage {
 }
 
 fn request(max: usize) -> LeaseRequest {
-    LeaseRequest { queues: vec![q()], max, lease_for: None, worker: "worker-one".into() }
+    LeaseRequest {
+        queues: vec![q()],
+        max,
+        lease_for: None,
+        worker: "worker-one".into(),
+        ..LeaseRequest::default()
+    }
 }
 
 /// Creates two dead letters, each with a failure and a stack of its own, and two waiting messages.

@@ -42,7 +42,8 @@ async fn send(store: &dyn Store, n: u8) {
 async fn lease(store: &dyn Store, max: usize) -> Vec<redrive_core::message::Delivery> {
     // Longer than any test takes: most tests run on the machine's clock.
     let lease_for = Some(Span::from_hours(1));
-    let request = LeaseRequest { queues: vec![q()], max, lease_for, worker: "w".into() };
+    let request =
+        LeaseRequest { queues: vec![q()], max, lease_for, worker: "w".into(), ..LeaseRequest::default() };
     store.lease(request).await.unwrap()
 }
 
@@ -392,7 +393,13 @@ fn opening_a_directory_repeatedly_does_not_make_a_lease_longer() {
         let store = SqliteStore::open(home.path(), options(&clock)).unwrap();
         send(&store, 1).await;
         let lease_for = Some(Span::from_secs(1));
-        let request = LeaseRequest { queues: vec![q()], max: 1, lease_for, worker: "w".into() };
+        let request = LeaseRequest {
+            queues: vec![q()],
+            max: 1,
+            lease_for,
+            worker: "w".into(),
+            ..LeaseRequest::default()
+        };
         assert_eq!(store.lease(request).await.unwrap().len(), 1);
     });
     for _ in 0..5 {

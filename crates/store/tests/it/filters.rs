@@ -117,8 +117,11 @@ impl World {
         let what = Settle::Fail { failure: Box::new(report.analyse()), policy_override: None };
         let worker = format!("worker-{}", self.rng.below(4));
         let queues = queues.iter().map(|q| q.parse().unwrap()).collect();
-        let leased =
-            self.store.lease(LeaseRequest { queues, max: 1, lease_for: None, worker }).await.unwrap();
+        let leased = self
+            .store
+            .lease(LeaseRequest { queues, max: 1, lease_for: None, worker, ..LeaseRequest::default() })
+            .await
+            .unwrap();
         for taken in leased {
             let settlement = Settlement { token: taken.token, what: what.clone() };
             self.store.settle(vec![settlement]).await.unwrap().remove(0).unwrap();

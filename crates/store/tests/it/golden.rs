@@ -75,6 +75,7 @@ fn i47_a_directory_of_the_second_format_opens_with_all_it_knows() {
             max: 9,
             lease_for: None,
             worker: "w".into(),
+            ..LeaseRequest::default()
         };
         let suspect = store.lease(LeaseRequest { queues: vec!["crashy".parse().unwrap()], ..both.clone() });
         assert_eq!(suspect.await.unwrap().len(), 1);
@@ -103,6 +104,7 @@ fn i47_who_asked_in_the_second_format_is_answered() {
             max: 9,
             lease_for: None,
             worker: "w".into(),
+            ..LeaseRequest::default()
         };
         for delivery in store.lease(jobs).await.unwrap() {
             let payload = Payload { bytes: b"42".to_vec(), content_type: String::new() };

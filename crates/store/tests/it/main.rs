@@ -21,4 +21,5 @@ mod socket;
 mod streams;
 mod takeover;
 mod trust;
+mod waits;
 mod wall_clock;

@@ -28,8 +28,13 @@ async fn a_page_of_large_payloads_ends_early_and_the_next_page_continues() {
     let last = store.messages(next(first.next)).await.unwrap();
     assert_eq!((last.items.len(), last.next), (1, None));
 
-    let request =
-        LeaseRequest { queues: vec!["q".parse().unwrap()], max: 100, lease_for: None, worker: "w".into() };
+    let request = LeaseRequest {
+        queues: vec!["q".parse().unwrap()],
+        max: 100,
+        lease_for: None,
+        worker: "w".into(),
+        ..LeaseRequest::default()
+    };
     for _ in 0..COUNT {
         let error = ErrorInfo { error_type: "Bad".into(), ..ErrorInfo::default() };
         let failure = FailureReport { error, permanent: true, ..FailureReport::default() }.analyse();

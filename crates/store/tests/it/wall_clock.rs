@@ -76,7 +76,8 @@ async fn send(store: &SqliteStore, n: u8, delay: Span) {
 
 async fn lease(store: &SqliteStore) -> Vec<Delivery> {
     let lease_for = Some(Span::from_secs(600));
-    let request = LeaseRequest { queues: vec![q()], max: 10, lease_for, worker: "w".into() };
+    let request =
+        LeaseRequest { queues: vec![q()], max: 10, lease_for, worker: "w".into(), ..LeaseRequest::default() };
     store.lease(request).await.unwrap()
 }
 

@@ -202,7 +202,7 @@ impl LawContext<'_> {
     /// The lease request of worker `w`.
     pub(super) fn lease_request(&self, queues: &[&str], max: usize) -> LeaseRequest {
         let queues = queues.iter().map(|name| q(name)).collect();
-        LeaseRequest { queues, max, lease_for: None, worker: "w".into() }
+        LeaseRequest { queues, max, lease_for: None, worker: "w".into(), ..LeaseRequest::default() }
     }
 
     /// Settles one delivery.

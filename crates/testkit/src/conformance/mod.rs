@@ -11,6 +11,7 @@ mod kit;
 mod acts;
 mod audit;
 mod breaker;
+mod changes;
 mod death;
 mod dlqs;
 mod edit;
@@ -30,11 +31,13 @@ mod queues;
 mod reap;
 mod redrives;
 mod reply;
+mod requests;
 mod settle;
 mod short_ids;
 mod stats;
 mod table;
 mod verify;
+mod workers;
 
 use crate::clock::TestClock;
 use redrive_core::store::{Store, VerifyRequest};
@@ -392,6 +395,26 @@ pub const LAWS: &[Law] = laws! {
         a_list_has_the_entries_of_a_prefix_in_the_order_of_keys,
         i49_a_list_returns_a_bounded_number_of_bytes,
         i49_values_are_bounded,
+    }
+    changes {
+        every_change_is_named_once,
+        operations_breakers_markers_and_values_are_named,
+        what_is_refused_or_only_read_changes_nothing,
+        a_position_of_another_process_means_everything,
+    }
+    workers {
+        whoever_leases_is_listed_with_what_is_in_hand,
+        a_worker_is_known_for_as_long_as_it_reports,
+        consumers_of_letters_are_workers,
+        i49_a_worker_lists_a_bounded_number_of_leases,
+    }
+    requests {
+        i42_an_act_with_a_request_key_happens_once,
+        i42_a_request_key_with_another_request_is_refused,
+        i42_a_refused_call_can_be_repeated_with_its_key,
+        i42_every_audited_call_takes_a_request_key,
+        i42_a_request_key_is_forgotten_after_its_window,
+        i49_request_keys_are_bounded,
     }
     stats {
         an_empty_store_has_counted_nothing,

@@ -392,6 +392,7 @@ impl ModelState {
             self.keys.remove(&name);
             reaped.keys_forgotten += 1;
         }
+        reaped.keys_forgotten += self.forget_requests(limit, now);
     }
 
     fn due_letters(&self, limit: usize, when: impl Fn(&LetterRecord) -> Option<Time>) -> Vec<MessageId> {

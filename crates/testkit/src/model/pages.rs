@@ -1,38 +1,32 @@
-//! The read calls of the reference model, the recount, and the implementations of `Work` and `Letters`.
+//! The read calls of the reference model, the recount, and the calls about messages and queues.
 
 use super::{AUDIT_KEY, Letter, Model, ModelState};
 use async_trait::async_trait;
-use redrive_core::audit::{
-    Anchor, AuditCheck, AuditEntry, AuditReport, AuditRow, AuditTrimmed, ORIGIN, seal,
-};
+use redrive_core::audit::{Anchor, AuditCheck, AuditEntry, AuditReport, AuditTrimmed, ORIGIN, seal};
 use redrive_core::breaker::BreakerView;
-use redrive_core::dead_letter::{ActRequest, Actor, DeadLetter, LetterDelivery};
-use redrive_core::disclosure::Disclosure;
+use redrive_core::dead_letter::{Actor, DeadLetter};
 use redrive_core::error::{Refusal, StoreResult};
 use redrive_core::failure::Failure;
-use redrive_core::failure::{Category, check_label};
-use redrive_core::group::{
-    Group, GroupAct, GroupDetail, GroupQuery, LeafCount, LeafKey, Marker, check_merge,
-};
-use redrive_core::ids::{GroupId, LeaseToken, MessageId, OperationId, QueueName};
+use redrive_core::group::{LeafCount, LeafKey};
+use redrive_core::ids::{LeaseToken, MessageId, QueueName};
 use redrive_core::invariants::{Census, Verification};
 use redrive_core::lifecycle::{Command, State, transition};
 use redrive_core::limits;
 use redrive_core::message::{Delivery, Message, NewMessage, StoredMessage};
-use redrive_core::operation::{Control, Member, Operation, OperationSpec, Outcomes, Preview, PreviewRequest};
+use redrive_core::operation::Outcomes;
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Cursor, Page, PageRequest, Query};
-use redrive_core::revision::Revision;
 use redrive_core::store::{
-    BatchResults, Dlq, Enqueued, HandOver, Indexed, KeyState, LeaseRequest, LetterLeaseRequest,
-    LetterSettlement, LetterState, Letters, Purged, Queue, Reaped, Settled, Settlement, WaitingFor, Work,
+    BatchResults, Dlq, Enqueued, KeyState, LeaseRequest, Purged, Queue, Reaped, Settled, Settlement,
+    WaitingFor, Work,
 };
 use redrive_core::time::{Clock, Span, Time};
+use redrive_core::workers::WorkerView;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 /// One page of a list. The items come in order, each with its position.
-fn page<T>(
+pub(super) fn page<T>(
     list: &str,
     request: &PageRequest,
     all: impl IntoIterator<Item = (u64, T)>,
@@ -120,7 +114,7 @@ impl ModelState {
         })
     }
 
-    fn check_audit(&self, head: Option<&str>) -> AuditReport {
+    pub(super) fn check_audit(&self, head: Option<&str>) -> AuditReport {
         let mut check = AuditCheck::new(&AUDIT_KEY, self.anchor.as_ref());
         self.audit.iter().for_each(|row| check.row(row));
         let begins = self.anchor.as_ref().map_or(ORIGIN, |anchor| &anchor.seal);
@@ -129,7 +123,7 @@ impl ModelState {
         check.finish(stored, head.map(|h| h == begins || self.audit.iter().any(|row| row.seal == h)))
     }
 
-    fn trim(&mut self, before: Time, actor: &Actor, now: Time) -> AuditTrimmed {
+    pub(super) fn trim(&mut self, before: Time, actor: &Actor, now: Time) -> AuditTrimmed {
         let old = self.audit.iter().take_while(|row| row.entry.at < before).count();
         let gone = old.min(limits::AUDIT_TRIM_CHUNK);
         let Some(last) = self.audit.drain(..gone).next_back() else { return AuditTrimmed::default() };
@@ -235,6 +229,7 @@ impl Work for Model {
             state.reap_work(limits::REAP_MAX, now);
             state.end_quarantines(limits::REAP_MAX, now);
             let ids = state.lease_for_worker(&request, now);
+            state.note_lease(&request, now);
             let deliver = |id: &MessageId| {
                 let stored = &state.live[state.live_at(*id).expect("just leased")];
                 let secret = stored.lifecycle.lease().expect("just leased").secret;
@@ -250,7 +245,15 @@ impl Work for Model {
         if batch.len() > limits::BATCH_ENTRIES_MAX || bytes > limits::BATCH_BYTES_MAX {
             return Err(Refusal::invalid("batch", "too much at once").into());
         }
-        self.with_state(|state, now| Ok(batch.into_iter().map(|s| state.settle(s, now)).collect()))
+        self.with_state(|state, now| {
+            let settle = |settlement: Settlement| {
+                let (worker, what) = (state.lessee(settlement.token.id), settlement.what.clone());
+                let settled = state.settle(settlement, now)?;
+                state.note_settled(worker, &what, now);
+                Ok(settled)
+            };
+            Ok(batch.into_iter().map(settle).collect())
+        })
     }
 
     async fn reap(&self, limit: usize) -> StoreResult<Reaped> {
@@ -311,7 +314,9 @@ impl Work for Model {
 
     async fn cancel(&self, ids: Vec<MessageId>, actor: Actor) -> StoreResult<BatchResults<MessageId>> {
         actor.check()?;
-        self.with_state(|state, now| Ok(ids.into_iter().map(|id| state.cancel(id, &actor, now)).collect()))
+        self.once("cancel", &actor, |state, now| {
+            Ok(ids.into_iter().map(|id| state.cancel(id, &actor, now)).collect())
+        })
     }
 
     async fn queues(&self) -> StoreResult<Vec<Queue>> {
@@ -332,12 +337,12 @@ impl Work for Model {
     async fn configure(&self, name: QueueName, policy: QueuePolicy, actor: Actor) -> StoreResult<Queue> {
         actor.check()?;
         policy.check(&name)?;
-        self.with_state(|state, now| {
+        self.once("configure", &actor, |state, now| {
             state.check_name(&name, &policy)?;
             let is_known = state.queues.contains_key(&name);
             let queue_state = state.queues.entry(name.clone()).or_default();
             if is_known && queue_state.policy == policy {
-                return Ok(state.view_queue(&name, now)?);
+                return Ok(());
             }
             let key = |policy: &QueuePolicy| policy.breaker.as_ref().map(|rules| rules.key.clone());
             if key(&queue_state.policy) != key(&policy) {
@@ -345,23 +350,25 @@ impl Work for Model {
             }
             queue_state.policy = policy;
             state.log(now, &actor, "configure", &name, 1);
-            Ok(state.view_queue(&name, now)?)
-        })
+            Ok(())
+        })?;
+        self.queue(name).await
     }
 
     async fn pause(&self, name: QueueName, paused: bool, actor: Actor) -> StoreResult<Queue> {
         actor.check()?;
-        self.with_state(|state, now| {
+        self.once("pause", &actor, |state, now| {
             state.view_queue(&name, now)?;
             state.queues.entry(name.clone()).or_default().paused_by = paused.then(|| actor.name.clone());
             state.log(now, &actor, if paused { "pause" } else { "resume" }, &name, 0);
-            Ok(state.view_queue(&name, now)?)
-        })
+            Ok(())
+        })?;
+        self.queue(name).await
     }
 
     async fn purge(&self, name: QueueName, actor: Actor) -> StoreResult<Purged> {
         actor.check()?;
-        self.with_state(|state, now| {
+        self.once("purge", &actor, |state, now| {
             state.view_queue(&name, now)?;
             let here = |r: &&StoredMessage| {
                 r.envelope.queue == name && r.lifecycle.generation == 1 && r.lifecycle.lease().is_none()
@@ -380,6 +387,10 @@ impl Work for Model {
         })
     }
 
+    async fn workers(&self) -> StoreResult<Vec<WorkerView>> {
+        self.with_state(|state, now| Ok(state.list_workers(now)))
+    }
+
     async fn breakers(&self) -> StoreResult<Vec<BreakerView>> {
         self.with_state(|state, now| Ok(state.view_breakers(now)))
     }
@@ -391,187 +402,8 @@ impl Work for Model {
         open: bool,
         actor: Actor,
     ) -> StoreResult<BreakerView> {
-        self.with_state(|state, now| Ok(state.force_breaker(&queue, &key, open, &actor, now)?))
-    }
-}
-
-#[async_trait]
-impl Letters for Model {
-    async fn letters(&self, query: Query) -> StoreResult<Page<DeadLetter>> {
-        self.with_state(|state, now| {
-            let all = state.view_letters(now).into_iter().map(|l| (latest(l.death), l));
-            let filter = state.with_current_groups(&query.filter);
-            page("l", &query.page, all, |letter| filter.matches_letter(letter, now))
-        })
-    }
-
-    async fn letter(&self, id: MessageId) -> StoreResult<DeadLetter> {
-        self.with_state(|state, now| {
-            let at = state.letter_at(id).ok_or(Refusal::NoSuchLetter { id })?;
-            Ok(state.view_letter(&state.letters[at], now))
-        })
-    }
-
-    async fn revisions(&self, id: MessageId) -> StoreResult<Vec<Revision>> {
-        self.with_state(|state, _| {
-            let letter = &state.letters[state.letter_at(id).ok_or(Refusal::NoSuchLetter { id })?];
-            Ok(Revision::list(&letter.record, &letter.stored.envelope, state.earlier_contents(id)))
-        })
-    }
-
-    async fn dlqs(&self) -> StoreResult<Vec<Dlq>> {
-        self.with_state(|state, _| Ok(state.list_dlqs()))
-    }
-
-    async fn lease_letters(&self, request: LetterLeaseRequest) -> StoreResult<Vec<LetterDelivery>> {
-        request.check()?;
-        self.with_state(|state, now| {
-            let tokens = state.lease_letters(&request, now);
-            let shown = |token: LeaseToken| {
-                let letter = &state.letters[state.letter_at(token.id).expect("just leased")];
-                LetterDelivery { letter: state.view_letter(letter, now), token }
-            };
-            Ok(tokens.into_iter().map(shown).collect())
-        })
-    }
-
-    async fn settle_letters(&self, batch: Vec<LetterSettlement>) -> StoreResult<BatchResults<LetterState>> {
-        self.with_state(|state, now| Ok(batch.into_iter().map(|s| state.settle_letter(s, now)).collect()))
-    }
-
-    async fn act(&self, batch: Vec<ActRequest>) -> StoreResult<BatchResults<LetterState>> {
-        self.with_state(|state, now| Ok(batch.iter().map(|request| state.act(request, now)).collect()))
-    }
-
-    async fn groups(&self, query: GroupQuery) -> StoreResult<Page<Group>> {
-        self.with_state(|state, now| Ok(query.select(state.view_groups(now), now)?))
-    }
-
-    async fn group(&self, id: GroupId) -> StoreResult<Group> {
-        self.with_state(|state, now| Ok(state.view_group(id, now)?))
-    }
-
-    async fn group_detail(&self, id: GroupId) -> StoreResult<GroupDetail> {
-        self.with_state(|state, now| Ok(state.group_detail(id, now)?))
-    }
-
-    async fn act_on_group(&self, id: GroupId, act: GroupAct, actor: Actor) -> StoreResult<Group> {
-        actor.check()?;
-        self.with_state(|state, now| Ok(state.act_on_group(id, &act, &actor, now)?))
-    }
-
-    async fn mark(&self, text: String, actor: Actor) -> StoreResult<Marker> {
-        actor.check()?;
-        self.with_state(|state, now| Ok(state.mark(text, &actor, now)?))
-    }
-
-    async fn markers(&self, request: PageRequest) -> StoreResult<Page<Marker>> {
-        self.with_state(|state, _| {
-            page("k", &request, state.markers.iter().rev().map(|m| (latest(m.n), m.clone())), |_| true)
-        })
-    }
-
-    async fn merge_groups(&self, groups: Vec<GroupId>, actor: Actor) -> StoreResult<Group> {
-        actor.check()?;
-        check_merge(&groups)?;
-        let name = self.with_state(|state, now| state.merge_groups(&groups, &actor, now))?;
-        self.group(name).await
-    }
-
-    async fn label_group(&self, id: GroupId, category: Option<Category>, actor: Actor) -> StoreResult<Group> {
-        actor.check()?;
-        check_label(category)?;
-        let name = self.with_state(|state, now| {
-            let name = state.tree.group_of(id).ok_or(Refusal::NoSuchGroup { group: id })?;
-            state.group_histories.entry(name).or_default().outcome_stats.operator_category = category;
-            state.log(now, &actor, "label group", name, 1);
-            Ok::<_, Refusal>(name)
-        })?;
-        self.group(name).await
-    }
-
-    async fn export(&self, query: Query) -> StoreResult<Page<DeadLetter>> {
-        let after = query.page.position("x")?.unwrap_or(0);
-        self.with_state(|state, now| Ok(state.export(&query, after, now)))
-    }
-
-    async fn disclose(&self, disclosure: Disclosure, actor: Actor) -> StoreResult<()> {
-        self.with_state(|state, now| Ok(state.disclose(&disclosure, &actor, now)?))
-    }
-
-    async fn import(&self, batch: Vec<DeadLetter>, actor: Actor) -> StoreResult<BatchResults<MessageId>> {
-        actor.check()?;
-        self.with_state(|state, now| {
-            Ok(batch.into_iter().map(|letter| state.import(letter, &actor, now)).collect())
-        })
-    }
-
-    /// The model reads every letter for every search; it has no index.
-    async fn index_text(&self, _: usize) -> StoreResult<Indexed> {
-        Ok(Indexed::default())
-    }
-
-    async fn preview(&self, request: PreviewRequest) -> StoreResult<Preview> {
-        request.rollout.check(&request.act)?;
-        self.with_state(|state, now| Ok(state.preview(&request, now)))
-    }
-
-    async fn start(&self, spec: OperationSpec) -> StoreResult<Operation> {
-        self.with_state(|state, now| Ok(state.start(&spec, now)?.with_next_step(Span::ZERO, now)))
-    }
-
-    async fn step(&self, id: OperationId) -> StoreResult<Operation> {
-        self.with_state(|state, now| Ok(state.step(id, now)?.with_next_step(Span::ZERO, now)))
-    }
-
-    async fn control(&self, id: OperationId, control: Control, actor: Actor) -> StoreResult<Operation> {
-        actor.check()?;
-        self.with_state(|state, now| {
-            let at = state.operation(id)?;
-            let mut operation = state.operations[at].0.clone();
-            operation.control(control, &actor, now)?;
-            state.operations[at].0 = operation.clone();
-            state.log(now, &actor, control.name(), id, 0);
-            Ok(operation.with_next_step(Span::ZERO, now))
-        })
-    }
-
-    async fn operation(&self, id: OperationId) -> StoreResult<Operation> {
-        self.with_state(|state, _| Ok(state.operations[state.operation(id)?].0.clone()))
-    }
-
-    async fn operations(&self, request: PageRequest) -> StoreResult<Page<Operation>> {
-        self.with_state(|state, _| {
-            let all = (0_u64..).zip(&state.operations).collect::<Vec<_>>().into_iter().rev();
-            page("o", &request, all.map(|(n, (op, _))| (latest(n), op.clone())), |_| true)
-        })
-    }
-
-    async fn members(&self, id: OperationId, request: PageRequest) -> StoreResult<Page<Member>> {
-        self.with_state(|state, _| {
-            page("p", &request, state.operations[state.operation(id)?].1.clone(), |_| true)
-        })
-    }
-
-    async fn audit(&self, request: PageRequest) -> StoreResult<Page<AuditRow>> {
-        self.with_state(|state, _| {
-            page("a", &request, state.audit.iter().rev().map(|r| (latest(r.n), r.clone())), |_| true)
-        })
-    }
-
-    async fn audit_verify(&self, head: Option<String>) -> StoreResult<AuditReport> {
-        self.with_state(|state, _| Ok(state.check_audit(head.as_deref())))
-    }
-
-    async fn audit_trim(&self, before: Time, actor: Actor) -> StoreResult<AuditTrimmed> {
-        actor.check()?;
-        self.with_state(|state, now| Ok(state.trim(before, &actor, now)))
-    }
-
-    async fn hand_over(&self, batch: Vec<HandOver>, actor: Actor) -> StoreResult<BatchResults<MessageId>> {
-        actor.check()?;
-        self.with_state(|state, now| {
-            Ok(batch.into_iter().map(|one| state.hand_over(one, &actor, now)).collect())
+        self.once("force_breaker", &actor, |state, now| {
+            Ok(state.force_breaker(&queue, &key, open, &actor, now)?)
         })
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{Letter, Model};
 use async_trait::async_trait;
+use redrive_core::changes::{Changes, FeedPosition};
 use redrive_core::error::{CallError, Refusal, StoreError, StoreErrorKind, StoreResult};
 use redrive_core::ids::{GroupId, MessageId, QueueName};
 use redrive_core::invariants::Verification;
@@ -11,6 +12,7 @@ use redrive_core::metrics::{OpenCounts, QueueStats, Snapshot, Stats};
 use redrive_core::query::{Cursor, Page, PageRequest};
 use redrive_core::short_id::{IdKind, IdSuffixQuery};
 use redrive_core::store::{KvEntry, KvItem, Store, StoreInfo, VerifyRequest};
+use redrive_core::time::Span;
 use std::collections::BTreeSet;
 
 #[async_trait]
@@ -53,6 +55,10 @@ impl Store for Model {
                 process: Snapshot::default(),
             })
         })
+    }
+
+    async fn changes(&self, since: Option<FeedPosition>, _at_most: Span) -> StoreResult<Changes> {
+        Ok(self.changes_since(since))
     }
 
     async fn verify(&self, _request: VerifyRequest) -> StoreResult<Verification> {
@@ -144,8 +150,8 @@ impl Store for Model {
         value: Option<Vec<u8>>,
         expected: u64,
     ) -> StoreResult<u64> {
-        if namespace == "audit" {
-            return Err(Refusal::invalid("namespace", "belongs to the audit trail").into());
+        if ["audit", "requests", "requests-by-time"].contains(&namespace.as_str()) {
+            return Err(Refusal::invalid("namespace", "belongs to the store").into());
         }
         if value.as_ref().is_some_and(|v| v.len() > limits::KV_BYTES_MAX) {
             return Err(Refusal::invalid("value", format!("at most {} bytes", limits::KV_BYTES_MAX)).into());

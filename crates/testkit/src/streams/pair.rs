@@ -114,6 +114,7 @@ fn without_wording(refusal: Refusal) -> Refusal {
         | Refusal::NoChange { .. }
         | Refusal::Erased { .. }
         | Refusal::KeyConflict { .. }
+        | Refusal::RequestConflict { .. }
         | Refusal::KeyInUse { .. }
         | Refusal::RedrivenTooOften { .. }
         | Refusal::IdConflict { .. }
@@ -289,7 +290,8 @@ impl Pair<'_> {
     async fn lease(&mut self, queues: usize, max: usize, seconds: Option<u64>) -> Result<(), String> {
         let queues = (0..QUEUES.len()).filter(|n| queues & (1 << n) != 0).map(queue).collect();
         let lease_for = seconds.map(Span::from_secs);
-        let request = LeaseRequest { queues, max, lease_for, worker: format!("w{max}") };
+        let request =
+            LeaseRequest { queues, max, lease_for, worker: format!("w{max}"), ..LeaseRequest::default() };
         let (mut a, mut b) = (self.a.lease(request.clone()).await, self.b.lease(request).await);
         let secret = |all: &mut StoreResult<Vec<Delivery>>| -> Vec<LeaseToken> {
             all.iter_mut().flatten().map(|d| take_secret(&mut d.token)).collect()
