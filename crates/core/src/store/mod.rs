@@ -17,11 +17,13 @@
 //! [`Caller`], which only has to carry calls there and replies back. A [`Gated`] store asks a [`Gate`] about every call
 //! first; a server has no other.
 
+mod encoding;
 mod types;
 mod verbs;
 
 pub use crate::settlement::{Settle, Settled, Settlement};
 pub use crate::waiting::WaitingFor;
+pub use encoding::Encoding;
 pub use types::*;
 pub use verbs::{Caller, Gate, Gated, Role, Verb, encode_reply};
 
