@@ -38,6 +38,42 @@ macro_rules! serde_as_text {
 }
 pub(crate) use serde_as_text;
 
+/// Implements serialisation as text for people, and as bytes between processes, for a type that has `Display`,
+/// `FromStr` and the two conversions.
+macro_rules! serde_as_text_or_bytes {
+    ($name:ty, $to_bytes:expr, $from_bytes:expr) => {
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+                if s.is_human_readable() { s.collect_str(self) } else { s.serialize_bytes(&$to_bytes(*self)) }
+            }
+        }
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+                struct TextOrBytes;
+                impl serde::de::Visitor<'_> for TextOrBytes {
+                    type Value = $name;
+
+                    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        f.write_str("a string")
+                    }
+
+                    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<$name, E> {
+                        text.parse().map_err(E::custom)
+                    }
+
+                    fn visit_bytes<E: serde::de::Error>(self, bytes: &[u8]) -> Result<$name, E> {
+                        let wrong = |_| E::invalid_length(bytes.len(), &self);
+                        bytes.try_into().map($from_bytes).map_err(wrong)
+                    }
+                }
+                // Where a struct is flattened, what was read says nothing about whether it was meant for people.
+                d.deserialize_any(TextOrBytes)
+            }
+        }
+    };
+}
+pub(crate) use serde_as_text_or_bytes;
+
 /// The identity of a message and of its dead letter: a UUIDv7 chosen at enqueue. It survives retry, death and
 /// redrive.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -84,7 +120,7 @@ impl FromStr for MessageId {
         })
     }
 }
-serde_as_text!(MessageId);
+serde_as_text_or_bytes!(MessageId, MessageId::to_bytes, MessageId::from_bytes);
 
 /// Makes ids that sort in the order they were made, also within a millisecond.
 #[derive(Debug, Default)]
@@ -256,6 +292,24 @@ pub struct LeaseToken {
     pub secret: Secret,
 }
 
+impl LeaseToken {
+    /// The bytes of the id, then those of the secret.
+    fn to_bytes(self) -> [u8; 32] {
+        let mut bytes = [0; 32];
+        let (id, secret) = bytes.split_at_mut(16);
+        id.copy_from_slice(&self.id.to_bytes());
+        secret.copy_from_slice(&self.secret.0);
+        bytes
+    }
+
+    fn from_bytes(bytes: [u8; 32]) -> Self {
+        let number = |half: &[u8]| half.iter().fold(0_u128, |number, byte| number << 8 | u128::from(*byte));
+        let (id, secret) = bytes.split_at(16);
+        let id = MessageId::from_bytes(number(id).to_be_bytes());
+        Self { id, secret: Secret::new(number(secret).to_be_bytes()) }
+    }
+}
+
 impl std::hash::Hash for LeaseToken {
     /// Hashes only the message id, which keeps the secret out of everything derived from the hash.
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
@@ -330,7 +384,7 @@ impl FromStr for LeaseToken {
         }
     }
 }
-serde_as_text!(LeaseToken);
+serde_as_text_or_bytes!(LeaseToken, LeaseToken::to_bytes, LeaseToken::from_bytes);
 
 #[cfg(test)]
 mod tests {

@@ -301,9 +301,14 @@ pub const FRAME_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// Connections that the store's socket serves at once. Together with the other files of a process they fit into
 /// the 1,024 descriptors that most systems allow by default.
 pub const CONNECTIONS_MAX: usize = 512;
-/// Callers that wait for messages through the store's socket at once. The other connections are left for calls,
-/// so that producers can always get through.
+/// Callers that wait for messages through the store's socket at once, on all connections together.
 pub const WAITS_MAX: usize = 384;
+/// Calls of one connection to the store's socket that are carried out at once, not counting those that wait for
+/// messages. While there are as many, the holder reads nothing more from this connection.
+pub const CALLS_IN_FLIGHT_MAX: usize = 1_024;
+/// Bytes that wait to be sent on one connection of the store's socket before further ones wait for room. A caller and
+/// the holder may exceed it by what they send at once.
+pub const UNSENT_BYTES_MAX: usize = 1024 * 1024;
 /// How long a client of the store's socket may take to send its greeting.
 pub const GREETING_MAX: Duration = Duration::from_secs(10);
 /// Captured operations that a process keeps in memory while its store cannot be written: an outage of minutes

@@ -6,12 +6,13 @@ use crate::limits;
 use crate::message::{check_length, check_printable};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde::{Deserialize, Serialize};
+use serde::de::Visitor;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
 /// The exact bytes of a message and their content type.
-#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(try_from = "PayloadText", into = "PayloadText")]
+#[derive(Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(try_from = "ReadPayload")]
 pub struct Payload {
     /// The bytes, as enqueued.
     pub bytes: Vec<u8>,
@@ -40,43 +41,92 @@ impl Payload {
     }
 }
 
-/// The form of a payload in JSON: text if it is UTF-8, otherwise base64. Exact in both cases.
-#[derive(Clone, Serialize, Deserialize)]
-struct PayloadText {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+/// The written form of a payload: text if it is UTF-8, otherwise bytes, which JSON has as base64. Exact in every case.
+#[derive(Serialize)]
+struct WrittenPayload<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload_base64: Option<Binary<&'a [u8]>>,
+    content_type: &'a str,
+}
+
+impl Serialize for Payload {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        let content_type = &self.content_type;
+        let written = match std::str::from_utf8(&self.bytes) {
+            Ok(text) => WrittenPayload { payload: Some(text), payload_base64: None, content_type },
+            Err(_) => {
+                let bytes = Some(Binary(self.bytes.as_slice()));
+                WrittenPayload { payload: None, payload_base64: bytes, content_type }
+            }
+        };
+        written.serialize(s)
+    }
+}
+
+/// What is read as a payload.
+#[derive(Deserialize)]
+struct ReadPayload {
+    #[serde(default)]
     payload: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    payload_base64: Option<String>,
+    #[serde(default)]
+    payload_base64: Option<Binary<Vec<u8>>>,
     #[serde(default)]
     content_type: String,
 }
 
-impl From<Payload> for PayloadText {
-    fn from(p: Payload) -> Self {
-        match String::from_utf8(p.bytes) {
-            Ok(text) => Self { payload: Some(text), payload_base64: None, content_type: p.content_type },
-            Err(e) => Self {
-                payload: None,
-                payload_base64: Some(STANDARD.encode(e.as_bytes())),
-                content_type: p.content_type,
-            },
+impl TryFrom<ReadPayload> for Payload {
+    type Error = String;
+
+    fn try_from(read: ReadPayload) -> Result<Self, Self::Error> {
+        let bytes = match (read.payload, read.payload_base64) {
+            (Some(_), Some(_)) => return Err("give payload or payload_base64, not both".into()),
+            (Some(text), None) => text.into_bytes(),
+            (None, Some(Binary(bytes))) => bytes,
+            (None, None) => Vec::new(),
+        };
+        Ok(Self { bytes, content_type: read.content_type })
+    }
+}
+
+/// Bytes that are no text: base64 for people, bytes between processes.
+struct Binary<B>(B);
+
+impl Serialize for Binary<&[u8]> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        if s.is_human_readable() {
+            s.serialize_str(&STANDARD.encode(self.0))
+        } else {
+            s.serialize_bytes(self.0)
         }
     }
 }
 
-impl TryFrom<PayloadText> for Payload {
-    type Error = String;
+impl<'de> Deserialize<'de> for Binary<Vec<u8>> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct Base64OrBytes;
+        impl Visitor<'_> for Base64OrBytes {
+            type Value = Binary<Vec<u8>>;
 
-    fn try_from(t: PayloadText) -> Result<Self, Self::Error> {
-        let bytes = match (t.payload, t.payload_base64) {
-            (Some(_), Some(_)) => return Err("give payload or payload_base64, not both".into()),
-            (Some(text), None) => text.into_bytes(),
-            (None, Some(b64)) => {
-                STANDARD.decode(b64).map_err(|e| format!("payload_base64 is not base64: {e}"))?
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string")
             }
-            (None, None) => Vec::new(),
-        };
-        Ok(Self { bytes, content_type: t.content_type })
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Self::Value, E> {
+                let wrong = |error| E::custom(format!("payload_base64 is not base64: {error}"));
+                STANDARD.decode(text).map(Binary).map_err(wrong)
+            }
+
+            fn visit_bytes<E: serde::de::Error>(self, bytes: &[u8]) -> Result<Self::Value, E> {
+                Ok(Binary(bytes.to_vec()))
+            }
+
+            fn visit_byte_buf<E: serde::de::Error>(self, bytes: Vec<u8>) -> Result<Self::Value, E> {
+                Ok(Binary(bytes))
+            }
+        }
+        d.deserialize_any(Base64OrBytes)
     }
 }
 

@@ -87,18 +87,9 @@ impl FromStr for Time {
     }
 }
 
-impl Serialize for Time {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Time {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(d)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}
+crate::ids::serde_as_text_or_bytes!(Time, |time: Time| time.0.to_be_bytes(), |bytes| Time::from_millis(
+    i64::from_be_bytes(bytes)
+));
 
 /// A duration in whole milliseconds. Parsed from text such as `5s`, `2h` or `1h30m`, serialized as an integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

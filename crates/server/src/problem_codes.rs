@@ -43,6 +43,7 @@ pub(crate) const CODES: &[Row] = &[
     ("no_change", 409, "The act would change nothing."),
     ("no_preview", 400, "An operation starts with the token of its preview."),
     ("no_randomness", 503, "The system has no randomness for an id. Try again."),
+    ("no_such_channel", 404, "There is no such channel for alerts."),
     ("no_such_group", 404, "There is no such group."),
     ("no_such_letter", 404, "There is no such dead letter."),
     ("no_such_message", 404, "There is no such live message."),

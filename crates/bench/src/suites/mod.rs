@@ -8,6 +8,7 @@ mod printer;
 mod queue;
 mod signature;
 mod size;
+mod socket;
 mod store;
 mod triage;
 mod worker;
@@ -24,6 +25,8 @@ pub enum Suite {
     Queue,
     /// The embedded store: enqueue, lease, settle, dead letters
     Store,
+    /// The embedded store beside the same store held by another process: what the socket between them costs
+    Socket,
     /// The embedded store with a million messages and as many dead letters: open, memory, rates
     Size,
     /// A million dead letters in 200 groups: ingest, groups, filtered pages, text search, redrive beside live
@@ -66,6 +69,9 @@ pub struct BenchArgs {
     /// The seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// Hold this data directory and serve its socket; the socket suite starts this program once more with it
+    #[arg(long, value_name = "DIR", hide = true)]
+    pub hold: Option<PathBuf>,
     /// Print one JSON document instead of a table
     #[arg(long)]
     pub json: bool,
@@ -83,12 +89,16 @@ pub(crate) type BenchResult<T> = Result<T, BenchError>;
 /// If a step of the suite fails. Figures measured until then are not printed.
 pub async fn run(args: BenchArgs) -> Result<(), BenchError> {
     let printer = Printer { json: args.json };
+    if let Some(directory) = &args.hold {
+        return socket::hold(directory, &printer).await;
+    }
     match args.suite {
         Suite::Queue => queue::run(&printer, &args),
         Suite::Signature => signature::run(&printer, &args),
         Suite::Triage => triage::run(&printer, args).await,
         Suite::Http => http::run(&printer, args).await,
         Suite::Store => store::run(&printer, args).await,
+        Suite::Socket => socket::run(&printer, args).await,
         Suite::Size => size::run(&printer, args).await,
     }
 }

@@ -26,6 +26,11 @@ impl Printer {
         eprintln!("{text}");
     }
 
+    /// Prints a line for the program that started this one.
+    pub(super) fn say(&self, line: &str) {
+        println!("{line}");
+    }
+
     /// Prints all figures of a suite.
     pub(super) fn figures<R: Row>(&self, rows: &[R]) -> Result<(), BenchError> {
         if self.json {

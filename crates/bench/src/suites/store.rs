@@ -155,7 +155,12 @@ fn take(left: &AtomicU64) -> bool {
     left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()
 }
 
-async fn enqueue_run(store: Arc<dyn Store>, args: &BenchArgs, messages: u64, rich: bool) -> BenchResult<Run> {
+pub(super) async fn enqueue_run(
+    store: Arc<dyn Store>,
+    args: &BenchArgs,
+    messages: u64,
+    rich: bool,
+) -> BenchResult<Run> {
     let share = messages / args.producers as u64;
     // Payloads are generated beforehand, because only the store is measured. Ids are not: an id must be as
     // recent as its enqueue.
@@ -202,7 +207,7 @@ pub(super) async fn lease(store: &dyn Store, max: usize) -> BenchResult<Vec<Leas
 }
 
 /// The whole lifecycle: each task enqueues a batch, leases as many messages and acknowledges them.
-async fn cycle_run(
+pub(super) async fn cycle_run(
     store: Arc<dyn Store>,
     args: &BenchArgs,
     messages: u64,

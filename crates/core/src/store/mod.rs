@@ -18,11 +18,13 @@
 //! [`Caller`], which only has to carry calls there and replies back. A [`Gated`] store asks a [`Gate`] about every call
 //! first; a server uses no other kind.
 
+mod encoding;
 mod types;
 mod verbs;
 
 pub use crate::settlement::{Settle, Settled, Settlement};
 pub use crate::waiting::WaitingFor;
+pub use encoding::Encoding;
 pub use types::*;
 pub use verbs::{
     CALL_VERSION, CALL_VERSION_HEADER, CALL_VERSION_OLDEST, Caller, Gate, Gated, Role, Verb, encode_reply,

@@ -102,13 +102,72 @@ fn what_an_act_does_decides_the_role() {
 #[test]
 fn a_reply_comes_back_as_it_was_also_when_it_is_a_refusal() {
     use crate::error::{CallError, Refusal};
-    let mut buffer = b"head".to_vec();
-    encode_reply(&mut buffer, &StoreResult::Ok(17_u64)).unwrap();
-    assert_eq!(decode_reply::<u64>(&buffer[4..]).unwrap(), 17);
-    let refusal = CallError::Refused(Refusal::NoSuchQueue { queue: "q".parse().unwrap() });
-    buffer.clear();
-    encode_reply(&mut buffer, &StoreResult::<u64>::Err(refusal)).unwrap();
-    let error = decode_reply::<u64>(&buffer).unwrap_err();
-    assert!(matches!(error, CallError::Refused(Refusal::NoSuchQueue { .. })), "{error}");
-    assert!(matches!(decode_reply::<u64>(b"{").unwrap_err(), CallError::Store(_)));
+    for encoding in [Encoding::Json, Encoding::Compact] {
+        let mut buffer = b"head".to_vec();
+        encoding.encode(&mut buffer, &StoreResult::Ok(17_u64)).unwrap();
+        assert_eq!(decode_reply::<u64>(encoding, &buffer[4..]).unwrap(), 17);
+        buffer.push(b'0');
+        let error = decode_reply::<u64>(encoding, &buffer[4..]).unwrap_err();
+        assert!(matches!(error, CallError::Store(_)), "a byte too many: {error}");
+        let refusal = CallError::Refused(Refusal::NoSuchQueue { queue: "q".parse().unwrap() });
+        buffer.clear();
+        encoding.encode(&mut buffer, &StoreResult::<u64>::Err(refusal)).unwrap();
+        let error = decode_reply::<u64>(encoding, &buffer).unwrap_err();
+        assert!(matches!(error, CallError::Refused(Refusal::NoSuchQueue { .. })), "{error}");
+        assert!(matches!(decode_reply::<u64>(encoding, b"{").unwrap_err(), CallError::Store(_)));
+    }
+}
+
+/// A message with everything in it that an encoding could lose: bytes that are no text, numbers at the edge of what a
+/// float can hold, empty and missing values.
+fn demanding_message(payload: &[u8]) -> NewMessage {
+    use crate::message::Payload;
+    let payload = Payload { bytes: payload.to_vec(), content_type: "x/y".into() };
+    let mut new = NewMessage::new(MessageId::new(1, [0xff; 10]), "q".parse().unwrap(), payload);
+    new.context = Some(serde_json::json!({
+        "largest": u64::MAX, "smallest": i64::MIN, "float": 0.1, "whole float": 1.0, "tiny": 5e-324, "zero": -0.0,
+        "nested": [[[{}]], null, true, "", "\u{0}\u{10ffff}"],
+    }));
+    new.headers.insert(String::new(), "ž\u{0}".into());
+    new.tags.insert("t".into());
+    new.key = Some(String::new());
+    new.delay = Some(Span::from_days(3_650));
+    new.deadline = Some(Time::NEVER);
+    new.max_attempts = Some(u32::MAX);
+    new
+}
+
+#[test]
+fn a_message_is_the_same_in_every_encoding_bit_for_bit() {
+    let payloads: [&[u8]; 6] =
+        [b"", b"{\"n\": 1.0}", &[0xff, 0, 1], "žluť\u{0}".as_bytes(), &[0xc3, 0x28], b"wyg="];
+    for payload in payloads {
+        let new = demanding_message(payload);
+        let record = new.clone().accept(&QueuePolicy::default(), 7, Time::from_millis(5));
+        let message = record.view(&QueuePolicy::default(), Time::from_millis(5));
+        let secret = Secret::new([7; 16]);
+        let token = LeaseToken { id: new.id, secret };
+        let delivery = Delivery { message, token, attempt: 3 };
+        for encoding in [Encoding::Json, Encoding::Compact] {
+            let mut buffer = Vec::new();
+            encoding.encode(&mut buffer, &Call::Enqueue { batch: vec![new.clone()] }).unwrap();
+            let Call::Enqueue { batch } = encoding.decode(&buffer).unwrap() else {
+                panic!("another call came back")
+            };
+            assert_eq!(batch, vec![new.clone()], "{encoding:?}");
+            buffer.clear();
+            encoding.encode(&mut buffer, &StoreResult::Ok(vec![delivery.clone()])).unwrap();
+            assert_eq!(
+                decode_reply::<Vec<Delivery>>(encoding, &buffer),
+                Ok(vec![delivery.clone()]),
+                "{encoding:?}"
+            );
+            assert_eq!(
+                buffer.windows(payload.len().max(1)).any(|bytes| bytes == payload) || payload.is_empty(),
+                encoding == Encoding::Compact
+                    || std::str::from_utf8(payload).is_ok_and(|text| !text.contains(['"', '\0'])),
+                "{encoding:?} carries {payload:?} as it is"
+            );
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! The machinery behind the table of verbs in [`super`]: the macro that reads the table, the roles that verbs need,
 //! and what carries a call to a store in another process. Nothing here knows what a verb does.
 
-use super::{LetterSettle, LetterSettlement};
+use super::{Encoding, LetterSettle, LetterSettlement};
 use crate::dead_letter::{Act, ActRequest, Actor};
 use crate::error::{CallError, StoreError, StoreErrorKind, StoreResult};
 use crate::operation::OperationSpec;
@@ -148,6 +148,11 @@ pub const CALL_VERSION_HEADER: &str = "redrive-call-version";
 pub trait Caller: Send + Sync {
     /// Has the call carried out, and returns the reply as [`super::Call::apply`] encoded it.
     async fn call(&self, call: super::Call) -> StoreResult<Vec<u8>>;
+
+    /// How the replies are encoded.
+    fn encoding(&self) -> Encoding {
+        Encoding::Json
+    }
 }
 
 /// Decides about every call before it reaches a store.
@@ -180,24 +185,17 @@ pub(super) fn another_verb(call: &super::Call) -> CallError {
     CallError::Store(StoreError::new(StoreErrorKind::Undone, text))
 }
 
-/// Appends an encoded reply to `buffer`.
+/// Appends a reply as JSON to `buffer`.
 ///
 /// # Errors
 /// [`StoreErrorKind::Protocol`] if the reply has no JSON form.
 pub fn encode_reply<T: Serialize>(buffer: &mut Vec<u8>, reply: &StoreResult<T>) -> Result<(), StoreError> {
-    serde_json::to_writer(buffer, reply).map_err(|error| unreadable(&error))
+    Encoding::Json.encode(buffer, reply)
 }
 
-/// Reads a reply that [`encode_reply`] wrote.
-pub(super) fn decode_reply<T: DeserializeOwned>(reply: &[u8]) -> StoreResult<T> {
-    serde_json::from_slice::<StoreResult<T>>(reply).map_err(|error| unreadable(&error))?
-}
-
-fn unreadable(error: &serde_json::Error) -> StoreError {
-    StoreError::new(
-        StoreErrorKind::Protocol,
-        format!("a reply of the store cannot be read or written: {error}"),
-    )
+/// Reads a reply.
+pub(super) fn decode_reply<T: DeserializeOwned>(encoding: Encoding, reply: &[u8]) -> StoreResult<T> {
+    encoding.decode::<StoreResult<T>>(reply)?
 }
 
 /// Reads the table of verbs and writes what follows from it: the traits, [`super::Call`] with its role, its actors and
@@ -222,7 +220,7 @@ macro_rules! verbs {
             #[async_trait]
             impl<C: Caller> $trait for C {$(
                 async fn $method(&self, $($arg: $type),*) -> StoreResult<$reply> {
-                    decode_reply(&self.call(Call::$call { $($arg),* }).await?)
+                    decode_reply(self.encoding(), &self.call(Call::$call { $($arg),* }).await?)
                 }
             )*}
         )*
@@ -294,13 +292,28 @@ macro_rules! verbs {
                 actors
             }
 
-            /// Carries the call out on `store` and appends the encoded reply to `buffer`.
+            /// Carries the call out on `store` and appends the reply as JSON to `buffer`.
             ///
             /// # Errors
             /// [`StoreErrorKind::Protocol`] if the reply cannot be encoded. What the store refuses is a reply.
             pub async fn apply(self, store: &dyn Store, buffer: &mut Vec<u8>) -> Result<(), StoreError> {
+                self.apply_as(Encoding::Json, store, buffer).await
+            }
+
+            /// Carries the call out on `store` and appends the encoded reply to `buffer`.
+            ///
+            /// # Errors
+            /// [`StoreErrorKind::Protocol`] if the reply cannot be encoded. What the store refuses is a reply.
+            pub async fn apply_as(
+                self,
+                encoding: Encoding,
+                store: &dyn Store,
+                buffer: &mut Vec<u8>,
+            ) -> Result<(), StoreError> {
                 match self {
-                    $($(Self::$call { $($arg),* } => encode_reply(buffer, &store.$method($($arg),*).await),)*)*
+                    $($(Self::$call { $($arg),* } => {
+                        encoding.encode(buffer, &store.$method($($arg),*).await)
+                    })*)*
                 }
             }
         }

@@ -3,8 +3,8 @@
 use super::endpoint::Content::{Empty, Json, Lines, Results, Text};
 use super::endpoint::{Endpoint, Needs};
 use super::{
-    alerts, health, letter_acts, letter_work, letters, messages, orchestration, queues, system, transfer, triage,
-    verbs,
+    alerts, health, letter_acts, letter_work, letters, messages, orchestration, queues, system, transfer,
+    triage, verbs,
 };
 use crate::{docs, openapi};
 use axum::routing::{delete, get, patch, post, put};

@@ -9,9 +9,9 @@ mod conform;
 mod document;
 mod exchange;
 mod fuzz;
+mod listen;
 mod orchestration;
 mod resources;
-mod listen;
 mod story;
 mod streams;
 

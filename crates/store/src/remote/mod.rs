@@ -1,6 +1,7 @@
 //! A store that another process holds, reached over the socket in its directory. Every call is one frame to the holder
-//! and one frame back; the holder carries it out.
+//! and one frame back; the holder carries it out. All callers of a client share one connection.
 
+mod connection;
 mod protocol;
 pub(crate) mod server;
 
@@ -8,9 +9,10 @@ use crate::engine::enqueue::check_batch;
 use crate::trust::{self, SOCKET};
 use crate::verbs::absolute;
 use async_trait::async_trait;
-use protocol::{Hello, VERSION, pack, read, receive, write};
+use connection::{Connection, NoReply};
+use protocol::{ENCODING, Frame, Hello, Incoming, VERSION, write};
 use redrive_core::error::{CallError, StoreError, StoreErrorKind, StoreResult};
-use redrive_core::store::{Call, Caller, Reaped, Settlement, Store, encode_reply};
+use redrive_core::store::{Call, Caller, Encoding, Reaped, Settlement, Store};
 use serde::de::IgnoredAny;
 use std::fmt;
 use std::fs::File;
@@ -19,14 +21,15 @@ use std::io;
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::UnixStream;
 
 /// The longest path a socket address holds, with room for its end.
 const ADDRESS_MAX: usize = 100;
-/// Idle connections kept for the next call.
-const IDLE_MAX: usize = 8;
+/// How often a call is sent on a new connection because the last one broke before the call was sent.
+const SENDS_MAX: u32 = 3;
 
 /// A path that fits into a socket address: the path itself, or one through a descriptor of its directory.
 struct Address {
@@ -54,7 +57,10 @@ fn address(path: &Path) -> io::Result<Address> {
 #[derive(Debug)]
 pub struct RemoteStore {
     path: PathBuf,
-    idle: Mutex<Vec<UnixStream>>,
+    connection: Mutex<Option<Arc<Connection>>>,
+    /// Held while a new connection is made, so that callers who find none do not each make their own.
+    dialing: tokio::sync::Mutex<()>,
+    last_call: AtomicU64,
     takeover: Option<Takeover>,
 }
 
@@ -98,9 +104,14 @@ impl RemoteStore {
     /// another version, [`StoreErrorKind::Untrusted`] if the directory or its holder does not belong to this user,
     /// [`StoreErrorKind::Busy`] if the holder has as many clients as it accepts.
     pub async fn connect(directory: &Path) -> Result<Self, StoreError> {
-        let store = Self { path: directory.join(SOCKET), idle: Mutex::new(Vec::new()), takeover: None };
-        let stream = store.dial_holder().await?;
-        store.put_back(stream);
+        let store = Self {
+            path: directory.join(SOCKET),
+            connection: Mutex::default(),
+            dialing: tokio::sync::Mutex::default(),
+            last_call: AtomicU64::new(0),
+            takeover: None,
+        };
+        store.keep(&Arc::new(store.dial_holder().await?));
         Ok(store)
     }
 
@@ -110,7 +121,7 @@ impl RemoteStore {
     }
 
     /// Connects to the process that holds the directory. If there is none, a process that may take over does so first.
-    async fn dial(&self) -> Result<UnixStream, StoreError> {
+    async fn dial(&self) -> Result<Connection, StoreError> {
         let nobody = match (self.dial_holder().await, &self.takeover) {
             (Err(error), Some(takeover)) if error.kind == StoreErrorKind::Unreachable => (error, takeover),
             (answer, _) => return answer,
@@ -134,24 +145,26 @@ impl RemoteStore {
         Err(error)
     }
 
-    async fn dial_holder(&self) -> Result<UnixStream, StoreError> {
+    async fn dial_holder(&self) -> Result<Connection, StoreError> {
         let nobody = |e: io::Error| {
             let why = format!("nobody answers on {}: {e}", self.path.display());
             StoreError::new(StoreErrorKind::Unreachable, why)
         };
         trust::check_socket(self.path.parent().unwrap_or(Path::new(".")))?;
         let at = address(&self.path).map_err(nobody)?;
-        let mut stream = UnixStream::connect(at.path()).await.map_err(nobody)?;
+        let stream = UnixStream::connect(at.path()).await.map_err(nobody)?;
         trust::check_holder(stream.peer_cred().map_err(nobody)?.uid(), &self.path)?;
         // A holder that refuses may have hung up already; what it said is still there to be read.
-        let sent = write(&mut stream, &pack(&Hello::new())?).await;
-        let heard = receive::<Hello>(&mut stream).await;
+        let (from, mut to) = stream.into_split();
+        let mut from = Incoming::new(from);
+        let sent = write(&mut to, &Hello::new().pack()?).await;
+        let heard = from.greeting().await;
         if heard.is_err() {
             sent?;
         }
         match heard? {
             Some(Hello { refused: Some(why), .. }) => Err(why),
-            Some(hello) if hello.redrive == VERSION => Ok(stream),
+            Some(hello) if hello.redrive == VERSION => Ok(Connection::start(from, to)),
             Some(hello) => Err(StoreError::new(
                 StoreErrorKind::Protocol,
                 format!(
@@ -164,57 +177,76 @@ impl RemoteStore {
         }
     }
 
-    fn put_back(&self, stream: UnixStream) {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        if idle.len() < IDLE_MAX {
-            idle.push(stream);
+    fn keep(&self, connection: &Arc<Connection>) {
+        let kept = Some(Arc::clone(connection));
+        *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = kept;
+    }
+
+    fn kept(&self) -> Option<Arc<Connection>> {
+        let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        connection.as_ref().filter(|connection| connection.is_open()).map(Arc::clone)
+    }
+
+    /// Lets no further caller use this connection. Those who wait for a reply on it still get theirs.
+    fn give_up(&self, connection: &Arc<Connection>) {
+        let mut kept = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.as_ref().is_some_and(|kept| Arc::ptr_eq(kept, connection)) {
+            *kept = None;
         }
     }
 
-    fn take_idle(&self) -> Option<UnixStream> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        // A connection that is readable before it was used was closed by the other side.
-        while let Some(stream) = idle.pop() {
-            match stream.try_read(&mut [0; 1]) {
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Some(stream),
-                Ok(_) | Err(_) => {}
+    /// The connection that all callers share; a new one if it was closed.
+    async fn connection(&self) -> Result<Arc<Connection>, StoreError> {
+        if let Some(connection) = self.kept() {
+            return Ok(connection);
+        }
+        let _dialing = self.dialing.lock().await;
+        // Somebody else may have made one meanwhile.
+        if let Some(connection) = self.kept() {
+            return Ok(connection);
+        }
+        let connection = Arc::new(self.dial().await?);
+        self.keep(&connection);
+        Ok(connection)
+    }
+
+    async fn exchange(&self, call: &Call) -> StoreResult<Vec<u8>> {
+        let id = self.last_call.fetch_add(1, Ordering::Relaxed) + 1;
+        let frame = Frame::of(id, call)?;
+        let waits = matches!(call, Call::Wait { .. } | Call::Changes { .. });
+        for _ in 0..SENDS_MAX {
+            let connection = self.connection().await?;
+            let of_another = self.takeover.as_ref().is_some_and(Takeover::waits);
+            let reply = match connection.exchange(id, &frame, waits).await {
+                Ok(reply) => reply,
+                // The holder went away before it could have seen the call: ask its successor.
+                Err(NoReply::NotSent) => continue,
+                Err(NoReply::Unknown(error)) => return Err(error.into()),
+            };
+            if let Some(error) = stopped(&reply).filter(|_| of_another) {
+                // The other process reports that its store stopped. It will go away, and this one will take its place.
+                self.give_up(&connection);
+                let text = format!(
+                    "the store stopped in the process that holds the data directory ({error}); \
+                     whether the request took effect is not known: look, then ask again"
+                );
+                return Err(StoreError::new(StoreErrorKind::Unreachable, text).into());
             }
+            return Ok(reply);
         }
-        None
-    }
-
-    async fn exchange(&self, request: &[u8]) -> StoreResult<Vec<u8>> {
-        let mut stream = match self.take_idle() {
-            Some(stream) => stream,
-            None => self.dial().await?,
-        };
-        let of_another = self.takeover.as_ref().is_some_and(Takeover::waits);
-        write(&mut stream, request).await?;
-        let Some(reply) = read(&mut stream).await? else {
-            let text = "the process that holds the data directory went away before it answered; \
-                        whether the request took effect is not known: look, then ask again";
-            return Err(StoreError::new(StoreErrorKind::Unreachable, text).into());
-        };
-        if let Some(error) = stopped(&reply).filter(|_| of_another) {
-            // The other process reports that its store stopped. It will go away, and this one will take its place.
-            self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
-            let text = format!(
-                "the store stopped in the process that holds the data directory ({error}); \
-                 whether the request took effect is not known: look, then ask again"
-            );
-            return Err(StoreError::new(StoreErrorKind::Unreachable, text).into());
-        }
-        self.put_back(stream);
-        Ok(reply)
+        let text = "the process that holds the data directory hangs up before it takes a request; nothing was sent: \
+                    ask again";
+        Err(StoreError::new(StoreErrorKind::Unreachable, text).into())
     }
 }
 
 /// The error of a reply that reports that the store has stopped.
 fn stopped(reply: &[u8]) -> Option<StoreError> {
-    if !reply.starts_with(br#"{"Err""#) {
+    // Nearly every reply is a success, which is not read twice: a map with the one key `Ok`.
+    if reply.starts_with(b"\x81\xa2Ok") {
         return None;
     }
-    match serde_json::from_slice::<StoreResult<IgnoredAny>>(reply) {
+    match ENCODING.decode::<StoreResult<IgnoredAny>>(reply) {
         Ok(Err(CallError::Store(error))) => Some(error).filter(|error| error.kind == StoreErrorKind::Stopped),
         Ok(Ok(_) | Err(CallError::Refused(_))) | Err(_) => None,
     }
@@ -238,11 +270,15 @@ impl Caller for RemoteStore {
             // The holder maintains the store.
             Call::Tidy { .. } => {
                 let mut reply = Vec::new();
-                encode_reply(&mut reply, &StoreResult::Ok(None::<Reaped>))?;
+                ENCODING.encode(&mut reply, &StoreResult::Ok(None::<Reaped>))?;
                 return Ok(reply);
             }
             other => other,
         };
-        self.exchange(&pack(&call)?).await
+        self.exchange(&call).await
+    }
+
+    fn encoding(&self) -> Encoding {
+        ENCODING
     }
 }

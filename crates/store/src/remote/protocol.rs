@@ -1,18 +1,38 @@
-//! The protocol of the socket in a data directory: each side greets with its version, then every frame to the holder is a
-//! [`redrive_core::store::Call`] and every frame back is its encoded reply. A frame is its length in four bytes, most
-//! significant first, and that many bytes of JSON.
+//! The protocol between the process that holds a store and its clients, on any connection that carries bytes in order.
+//!
+//! Each side first sends its greeting: the length in four bytes, most significant first, and that many bytes of JSON with
+//! the version of the protocol. The form of the greeting never changes, so that any two versions can tell each other
+//! which they are. After it every frame is a length, the id of a call in eight bytes, and the contents:
+//!
+//! - To the holder, a [`redrive_core::store::Call`]. The client chooses the id, a new one for every call. It may send any
+//!   number of calls before the first reply. A frame without contents says that nobody waits for this call any more.
+//! - To the client, the encoded reply to the call with this id, in the order in which calls are done.
+//!
+//! Contents are written in [`Encoding::Compact`].
 
 use redrive_core::error::{StoreError, StoreErrorKind};
 use redrive_core::limits;
+use redrive_core::store::Encoding;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 /// The version of the protocol and of every type in it. Both sides must have the same.
-pub(super) const VERSION: u32 = 7;
+pub(super) const VERSION: u32 = 8;
+
+/// How the contents of frames are written.
+pub(super) const ENCODING: Encoding = Encoding::Compact;
 
 /// The bytes in front of a frame that hold its length.
 const LENGTH_BYTES: usize = 4;
+/// The bytes in front of a frame that hold its length and its id.
+const HEADER_BYTES: usize = LENGTH_BYTES + 8;
+/// The room made for each read from a connection: about a hundred small calls.
+const READ_BYTES: usize = 32 * 1024;
+/// A longer buffer is given back when a connection has nothing more to read for now.
+const KEEP_BYTES: usize = 1024 * 1024;
+/// Bytes of a greeting, which may carry the reason of a refusal.
+const GREETING_BYTES_MAX: usize = 64 * 1024;
 
 /// The first frame of each side.
 #[derive(Serialize, Deserialize)]
@@ -33,15 +53,24 @@ impl Hello {
     pub(super) const fn refusing(reason: StoreError) -> Self {
         Self { redrive: VERSION, refused: Some(reason) }
     }
+
+    /// The bytes to send.
+    pub(super) fn pack(&self) -> Result<Vec<u8>, StoreError> {
+        let text = serde_json::to_vec(self).map_err(protocol)?;
+        let length = u32::try_from(text.len()).map_err(protocol)?;
+        Ok([&length.to_be_bytes(), text.as_slice()].concat())
+    }
 }
 
 fn protocol(what: impl std::fmt::Display) -> StoreError {
     StoreError::new(StoreErrorKind::Protocol, format!("the store's socket: {what}"))
 }
 
-fn unreachable(error: &std::io::Error) -> StoreError {
+/// The error of a connection that broke while a call was on its way.
+pub(super) fn unreachable(error: Option<&std::io::Error>) -> StoreError {
+    let why = error.map(|error| format!(" ({error})")).unwrap_or_default();
     let text = format!(
-        "the process that holds the data directory went away before it answered ({error}); \
+        "the process that holds the data directory went away before it answered{why}; \
          whether the request took effect is not known: look, then ask again"
     );
     StoreError::new(StoreErrorKind::Unreachable, text)
@@ -51,9 +80,23 @@ fn unreachable(error: &std::io::Error) -> StoreError {
 pub(super) struct Frame(Vec<u8>);
 
 impl Frame {
-    /// An empty frame, with room for its length.
-    pub(super) fn new() -> Self {
-        Self(vec![0; LENGTH_BYTES])
+    /// An empty frame for the call with this id, with room for its length.
+    pub(super) fn new(id: u64) -> Self {
+        let mut bytes = vec![0; LENGTH_BYTES];
+        bytes.extend(id.to_be_bytes());
+        Self(bytes)
+    }
+
+    /// The frame that says that nobody waits for this call any more.
+    pub(super) fn nobody_waits(id: u64) -> Vec<u8> {
+        Self::new(id).0
+    }
+
+    /// The frame of a value.
+    pub(super) fn of<T: Serialize>(id: u64, value: &T) -> Result<Vec<u8>, StoreError> {
+        let mut frame = Self::new(id);
+        ENCODING.encode(frame.buffer(), value)?;
+        frame.finish(limits::FRAME_BYTES_MAX)
     }
 
     /// Where the contents are appended.
@@ -63,7 +106,7 @@ impl Frame {
 
     /// The finished frame, if its contents have at most `max` bytes.
     pub(super) fn finish(mut self, max: usize) -> Result<Vec<u8>, StoreError> {
-        let length = self.0.len().saturating_sub(LENGTH_BYTES);
+        let length = self.0.len().saturating_sub(HEADER_BYTES);
         if length > max {
             let text = format!(
                 "{length} bytes are too many to be sent over the store's socket at once, at most {max} can be; \
@@ -72,48 +115,94 @@ impl Frame {
             return Err(StoreError::new(StoreErrorKind::Unsupported, text));
         }
         let prefix = u32::try_from(length).map_err(protocol)?.to_be_bytes();
-        self.0.splice(..LENGTH_BYTES, prefix);
+        if let Some(room) = self.0.first_chunk_mut() {
+            *room = prefix;
+        }
         Ok(self.0)
     }
 }
 
-/// The frame of a value.
-pub(super) fn pack<T: Serialize>(value: &T) -> Result<Vec<u8>, StoreError> {
-    let mut frame = Frame::new();
-    serde_json::to_writer(frame.buffer(), value).map_err(protocol)?;
-    frame.finish(limits::FRAME_BYTES_MAX)
+/// Writes all bytes.
+pub(super) async fn write(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Result<(), StoreError> {
+    to.write_all(bytes).await.map_err(|error| unreachable(Some(&error)))
 }
 
-/// Writes one frame.
-pub(super) async fn write(to: &mut (impl AsyncWrite + Unpin), frame: &[u8]) -> Result<(), StoreError> {
-    to.write_all(frame).await.map_err(|error| unreachable(&error))
+/// The reading side of a connection: takes whatever has arrived in one go, and splits it into frames.
+pub(super) struct Incoming<R> {
+    from: R,
+    arrived: Vec<u8>,
+    /// The bytes at the beginning of `arrived` that were handed out already.
+    taken: usize,
 }
 
-/// Reads the contents of one frame. Returns `None` if the other side has hung up between frames.
-pub(super) async fn read(from: &mut (impl AsyncRead + Unpin)) -> Result<Option<Vec<u8>>, StoreError> {
-    let mut length = [0; LENGTH_BYTES];
-    match from.read_exact(&mut length).await {
-        Ok(_) => {}
-        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(None),
-        Err(error) => return Err(unreachable(&error)),
+impl<R: AsyncRead + Unpin> Incoming<R> {
+    pub(super) const fn new(from: R) -> Self {
+        Self { from, arrived: Vec::new(), taken: 0 }
     }
-    let length = u32::from_be_bytes(length) as usize;
-    if length > limits::FRAME_BYTES_MAX {
+
+    fn rest(&self) -> &[u8] {
+        self.arrived.get(self.taken..).unwrap_or_default()
+    }
+
+    /// Waits for more bytes. Returns `false` if the other side has hung up. Nothing is lost if the caller stops waiting.
+    pub(super) async fn read_more(&mut self) -> Result<bool, StoreError> {
+        if self.taken == self.arrived.len() {
+            self.arrived.clear();
+            if self.arrived.capacity() > KEEP_BYTES {
+                self.arrived = Vec::new();
+            }
+        } else {
+            self.arrived.drain(..self.taken);
+        }
+        self.taken = 0;
+        // What a frame announces is only a claim: memory grows with the bytes that really arrive.
+        self.arrived.reserve(READ_BYTES);
+        let more = self.from.read_buf(&mut self.arrived).await.map_err(|error| unreachable(Some(&error)))?;
+        Ok(more > 0)
+    }
+
+    /// The next frame, as the id of its call and its contents, if it has arrived completely.
+    pub(super) fn next_frame(&mut self) -> Result<Option<(u64, &[u8])>, StoreError> {
+        let Some((header, contents)) = self.rest().split_first_chunk::<HEADER_BYTES>() else {
+            return Ok(None);
+        };
+        let (length, id) = header.split_at(LENGTH_BYTES);
+        let length = length_of(length, limits::FRAME_BYTES_MAX)?;
+        if contents.len() < length {
+            return Ok(None);
+        }
+        let id = id.iter().fold(0, |id, byte| id << 8 | u64::from(*byte));
+        let from = self.taken + HEADER_BYTES;
+        self.taken = from + length;
+        Ok(self.arrived.get(from..self.taken).map(|contents| (id, contents)))
+    }
+
+    /// Reads the greeting of the other side. Returns `None` if it has hung up instead.
+    pub(super) async fn greeting(&mut self) -> Result<Option<Hello>, StoreError> {
+        loop {
+            if let Some((length, text)) = self.rest().split_first_chunk::<LENGTH_BYTES>() {
+                let length = length_of(length, GREETING_BYTES_MAX)?;
+                if let Some(text) = text.get(..length) {
+                    let hello = read_json(text)?;
+                    self.taken += LENGTH_BYTES + length;
+                    return Ok(Some(hello));
+                }
+            }
+            if !self.read_more().await? {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+fn length_of(bytes: &[u8], max: usize) -> Result<usize, StoreError> {
+    let length = bytes.iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
+    if length > max {
         return Err(protocol(format!("a frame of {length} bytes is announced; that is not our protocol")));
     }
-    // The announced length is only a claim: memory grows with the bytes that really arrive.
-    let mut bytes = Vec::new();
-    from.take(length as u64).read_to_end(&mut bytes).await.map_err(|error| unreachable(&error))?;
-    if bytes.len() < length {
-        return Err(unreachable(&std::io::ErrorKind::UnexpectedEof.into()));
-    }
-    Ok(Some(bytes))
+    Ok(length)
 }
 
-/// Reads a value from one frame. Returns `None` if the other side has hung up between frames.
-pub(super) async fn receive<T: DeserializeOwned>(
-    from: &mut (impl AsyncRead + Unpin),
-) -> Result<Option<T>, StoreError> {
-    let bytes = read(from).await?;
-    bytes.map(|bytes| serde_json::from_slice(&bytes)).transpose().map_err(protocol)
+fn read_json<T: DeserializeOwned>(text: &[u8]) -> Result<T, StoreError> {
+    serde_json::from_slice(text).map_err(protocol)
 }

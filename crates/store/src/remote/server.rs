@@ -1,22 +1,27 @@
 //! The side that holds the directory: carries out calls from its socket for as long as it holds the directory.
 
-use super::protocol::{Frame, Hello, VERSION, pack, receive, write};
+use super::protocol::{ENCODING, Frame, Hello, Incoming, VERSION, write};
 use crate::trust;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use redrive_core::error::{Refusal, StoreError, StoreErrorKind, StoreResult};
 use redrive_core::limits;
-use redrive_core::store::{Call, Store, encode_reply};
+use redrive_core::store::{Call, Store};
+use serde::Serialize;
+use std::collections::HashMap;
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::{Arc, Weak};
-use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinHandle;
 
-/// One client. Reading ahead shows whether it is still connected without losing what it sent.
-type Connection = BufReader<UnixStream>;
+/// A larger call is read and carried out on a task of its own.
+const LARGE_BYTES: usize = 64 * 1024;
 
 /// Serves a store until it is dropped.
 #[derive(Debug)]
@@ -60,7 +65,8 @@ pub(crate) fn serve(store: &Arc<dyn Store>, path: &Path) -> Result<Server, Store
             };
             let (store, waits) = (Weak::clone(&store), Arc::clone(&waits));
             tokio::spawn(async move {
-                let _ = converse(BufReader::new(stream), &store, &waits).await;
+                let (from, to) = stream.into_split();
+                let _ = converse(from, to, &store, &waits).await;
                 drop(place);
             });
         }
@@ -86,101 +92,224 @@ fn admit(stream: &UnixStream, places: &Arc<Semaphore>) -> Result<OwnedSemaphoreP
 
 /// Sends the reason and hangs up. It fits into the buffer of a new connection, so nobody waits until it is read.
 fn refuse(stream: UnixStream, why: StoreError) {
-    let Ok(frame) = pack(&Hello::refusing(why)) else { return };
+    let Ok(frame) = Hello::refusing(why).pack() else { return };
     if let Ok(mut stream) = stream.into_std() {
         let _ = stream.write_all(&frame);
     }
 }
 
-async fn converse(
-    mut stream: Connection,
+/// The calls of one client that are being carried out. They all run on the task of the connection, so that the replies
+/// to calls of one commit are ready together and go out in one write.
+struct Calls {
+    store: Weak<dyn Store>,
+    waits: Arc<Semaphore>,
+    in_flight: FuturesUnordered<BoxFuture<Result<Vec<u8>, StoreError>>>,
+    /// Calls that wait for messages, apart from the others: they do not count as in flight, and end with the client.
+    waiting: FuturesUnordered<BoxFuture<(u64, Option<Vec<u8>>)>>,
+    /// Ends a wait when it is dropped.
+    waiting_ids: HashMap<u64, oneshot::Sender<()>>,
+}
+
+type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+impl Calls {
+    fn new(store: &Weak<dyn Store>, waits: &Arc<Semaphore>) -> Self {
+        Self {
+            store: Weak::clone(store),
+            waits: Arc::clone(waits),
+            in_flight: FuturesUnordered::new(),
+            waiting: FuturesUnordered::new(),
+            waiting_ids: HashMap::new(),
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.in_flight.len() < limits::CALLS_IN_FLIGHT_MAX
+    }
+
+    /// Begins what a frame asks for. Returns `false` if the store is gone.
+    fn begin(&mut self, id: u64, contents: &[u8]) -> bool {
+        if contents.is_empty() {
+            self.waiting_ids.remove(&id);
+            return true;
+        }
+        let Some(store) = self.store.upgrade() else { return false };
+        if contents.len() > LARGE_BYTES {
+            // A call that takes long to read does not hold up the others.
+            let contents = contents.to_vec();
+            let done = tokio::spawn(async move {
+                match ENCODING.decode(&contents) {
+                    Ok(call) => answer(store, id, call).await,
+                    Err(error) => Frame::of(id, &StoreResult::<()>::Err(error.into())),
+                }
+            });
+            let lost = |_| StoreError::new(StoreErrorKind::Stopped, "carrying out a call panicked");
+            self.in_flight.push(Box::pin(async move { done.await.map_err(lost)? }));
+            return true;
+        }
+        match ENCODING.decode(contents) {
+            Ok(Call::Wait { queues, at_most }) => {
+                self.wait(id, async move { store.wait(queues, at_most).await });
+            }
+            Ok(Call::Changes { since, at_most }) => {
+                self.wait(id, async move { store.changes(since, at_most).await });
+            }
+            Ok(call) => self.in_flight.push(Box::pin(answer(store, id, call))),
+            Err(error) => {
+                let reply = Frame::of(id, &StoreResult::<()>::Err(error.into()));
+                self.in_flight.push(Box::pin(std::future::ready(reply)));
+            }
+        }
+        true
+    }
+
+    /// Waits on behalf of a client. Waits have a limit of their own, so that they never use up what other calls need.
+    fn wait<T: Serialize + 'static>(
+        &mut self,
+        id: u64,
+        wait: impl Future<Output = StoreResult<T>> + Send + 'static,
+    ) {
+        let Ok(permit) = Arc::clone(&self.waits).try_acquire_owned() else {
+            let why = format!(
+                "{} callers wait for work through the process that holds the data directory, and it takes no more; \
+                 lease without --wait and ask again later, or let one `redrive work --concurrency N` do the work of \
+                 many",
+                limits::WAITS_MAX
+            );
+            let refused = StoreResult::<T>::Err(StoreError::new(StoreErrorKind::Busy, why).into());
+            self.in_flight.push(Box::pin(std::future::ready(Frame::of(id, &refused))));
+            return;
+        };
+        let (end, ended) = oneshot::channel();
+        self.waiting_ids.insert(id, end);
+        self.waiting.push(Box::pin(async move {
+            let _permit = permit;
+            let reply = tokio::select! {
+                waited = wait => Frame::of(id, &waited).ok(),
+                _ = ended => None,
+            };
+            (id, reply)
+        }));
+    }
+
+    /// The next reply that is ready. `None` stands for a wait that its client has ended.
+    async fn next_reply(&mut self) -> Result<Option<Vec<u8>>, StoreError> {
+        tokio::select! {
+            Some(reply) = self.in_flight.next() => reply.map(Some),
+            Some((id, reply)) = self.waiting.next() => {
+                self.waiting_ids.remove(&id);
+                Ok(reply)
+            }
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.in_flight.is_empty() && self.waiting.is_empty()
+    }
+}
+
+/// Replies on their way to a client.
+#[derive(Default)]
+struct Unsent {
+    bytes: Vec<u8>,
+    /// The bytes at the beginning that are sent already.
+    sent: usize,
+}
+
+impl Unsent {
+    fn rest(&self) -> &[u8] {
+        self.bytes.get(self.sent..).unwrap_or_default()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.rest().is_empty()
+    }
+
+    /// Whether further replies may be added before some of these are sent.
+    fn has_room(&self) -> bool {
+        self.rest().len() < limits::UNSENT_BYTES_MAX
+    }
+
+    fn note_sent(&mut self, count: usize) {
+        self.sent += count;
+        if self.is_empty() {
+            self.sent = 0;
+            self.bytes.clear();
+            self.bytes.shrink_to(limits::UNSENT_BYTES_MAX);
+        }
+    }
+}
+
+/// Carries out the calls of one client until it hangs up, and then those that it had sent before.
+async fn converse<R, W>(
+    from: R,
+    mut to: W,
     store: &Weak<dyn Store>,
-    waits: &Semaphore,
-) -> Result<(), StoreError> {
-    let greeting = tokio::time::timeout(limits::GREETING_MAX, receive::<Hello>(&mut stream));
+    waits: &Arc<Semaphore>,
+) -> Result<(), StoreError>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let mut from = Incoming::new(from);
+    let greeting = tokio::time::timeout(limits::GREETING_MAX, from.greeting());
     let Some(hello) = greeting.await.unwrap_or(Ok(None))? else { return Ok(()) };
-    write(&mut stream, &pack(&Hello::new())?).await?;
+    write(&mut to, &Hello::new().pack()?).await?;
     if hello.redrive != VERSION {
         return Ok(());
     }
+    let mut calls = Calls::new(store, waits);
+    let mut unsent = Unsent::default();
+    let mut connected = true;
     loop {
-        let call = match receive::<Call>(&mut stream).await {
-            Ok(Some(call)) => call,
-            Ok(None) => return Ok(()),
-            Err(error) => {
-                let _ = write(&mut stream, &pack(&StoreResult::<()>::Err(error.clone().into()))?).await;
-                return Err(error);
+        while connected && calls.has_room() && unsent.has_room() {
+            match from.next_frame() {
+                Ok(Some((id, contents))) => connected = calls.begin(id, contents),
+                Ok(None) => break,
+                Err(_) => connected = false,
             }
-        };
-        let Some(store) = store.upgrade() else { return Ok(()) };
-        answer(&mut stream, store.as_ref(), waits, call).await?;
-    }
-}
-
-/// Waits on behalf of a client, which may go away meanwhile. Waits have a limit of their own, so that they never use up
-/// the connections that other calls need.
-async fn wait<T>(
-    stream: &mut Connection,
-    waits: &Semaphore,
-    wait: impl Future<Output = StoreResult<T>>,
-) -> Result<StoreResult<T>, StoreError> {
-    let Ok(_permit) = waits.try_acquire() else {
-        let why = format!(
-            "{} callers wait for work through the process that holds the data directory, and it takes no more; \
-             lease without --wait and ask again later, or let one `redrive work --concurrency N` do the work of many",
-            limits::WAITS_MAX
-        );
-        return Ok(Err(StoreError::new(StoreErrorKind::Busy, why).into()));
-    };
-    tokio::select! {
-        waited = wait => Ok(waited),
-        () = hung_up(stream) => {
-            Err(StoreError::new(StoreErrorKind::Unreachable, "the client went away while it waited"))
+        }
+        if !connected {
+            // A client that has hung up does not wait any more.
+            calls.waiting.clear();
+            if calls.is_empty() && unsent.is_empty() {
+                return Ok(());
+            }
+        }
+        let reads = connected && calls.has_room() && unsent.has_room();
+        let gathers = !calls.is_empty() && unsent.has_room();
+        // In this order, so that a write takes along every reply that is ready.
+        tokio::select! {
+            biased;
+            reply = calls.next_reply(), if gathers => unsent.bytes.extend(reply?.unwrap_or_default()),
+            more = from.read_more(), if reads => connected = more.unwrap_or(false),
+            sent = to.write(unsent.rest()), if !unsent.is_empty() => match sent {
+                Ok(n) if n > 0 => unsent.note_sent(n),
+                Ok(_) | Err(_) => return Ok(()),
+            },
         }
     }
 }
 
-/// Returns when the other side has hung up. Never returns if it sent more instead, which stays to be read.
-async fn hung_up(stream: &mut Connection) {
-    if stream.fill_buf().await.is_ok_and(|said| !said.is_empty()) {
-        std::future::pending().await
-    }
-}
-
-/// Sends one reply, or the reason why it cannot be sent: a client that only sees a closed connection asks again.
-async fn reply(stream: &mut Connection, encoded: Frame, max: usize) -> Result<(), StoreError> {
-    let frame = match encoded.finish(max) {
-        Ok(frame) => frame,
-        Err(error) => pack(&StoreResult::<()>::Err(error.into()))?,
-    };
-    write(stream, &frame).await
-}
-
+/// Carries out one call. A reply that cannot be sent is replaced by the reason: a client that only saw a closed
+/// connection would ask again.
 #[expect(clippy::wildcard_enum_match_arm, reason = "a new verb needs nothing special here")]
-async fn answer(
-    stream: &mut Connection,
-    store: &dyn Store,
-    waits: &Semaphore,
-    call: Call,
-) -> Result<(), StoreError> {
-    let mut frame = Frame::new();
+async fn answer(store: Arc<dyn Store>, id: u64, call: Call) -> Result<Vec<u8>, StoreError> {
+    let mut frame = Frame::new(id);
     match call {
-        Call::Wait { queues, at_most } => {
-            let waited = wait(stream, waits, store.wait(queues, at_most)).await?;
-            encode_reply(frame.buffer(), &waited)?;
-        }
-        Call::Changes { since, at_most } => {
-            let changed = wait(stream, waits, store.changes(since, at_most)).await?;
-            encode_reply(frame.buffer(), &changed)?;
-        }
         Call::Backup { target } if !Path::new(&target).is_absolute() => {
             let text = format!("{target:?} is not an absolute path; name the new directory from the root on");
             let refused = Refusal::invalid("target", text).into();
-            encode_reply(frame.buffer(), &StoreResult::<u64>::Err(refused))?;
+            ENCODING.encode(frame.buffer(), &StoreResult::<u64>::Err(refused))?;
         }
-        other => other.apply(store, frame.buffer()).await?,
+        other => other.apply_as(ENCODING, store.as_ref(), frame.buffer()).await?,
     }
-    reply(stream, frame, limits::FRAME_BYTES_MAX).await
+    finish(frame, id, limits::FRAME_BYTES_MAX)
+}
+
+/// The finished frame of a reply, or that of the reason why it is too long.
+fn finish(frame: Frame, id: u64, max: usize) -> Result<Vec<u8>, StoreError> {
+    frame.finish(max).or_else(|error| Frame::of(id, &StoreResult::<()>::Err(error.into())))
 }
 
 #[cfg(test)]
@@ -188,16 +317,15 @@ mod tests {
     use super::*;
     use redrive_core::error::CallError;
 
-    #[tokio::test]
-    async fn a_reply_that_is_too_long_is_replaced_by_the_reason() {
-        let (here, mut there) = UnixStream::pair().expect("a pair");
-        let mut here = BufReader::new(here);
+    #[test]
+    fn a_reply_that_is_too_long_is_replaced_by_the_reason() {
         for (text, fits) in [("short", true), ("much longer than that", false)] {
-            let mut frame = Frame::new();
-            encode_reply(frame.buffer(), &StoreResult::Ok(text)).expect("it has a JSON form");
-            reply(&mut here, frame, 20).await.expect("it is sent");
-            let heard: Option<StoreResult<String>> = receive(&mut there).await.expect("a frame");
-            match heard.expect("nobody hangs up") {
+            let mut frame = Frame::new(7);
+            ENCODING.encode(frame.buffer(), &StoreResult::Ok(text)).expect("it has a form");
+            let sent = finish(frame, 7, 15).expect("it is sent");
+            let (header, contents) = sent.split_at(12);
+            assert_eq!(header.last(), Some(&7));
+            match ENCODING.decode::<StoreResult<String>>(contents).expect("a reply") {
                 Ok(heard) => assert!(fits && heard == text),
                 Err(CallError::Store(error)) => {
                     assert!(!fits && error.kind == StoreErrorKind::Unsupported, "{error}");

@@ -1,34 +1,44 @@
 //! A process that waits to take over a directory finds that its holder's store has stopped: it keeps waiting.
 
 use redrive_core::error::{CallError, StoreError, StoreErrorKind};
+use redrive_core::store::Encoding;
 use redrive_core::time::Span;
 use redrive_store::sqlite::{Options, SqliteStore};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
 
-async fn read_frame(stream: &mut UnixStream) -> Option<Vec<u8>> {
-    let length = stream.read_u32().await.ok()?;
+/// Reads a greeting.
+async fn read_greeting(stream: &mut UnixStream) -> Vec<u8> {
+    let length = stream.read_u32().await.unwrap();
     let mut bytes = vec![0; length as usize];
-    stream.read_exact(&mut bytes).await.ok()?;
-    Some(bytes)
+    stream.read_exact(&mut bytes).await.unwrap();
+    bytes
 }
 
-async fn send_frame(stream: &mut UnixStream, bytes: &[u8]) {
-    stream.write_u32(u32::try_from(bytes.len()).unwrap()).await.unwrap();
-    stream.write_all(bytes).await.unwrap();
+/// Reads a call and returns its id.
+async fn read_call(stream: &mut UnixStream) -> Option<u64> {
+    let length = stream.read_u32().await.ok()?;
+    let id = stream.read_u64().await.ok()?;
+    let mut bytes = vec![0; length as usize];
+    stream.read_exact(&mut bytes).await.ok()?;
+    Some(id)
 }
 
 /// Greets like a holder, by echoing the greeting it receives, and replies to every call that its store has stopped.
 async fn stopped_holder(listener: UnixListener) {
     let stopped = StoreError::new(StoreErrorKind::Stopped, "the disk failed");
-    let reply = serde_json::to_vec(&Err::<(), CallError>(stopped.into())).unwrap();
+    let mut reply = Vec::new();
+    Encoding::Compact.encode(&mut reply, &Err::<(), CallError>(stopped.into())).unwrap();
     loop {
         let (mut stream, _) = listener.accept().await.unwrap();
-        let hello = read_frame(&mut stream).await.unwrap();
-        send_frame(&mut stream, &hello).await;
-        while read_frame(&mut stream).await.is_some() {
-            send_frame(&mut stream, &reply).await;
+        let hello = read_greeting(&mut stream).await;
+        stream.write_u32(u32::try_from(hello.len()).unwrap()).await.unwrap();
+        stream.write_all(&hello).await.unwrap();
+        while let Some(id) = read_call(&mut stream).await {
+            stream.write_u32(u32::try_from(reply.len()).unwrap()).await.unwrap();
+            stream.write_u64(id).await.unwrap();
+            stream.write_all(&reply).await.unwrap();
         }
     }
 }

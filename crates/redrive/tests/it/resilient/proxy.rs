@@ -88,5 +88,5 @@ async fn pass(mut near: UnixStream, mut far: UnixStream, mut wire: watch::Receiv
     }
 }
 
-/// How a request to import begins on the wire.
-const IMPORT: &[u8] = b"\"import\"";
+/// How a request to import begins on the wire: its name, after the length of the name.
+const IMPORT: &[u8] = b"\xa6import";

@@ -1,0 +1,244 @@
+//! One connection to the process that holds a store, shared by all callers of a client. Each call is sent with an id and
+//! the reply is handed to the caller whose id it carries, so many calls are on their way at once. Calls that are waiting
+//! to be sent go out in one write.
+
+use super::protocol::{Frame, Incoming, unreachable};
+use redrive_core::error::StoreError;
+use redrive_core::limits;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinHandle;
+
+/// Why a call got no reply.
+#[derive(Debug)]
+pub(super) enum NoReply {
+    /// The connection broke before the call was sent, so the holder has not seen it: it may be sent again.
+    NotSent,
+    /// The connection broke after the call was sent: nobody here knows whether it was carried out.
+    Unknown(StoreError),
+}
+
+/// A caller that waits for its reply.
+struct Waiter {
+    reply: oneshot::Sender<Result<Vec<u8>, NoReply>>,
+    /// Where its call ends in the stream of all bytes sent.
+    ends_at: u64,
+}
+
+#[derive(Default)]
+struct State {
+    waiters: HashMap<u64, Waiter>,
+    /// Frames that the next write takes.
+    unsent: Vec<u8>,
+    /// How many bytes were ever put into `unsent`.
+    accepted_bytes: u64,
+    closed: bool,
+}
+
+/// What callers share with the task that reads and writes.
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// There is something to send.
+    filled: Notify,
+    /// What was waiting has been taken by a write, or the connection is closed.
+    room: Notify,
+    /// How many bytes were ever sent.
+    sent_bytes: AtomicU64,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands replies to their callers until the other side hangs up.
+    async fn read_replies(&self, from: &mut Incoming<impl AsyncRead + Unpin>) -> StoreError {
+        loop {
+            loop {
+                match from.next_frame() {
+                    Ok(Some((id, reply))) => {
+                        let waiter = self.state().waiters.remove(&id);
+                        // Without a waiter, the caller has stopped waiting.
+                        if let Some(waiter) = waiter {
+                            let _ = waiter.reply.send(Ok(reply.to_vec()));
+                        }
+                    }
+                    Ok(None) => break,
+                    Err(error) => return error,
+                }
+            }
+            match from.read_more().await {
+                Ok(true) => {}
+                Ok(false) => return unreachable(None),
+                Err(error) => return error,
+            }
+        }
+    }
+
+    /// Sends what callers have handed in, as much at a time as there is.
+    async fn write_calls(&self, to: &mut (impl AsyncWrite + Unpin)) -> StoreError {
+        loop {
+            self.filled.notified().await;
+            // Callers that got their replies together call again together: let them, and send their calls in one write.
+            tokio::task::yield_now().await;
+            let frames = std::mem::take(&mut self.state().unsent);
+            self.room.notify_waiters();
+            let mut rest = frames.as_slice();
+            while !rest.is_empty() {
+                match to.write(rest).await {
+                    Ok(0) => return unreachable(None),
+                    Ok(n) => {
+                        self.sent_bytes.fetch_add(n as u64, Ordering::Relaxed);
+                        rest = rest.get(n..).unwrap_or_default();
+                    }
+                    Err(error) => return unreachable(Some(&error)),
+                }
+            }
+        }
+    }
+
+    /// Tells everybody who waits that no reply will come. A call of which the end was never sent cannot have been read.
+    fn close(&self, error: &StoreError) {
+        let sent_bytes = self.sent_bytes.load(Ordering::Relaxed);
+        let waiters = {
+            let mut state = self.state();
+            state.closed = true;
+            state.unsent = Vec::new();
+            std::mem::take(&mut state.waiters)
+        };
+        self.room.notify_waiters();
+        for waiter in waiters.into_values() {
+            let sent = waiter.ends_at <= sent_bytes;
+            let why = if sent { NoReply::Unknown(error.clone()) } else { NoReply::NotSent };
+            let _ = waiter.reply.send(Err(why));
+        }
+    }
+}
+
+/// Closes a connection when the task that reads and writes ends, for whatever reason.
+struct CloseWhenDropped {
+    shared: Arc<Shared>,
+    error: Option<StoreError>,
+}
+
+impl CloseWhenDropped {
+    /// Closes the connection now, for this reason.
+    fn because(mut self, error: StoreError) {
+        self.error = Some(error);
+    }
+}
+
+impl Drop for CloseWhenDropped {
+    fn drop(&mut self) {
+        self.shared.close(&self.error.take().unwrap_or_else(|| unreachable(None)));
+    }
+}
+
+/// A connection that has been greeted. It is closed when it is dropped.
+pub(super) struct Connection {
+    shared: Arc<Shared>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection").field("open", &self.is_open()).finish_non_exhaustive()
+    }
+}
+
+impl Connection {
+    /// Starts to carry calls on a connection on which both sides have greeted each other.
+    pub(super) fn start<R, W>(mut from: Incoming<R>, mut to: W) -> Self
+    where
+        R: AsyncRead + Unpin + Send + 'static,
+        W: AsyncWrite + Unpin + Send + 'static,
+    {
+        let shared = Arc::new(Shared::default());
+        let end = CloseWhenDropped { shared: Arc::clone(&shared), error: None };
+        let task = tokio::spawn(async move {
+            // Both stop together, so that what was sent until then is known exactly.
+            let error = tokio::select! {
+                error = end.shared.read_replies(&mut from) => error,
+                error = end.shared.write_calls(&mut to) => error,
+            };
+            end.because(error);
+        });
+        Self { shared, task }
+    }
+
+    /// Whether the connection was open when it was last looked at.
+    pub(super) fn is_open(&self) -> bool {
+        !self.shared.state().closed
+    }
+
+    /// Waits until there is room to send more.
+    async fn has_room(&self) {
+        loop {
+            let room = self.shared.room.notified();
+            {
+                let state = self.shared.state();
+                if state.closed || state.unsent.len() < limits::UNSENT_BYTES_MAX {
+                    return;
+                }
+            }
+            room.await;
+        }
+    }
+
+    /// Sends the frame of a call and waits for the reply to this id. If the caller stops waiting and the call is itself
+    /// one that waits, the holder is told.
+    pub(super) async fn exchange(&self, id: u64, frame: &[u8], waits: bool) -> Result<Vec<u8>, NoReply> {
+        self.has_room().await;
+        let (reply, replied) = oneshot::channel();
+        {
+            let mut state = self.shared.state();
+            if state.closed {
+                return Err(NoReply::NotSent);
+            }
+            state.unsent.extend_from_slice(frame);
+            state.accepted_bytes += frame.len() as u64;
+            let ends_at = state.accepted_bytes;
+            state.waiters.insert(id, Waiter { reply, ends_at });
+        }
+        self.shared.filled.notify_one();
+        let mut waiting = ForgetWhenDropped { shared: &self.shared, id, waits, answered: false };
+        let reply = replied.await;
+        waiting.answered = true;
+        reply.unwrap_or_else(|_| Err(NoReply::Unknown(unreachable(None))))
+    }
+}
+
+/// Forgets a caller that has stopped waiting.
+struct ForgetWhenDropped<'a> {
+    shared: &'a Shared,
+    id: u64,
+    waits: bool,
+    answered: bool,
+}
+
+impl Drop for ForgetWhenDropped<'_> {
+    fn drop(&mut self) {
+        if self.answered {
+            return;
+        }
+        let mut state = self.shared.state();
+        let still_waits = state.waiters.remove(&self.id).is_some();
+        if still_waits && self.waits && !state.closed {
+            let frame = Frame::nobody_waits(self.id);
+            state.accepted_bytes += frame.len() as u64;
+            state.unsent.extend(frame);
+            drop(state);
+            self.shared.filled.notify_one();
+        }
+    }
+}
