@@ -180,6 +180,8 @@ async fn a_crash_between_deciding_and_sending_neither_loses_nor_doubles() {
         max: 1,
         lease_for: None,
         worker: "test".into(),
+        version: None,
+        host: None,
     };
     for delivery in store.lease(lease).await.unwrap() {
         told = Some(serde_json::from_slice(&delivery.message.envelope.payload.bytes).unwrap());
