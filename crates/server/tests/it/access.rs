@@ -235,3 +235,35 @@ async fn other_sites_and_other_hosts_are_kept_out() {
     }
     assert!(server.get("/api/v1/messages").await["items"].as_array().unwrap().is_empty());
 }
+
+#[tokio::test]
+async fn no_route_that_changes_something_takes_a_request_of_another_site() {
+    let server = Server::start().await;
+    let forged: [&[(&str, &str)]; 8] = [
+        &[("sec-fetch-site", "cross-site")],
+        &[("sec-fetch-site", "same-site")],
+        &[("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate")],
+        &[("sec-fetch-site", "nonsense")],
+        &[("origin", "null")],
+        &[("origin", "https://evil.example")],
+        &[("origin", "http://localhost.evil.example")],
+        &[("origin", "http://localhost:81"), ("sec-fetch-site", "same-origin")],
+    ];
+    let mut count = 0;
+    for Route { method, path, .. } in routes().into_iter().filter(|route| route.method != "GET") {
+        for headers in forged {
+            for kind in ["application/json", "text/plain", "application/x-www-form-urlencoded"] {
+                let mut request = Server::request(method, &concrete(path), &server.admin, Some(body(path)));
+                request.headers_mut().insert("content-type", kind.parse().unwrap());
+                for (name, value) in headers {
+                    request.headers_mut().insert(*name, value.parse().unwrap());
+                }
+                let reply = server.send(request).await;
+                let (status, code) = (reply.status.as_u16(), reply.body["code"].as_str());
+                assert_eq!((status, code), (403, Some("cross_site")), "{method} {path} {headers:?}");
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 1_200, "{count}");
+}

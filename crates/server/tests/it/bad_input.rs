@@ -28,6 +28,12 @@ async fn every_mistake_has_its_code() {
         ("POST", send, "{\"messages\":[]}", 400, "bad_batch", ""),
         ("POST", "/api/v1/queues/a%2Fb/messages", "{\"payload\":\"x\"}", 400, "bad_path", "queue name"),
         ("POST", "/api/v1/queues/../messages", "{\"payload\":\"x\"}", 400, "bad_path", ""),
+        ("POST", "/api/v1/queues/a%00b/messages", "{\"payload\":\"x\"}", 400, "bad_path", "queue name"),
+        ("POST", "/api/v1/queues/a%0d%0ab/messages", "{\"payload\":\"x\"}", 400, "bad_path", "queue name"),
+        ("POST", "/api/v1/queues/%ff/messages", "{\"payload\":\"x\"}", 400, "bad_path", ""),
+        ("POST", "/api/v1//queues/q/messages", "{\"payload\":\"x\"}", 404, "no_such_route", ""),
+        ("POST", "/api/v1/queues/%2e%2e/%2e%2e/messages", "{\"payload\":\"x\"}", 404, "no_such_route", ""),
+        ("GET", "/api/v1/dlq?filter=%00", "", 400, "bad_filter", "position"),
         ("GET", "/api/v1/queues/nowhere", "", 404, "no_such_queue", "nowhere"),
         ("GET", "/api/v1/dlq?filter=statsu:pending", "", 400, "bad_filter", "status"),
         ("GET", "/api/v1/dlq?limit=5000", "", 422, "invalid", "limit"),
@@ -93,4 +99,30 @@ async fn a_call_of_another_version_is_refused_with_the_reason() {
         let reply = server.send(request).await;
         assert_eq!((reply.status.as_u16(), reply.body["code"].as_str()), (409, Some("wrong_version")));
     }
+}
+
+#[tokio::test]
+async fn a_token_that_has_expired_or_changed_is_no_token() {
+    let server = Server::start().await;
+    let body = r#"{"name":"short","roles":["viewer"],"expires_in":"1h"}"#;
+    let made = server.post("/api/v1/tokens", body).await;
+    let token = made["token"].as_str().unwrap().to_owned();
+    server.clock.advance(redrive_core::time::Span::from_hours(2));
+    let reply = server.send(Server::request("GET", "/api/v1/queues", &token, None)).await;
+    assert_eq!((reply.status.as_u16(), reply.body["code"].as_str()), (401, Some("unauthenticated")));
+    assert!(reply.body["detail"].as_str().unwrap().contains("expired"), "{}", reply.body);
+    assert_eq!(reply.headers["www-authenticate"], "Bearer realm=\"redrive\"");
+}
+
+#[tokio::test]
+async fn a_body_that_breaks_off_changes_nothing() {
+    let server = Server::start().await;
+    let parts: Vec<Result<&str, std::io::Error>> =
+        vec![Ok("{\"payload\":\"x\"}"), Err(std::io::Error::other("the client is gone"))];
+    let body = Body::from_stream(futures_util::stream::iter(parts));
+    let mut request = Server::request("POST", "/api/v1/queues/q/messages", &server.admin, Some(""));
+    *request.body_mut() = body;
+    let reply = server.send(request).await;
+    assert_eq!((reply.status.as_u16(), reply.body["code"].as_str()), (400, Some("body_cut_short")));
+    assert!(server.get("/api/v1/messages").await["items"].as_array().unwrap().is_empty());
 }

@@ -223,6 +223,7 @@ async fn every_list_and_detail_is_as_documented() {
     server.post(&format!("/api/v1/dlq/{id}/restore"), r#"{"n":0}"#).await;
     server.post(&format!("/api/v1/dlq/{id}/snooze"), r#"{"until":"2030-01-01T00:00:00Z"}"#).await;
     server.post(&format!("/api/v1/dlq/{id}/assign"), r#"{"to":"ada"}"#).await;
+    server.ask("PUT", "/api/v1/queues/other", Some(r#"{"dlq":"other-dlq"}"#)).await;
     server.post(&format!("/api/v1/dlq/{id}/move"), r#"{"dlq":"other-dlq"}"#).await;
     server.post(&format!("/api/v1/dlq/{id}/retry"), r#"{"delay":"1h","priority":"high"}"#).await;
     server.get(&format!("/api/v1/messages/{id}")).await;
