@@ -220,7 +220,7 @@ macro_rules! verbs {
             #[async_trait]
             impl<C: Caller> $trait for C {$(
                 async fn $method(&self, $($arg: $type),*) -> StoreResult<$reply> {
-                    decode_reply(self.encoding(), &self.call(Call::$call { $($arg),* }).await?)
+                    read_reply::$method(self.encoding(), &self.call(Call::$call { $($arg),* }).await?)
                 }
             )*}
         )*
@@ -249,6 +249,19 @@ macro_rules! verbs {
             $($(
                 #[doc = concat!("[`", stringify!($trait), "::", stringify!($method), "`].")]
                 $call { $($arg: $type),* },
+            )*)*
+        }
+
+        /// Reads the replies to each verb. These functions are not generic, so that reading is compiled once and not
+        /// again for everything that carries calls.
+        mod read_reply {
+            use super::*;
+
+            $($(
+                #[inline(never)]
+                pub(super) fn $method(encoding: Encoding, reply: &[u8]) -> StoreResult<$reply> {
+                    decode_reply(encoding, reply)
+                }
             )*)*
         }
 
