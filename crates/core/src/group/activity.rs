@@ -1,14 +1,14 @@
-//! What is counted of a group beside the sums over its leaves: deaths and failures by hour; failures by worker, version
-//! and host; and the operations that touched it. All of it is bounded, so that the cost of recording a failure does
+//! What is counted of a group beside the sums over its leaves: deaths, failures and closed letters by hour; failures by
+//! worker, version and host; and the operations that touched it. All of it is bounded, so that the cost of recording a failure does
 //! not grow with time, and it is updated in the commit of the failure.
 
 use crate::ids::OperationId;
 use crate::limits;
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-/// The deaths and failures of a group in one hour.
+/// The deaths, failures and closed letters of a group in one hour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hour {
     /// When the hour begins.
@@ -17,6 +17,20 @@ pub struct Hour {
     pub deaths: u64,
     /// Deliveries that failed.
     pub failures: u64,
+    /// Letters that were closed: by success, by an operator, or by a purge.
+    #[serde(default)]
+    pub closed: u64,
+}
+
+/// What happened to a group lately. A list of groups holds it if the query asks for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupTrend {
+    /// The hours of the last two days in which something happened, oldest first.
+    pub hours: Vec<Hour>,
+    /// The versions in which it failed, most failures first.
+    pub versions: Vec<NameCount>,
+    /// The hosts on which it failed, most failures first.
+    pub hosts: Vec<NameCount>,
 }
 
 /// A name and how often it was seen.
@@ -87,6 +101,9 @@ impl TopNames {
 pub struct GroupActivity {
     /// The hours with deaths or failures, oldest first: number of the hour, deaths, failures.
     hours: VecDeque<(u64, u64, u64)>,
+    /// The hours in which letters were closed, oldest first: number of the hour, letters closed.
+    #[serde(skip_serializing_if = "VecDeque::is_empty")]
+    closed: VecDeque<(u64, u64)>,
     workers: TopNames,
     versions: TopNames,
     hosts: TopNames,
@@ -153,6 +170,25 @@ impl GroupActivity {
         self.trim();
     }
 
+    /// Records that a letter was closed.
+    pub fn record_close(&mut self, now: Time) {
+        self.add_closed(hour_of(now), 1);
+    }
+
+    fn add_closed(&mut self, hour: u64, letters: u64) {
+        match self.closed.iter_mut().find(|(known, _)| *known == hour) {
+            Some((_, closed)) => *closed += letters,
+            None => {
+                let at = self.closed.partition_point(|(known, _)| *known < hour);
+                self.closed.insert(at, (hour, letters));
+            }
+        }
+        let newest = self.closed.back().map_or(0, |(hour, _)| *hour);
+        while self.closed.front().is_some_and(|(hour, _)| hour + limits::GROUP_HOURS <= newest) {
+            self.closed.pop_front();
+        }
+    }
+
     /// Records that an operation touched one of the group's letters. Returns whether anything changed: repeated touches
     /// by the latest operation are recorded only every ten seconds, because it may touch thousands of letters a second.
     pub fn record_operation(&mut self, id: OperationId, now: Time) -> bool {
@@ -188,6 +224,9 @@ impl GroupActivity {
                 *failed += failures;
             }
         }
+        for (hour, letters) in other.closed {
+            self.add_closed(hour, letters);
+        }
         self.trim();
         self.workers.join(other.workers);
         self.versions.join(other.versions);
@@ -198,15 +237,30 @@ impl GroupActivity {
         self
     }
 
-    /// The hours of the last two days with deaths or failures, oldest first.
+    /// The hours of the last two days in which something happened, oldest first.
     #[must_use]
     pub fn hours(&self, now: Time) -> Vec<Hour> {
         let now = hour_of(now);
-        let recent = self.hours.iter().filter(|(hour, _, _)| hour + limits::GROUP_HOURS > now);
-        let at = |hour: u64| Time::ZERO.plus(HOUR.times(hour));
-        recent
-            .map(|(hour, deaths, failures)| Hour { at: at(*hour), deaths: *deaths, failures: *failures })
-            .collect()
+        let mut hours: BTreeMap<u64, Hour> = BTreeMap::new();
+        let empty = |hour: u64| {
+            let at = Time::ZERO.plus(HOUR.times(hour));
+            Hour { at, deaths: 0, failures: 0, closed: 0 }
+        };
+        for (hour, deaths, failures) in &self.hours {
+            let counted = hours.entry(*hour).or_insert_with(|| empty(*hour));
+            (counted.deaths, counted.failures) = (*deaths, *failures);
+        }
+        for (hour, closed) in &self.closed {
+            hours.entry(*hour).or_insert_with(|| empty(*hour)).closed = *closed;
+        }
+        hours.retain(|hour, _| hour + limits::GROUP_HOURS > now);
+        hours.into_values().collect()
+    }
+
+    /// What a list of groups shows of this.
+    #[must_use]
+    pub fn trend(&self, now: Time) -> GroupTrend {
+        GroupTrend { hours: self.hours(now), versions: self.versions(), hosts: self.hosts() }
     }
 
     /// The workers on which it failed most often.
@@ -232,7 +286,6 @@ impl GroupActivity {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::collections::BTreeMap;
 
     fn at(hours: u64) -> Time {
         Time::ZERO.plus(HOUR.times(hours))
@@ -283,30 +336,38 @@ mod tests {
         /// However failures are split over two groups, joining the groups gives what one group would have counted.
         #[test]
         fn hours_add_up(
-            seen in proptest::collection::vec((0_u64..120, any::<bool>(), any::<bool>()), 0..200),
+            seen in proptest::collection::vec((0_u64..120, any::<bool>(), 0_u8..3), 0..200),
             later in 0_u64..60,
         ) {
             let mut ordered = seen.clone();
             ordered.sort_by_key(|(hour, _, _)| *hour);
             let (mut one, mut other) = (GroupActivity::default(), GroupActivity::default());
-            let mut expected: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+            let mut expected: BTreeMap<u64, (u64, u64, u64)> = BTreeMap::new();
             let mut latest = 0;
-            for (hour, first, death) in ordered {
+            for (hour, first, what) in ordered {
                 let activity = if first { &mut one } else { &mut other };
                 let counted = expected.entry(hour).or_default();
-                if death {
-                    activity.record_death(at(hour));
-                    counted.0 += 1;
-                } else {
-                    activity.record_failure(Some("w"), None, None, at(hour));
-                    counted.1 += 1;
+                match what {
+                    0 => {
+                        activity.record_death(at(hour));
+                        counted.0 += 1;
+                    }
+                    1 => {
+                        activity.record_failure(Some("w"), None, None, at(hour));
+                        counted.1 += 1;
+                    }
+                    _ => {
+                        activity.record_close(at(hour));
+                        counted.2 += 1;
+                    }
                 }
                 latest = hour;
             }
             let now = latest + later;
             expected.retain(|hour, _| hour + limits::GROUP_HOURS > now);
-            let hours: BTreeMap<u64, (u64, u64)> =
-                one.joined(other).hours(at(now)).iter().map(|h| (hour_of(h.at), (h.deaths, h.failures))).collect();
+            let shown = one.joined(other).hours(at(now));
+            let hours: BTreeMap<u64, (u64, u64, u64)> =
+                shown.iter().map(|h| (hour_of(h.at), (h.deaths, h.failures, h.closed))).collect();
             prop_assert_eq!(hours, expected);
         }
     }

@@ -9,7 +9,7 @@ pub mod activity;
 pub mod query;
 pub mod triage;
 
-pub use activity::{GroupActivity, Hour, NameCount};
+pub use activity::{GroupActivity, GroupTrend, Hour, NameCount};
 pub use query::{
     GroupDetail, GroupNews, GroupQuery, GroupSample, GroupShare, GroupSort, Marker, SimilarGroup,
     check_marker,
@@ -152,6 +152,9 @@ pub struct Group {
     /// A link to an issue or a runbook.
     #[serde(default)]
     pub link: Option<String>,
+    /// What happened to it lately. Only filled in if the query asks for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trend: Option<Box<GroupTrend>>,
 }
 
 /// Refuses a merge of fewer than two or too many groups.
@@ -299,6 +302,7 @@ impl GroupRow {
             owner: triage.owner,
             note: triage.note,
             link: triage.link,
+            trend: None,
         }
     }
 }

@@ -48,6 +48,9 @@ pub struct GroupQuery {
     pub text: Option<String>,
     /// The order. Defaults to most open letters first.
     pub sort: Option<GroupSort>,
+    /// Whether to fill in [`Group::trend`].
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub trend: bool,
     /// Which page of the result.
     pub page: PageRequest,
 }
@@ -181,7 +184,7 @@ pub struct GroupDetail {
     pub ignored: Option<Ignored>,
     /// Its latest changes, oldest first.
     pub history: Vec<GroupHistoryEntry>,
-    /// The hours of the last two days with deaths or failures, oldest first.
+    /// The hours of the last two days in which something happened, oldest first.
     pub hours: Vec<Hour>,
     /// The workers on which it failed, most failures first.
     pub workers: Vec<NameCount>,
@@ -414,6 +417,7 @@ mod tests {
             owner: None,
             note: None,
             link: None,
+            trend: None,
         }
     }
 

@@ -30,6 +30,9 @@ pub(crate) struct GroupParams {
     since: Option<Time>,
     text: Option<String>,
     sort: Option<GroupSort>,
+    /// Whether each group comes with what happened to it lately, hour by hour.
+    #[serde(default)]
+    trend: bool,
     limit: Option<usize>,
     cursor: Option<String>,
 }
@@ -47,6 +50,7 @@ pub(crate) async fn groups(
         since: params.since,
         text: params.text,
         sort: params.sort,
+        trend: params.trend,
         page: page_request(params.limit, params.cursor)?,
     };
     Ok(caller.page(&uri, &caller.store.groups(query).await?))

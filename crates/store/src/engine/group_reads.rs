@@ -19,7 +19,14 @@ fn all_groups(tables: &dyn Reads, now: Time) -> TableResult<Vec<Group>> {
 
 /// The groups that match a query.
 pub(crate) fn groups(tables: &dyn Reads, query: &GroupQuery, now: Time) -> StoreResult<Page<Group>> {
-    Ok(query.select(all_groups(tables, now)?, now)?)
+    let mut page = query.select(all_groups(tables, now)?, now)?;
+    if query.trend {
+        for group in &mut page.items {
+            let activity = unless_damaged(tables.group_facts(group.id))?.unwrap_or_default();
+            group.trend = Some(Box::new(activity.trend(now)));
+        }
+    }
+    Ok(page)
 }
 
 /// One group. The old id of a merged group still finds it.

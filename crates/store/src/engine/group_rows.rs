@@ -161,6 +161,13 @@ impl<T: Tables> Engine<T> {
         Ok(())
     }
 
+    /// Notes in the activity of its group that a letter was closed.
+    pub(super) fn group_closed(&mut self, leaf: LeafId, now: Time) -> TableResult<()> {
+        let Some(group) = self.group_of(leaf)? else { return Ok(()) };
+        self.group_facts(group)?.record_close(now);
+        Ok(())
+    }
+
     /// Notes that a redrive closed a letter. The group is resolved when its last open letter is closed.
     pub(super) fn group_succeeded(&mut self, leaf: LeafId, now: Time) -> TableResult<()> {
         let Some(group) = self.group_of(leaf)? else { return Ok(()) };

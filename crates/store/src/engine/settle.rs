@@ -494,6 +494,9 @@ impl<T: Tables> Engine<T> {
             self.count_leaf(leaf_key(&old.meta, record.leaf), |c| c.add(opened, 0, 0, now))?;
             self.count_open((&old.meta).into(), opened)?;
         }
+        if opened < 0 {
+            self.group_closed(record.leaf, now)?;
+        }
         if old.record.holds_key != record.holds_key
             && let Some(ready_index) = &mut self.ready_index
         {

@@ -328,6 +328,13 @@ pub(super) async fn group_detail_is_complete(ctx: &LawContext<'_>) {
     assert_eq!(names(&detail.workers), ["w1 1", "w2 1"]);
     assert_eq!(names(&detail.versions), ["1.4.1 1", "1.4.2 1"]);
     assert_eq!(names(&detail.hosts), ["h1 2"]);
+    let listed =
+        ctx.store.groups(GroupQuery { trend: true, ..GroupQuery::default() }).await.expect("succeeds");
+    let trend = listed.items[0].trend.clone().expect("the query asks for it");
+    assert_eq!((trend.hours, trend.versions), (detail.hours.clone(), detail.versions.clone()));
+    assert_eq!(trend.hosts, detail.hosts);
+    let listed = ctx.store.groups(GroupQuery::default()).await.expect("succeeds");
+    assert_eq!(listed.items[0].trend, None, "only on request");
     let share = &detail.shares[0];
     assert_eq!((share.queue.clone(), share.kind.as_str()), (q("q"), "charge"));
     assert_eq!((share.open, share.total, share.failures), (1, 1, 2));
@@ -356,6 +363,9 @@ pub(super) async fn group_detail_is_complete(ctx: &LawContext<'_>) {
     assert_eq!(detail.operations.iter().map(|o| o.id).collect::<Vec<_>>(), [operation]);
     assert_eq!((detail.outcomes.redriven_ok, detail.outcomes.redriven_failed), (0, 1));
     assert_eq!(ctx.detail(failure("Worse").signature.leaf).await.operations, []);
+    // A closed letter counts in the hour in which it was closed.
+    ctx.act(msg(1, "q").id, Act::Resolve).await.expect("pending");
+    assert_eq!(ctx.detail(id).await.hours.last().map(|hour| (hour.deaths, hour.closed)), Some((1, 1)));
 }
 
 pub(super) async fn i48_markers_are_listed_in_order(ctx: &LawContext<'_>) {

@@ -47,6 +47,7 @@ pub(super) async fn a_group_is_all_failures_of_one_cause(ctx: &LawContext<'_>) {
         owner: None,
         note: None,
         link: None,
+        trend: None,
     };
     assert_eq!(ctx.store.group(sign.leaf).await, Ok(group.clone()), "known from the first failure");
     ctx.clock.advance(BACKOFF);

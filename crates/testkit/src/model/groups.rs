@@ -9,22 +9,30 @@ use redrive_core::error::Refusal;
 use redrive_core::failure::AnalysedFailure;
 use redrive_core::group::query::DetailParts;
 use redrive_core::group::{
-    Group, GroupAct, GroupActivity, GroupDetail, GroupRow, GroupSample, Hour, LeafCount, LeafKey, Marker,
-    NameCount, check_marker, sum,
+    Group, GroupAct, GroupActivity, GroupDetail, GroupRow, GroupSample, GroupTrend, Hour, LeafCount, LeafKey,
+    Marker, NameCount, check_marker, sum,
 };
 use redrive_core::ids::{GroupId, LeafId, OperationId};
 use redrive_core::limits;
 use redrive_core::time::{Span, Time};
 use std::collections::BTreeMap;
 
-/// A failed delivery or a death.
+/// What happened to a group: a failed delivery, a death, or a letter that was closed.
 pub(super) struct Event {
     leaf: LeafId,
     at: Time,
-    died: bool,
+    what: Happened,
     worker: Option<String>,
     version: Option<String>,
     host: Option<String>,
+}
+
+/// The kind of an [`Event`].
+#[derive(Clone, Copy)]
+enum Happened {
+    Failed,
+    Died,
+    Closed,
 }
 
 impl ModelState {
@@ -32,15 +40,23 @@ impl ModelState {
         self.events.push(Event {
             leaf: failure.signature.leaf,
             at,
-            died: false,
+            what: Happened::Failed,
             worker: worker.map(str::to_owned),
             version: failure.report.version.clone(),
             host: failure.report.host.clone(),
         });
     }
 
+    fn note_event(&mut self, leaf: LeafId, what: Happened, at: Time) {
+        self.events.push(Event { leaf, at, what, worker: None, version: None, host: None });
+    }
+
+    pub(super) fn note_close(&mut self, leaf: LeafId, now: Time) {
+        self.note_event(leaf, Happened::Closed, now);
+    }
+
     pub(super) fn note_death(&mut self, leaf: LeafId, now: Time) {
-        self.events.push(Event { leaf, at: now, died: true, worker: None, version: None, host: None });
+        self.note_event(leaf, Happened::Died, now);
         let group = self.group_of(leaf);
         if self.triage.entry(group).or_default().record_death(now) {
             self.log(now, &Actor::new("system", "system"), "group came back", group, 1);
@@ -117,6 +133,13 @@ impl ModelState {
         })
     }
 
+    /// What a list of groups shows of what happened lately.
+    pub(super) fn trend(&self, group: GroupId, now: Time) -> GroupTrend {
+        let top = |of: fn(&Event) -> &Option<String>| self.most_frequent(group, of);
+        let (versions, hosts) = (top(|event| &event.version), top(|event| &event.host));
+        GroupTrend { hours: self.hours(group, now), versions, hosts }
+    }
+
     /// The hourly counts of the last two days.
     fn hours(&self, group: GroupId, now: Time) -> Vec<Hour> {
         let hour = Span::from_hours(1).as_millis();
@@ -125,8 +148,12 @@ impl ModelState {
         let lately = |e: &&Event| of(now) - of(e.at) < 48 && self.group_of(e.leaf) == group;
         for event in self.events.iter().filter(lately) {
             let at = Time::ZERO.plus(Span::from_millis(of(event.at) * hour));
-            let counted = hours.entry(of(event.at)).or_insert(Hour { at, deaths: 0, failures: 0 });
-            *(if event.died { &mut counted.deaths } else { &mut counted.failures }) += 1;
+            let counted = hours.entry(of(event.at)).or_insert(Hour { at, deaths: 0, failures: 0, closed: 0 });
+            *(match event.what {
+                Happened::Died => &mut counted.deaths,
+                Happened::Failed => &mut counted.failures,
+                Happened::Closed => &mut counted.closed,
+            }) += 1;
         }
         hours.into_values().collect()
     }

@@ -80,7 +80,13 @@ impl Letters for Model {
     }
 
     async fn groups(&self, query: GroupQuery) -> StoreResult<Page<Group>> {
-        self.with_state(|state, now| Ok(query.select(state.view_groups(now), now)?))
+        self.with_state(|state, now| {
+            let mut page = query.select(state.view_groups(now), now)?;
+            for group in page.items.iter_mut().filter(|_| query.trend) {
+                group.trend = Some(Box::new(state.trend(group.id, now)));
+            }
+            Ok(page)
+        })
     }
 
     async fn group(&self, id: GroupId) -> StoreResult<Group> {

@@ -30,6 +30,9 @@ impl ModelState {
         if opened != 0 {
             self.count_leaf(&stored.envelope, record.leaf, [opened, 0, 0], now);
         }
+        if opened < 0 {
+            self.note_close(record.leaf, now);
+        }
         self.letters[at].record = record;
         self.send_owed_reply_if_due(at, now);
     }

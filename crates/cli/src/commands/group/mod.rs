@@ -253,6 +253,7 @@ async fn list(app: &App, args: ListArgs) -> CommandResult {
         since,
         text: args.text,
         sort: args.sort,
+        trend: false,
         page: PageRequest::default(),
     };
     let fetch =

@@ -227,6 +227,7 @@ mod tests {
             at: now.minus(Span::from_secs(60)).minus(Span::from_hours(back)),
             deaths: 0,
             failures,
+            closed: 0,
         };
         let line = sparkline(&[hour(47, 1), hour(1, 80), hour(0, 40)], now);
         assert_eq!(line, format!("|▁{}█▄| most 80 an hour", " ".repeat(45)));
