@@ -1,5 +1,6 @@
 //! How a server is set up. The defaults are safe: this machine only, with authentication.
 
+use crate::dashboard::LoginCodes;
 use redrive_core::access::Access;
 use redrive_core::failure::ClassifierRules;
 use redrive_core::masking::Rules;
@@ -23,6 +24,8 @@ pub struct Config {
     pub rate_per_token: Option<u32>,
     /// Whoever calls may do this, without a token. Only for trials on this machine.
     pub without_auth: Option<Arc<Access>>,
+    /// One-time codes with which a browser on this machine logs in.
+    pub login_codes: LoginCodes,
     /// Whether people reach the server over TLS: by itself, or through a proxy in front of it.
     pub tls: bool,
     /// Cancelled when the server stops. Requests that wait for something then return at once.
@@ -39,6 +42,7 @@ impl Default for Config {
             body_bytes_max: 16 * 1024 * 1024,
             rate_per_token: None,
             without_auth: None,
+            login_codes: LoginCodes::default(),
             tls: false,
             stop: CancellationToken::new(),
         }

@@ -9,6 +9,7 @@ pub(crate) const CODES: &[Row] = &[
     ("ambiguous_id", 409, "Several ids end in these digits. Give more digits, or the whole id."),
     ("bad_batch", 400, "The batch is empty, too large, or an entry is not one thing."),
     ("bad_body", 400, "The body is not the JSON that this route takes. The text says where and why."),
+    ("bad_field", 400, "A field of a form is missing or has a value that is not allowed."),
     (
         "bad_filter",
         400,
@@ -55,6 +56,8 @@ pub(crate) const CODES: &[Row] = &[
     ("not_a_store", 503, "The place of the data holds something else."),
     ("not_allowed", 403, "The token does not allow this. `why` says what is missing."),
     ("not_ready", 503, "The store does not answer."),
+    ("not_text", 422, "The payload is not text, so it cannot be changed in a form."),
+    ("page_failed", 500, "A page of the dashboard could not be made."),
     ("patch_failed", 422, "The patch does not fit the payload."),
     ("queue_full", 429, "The queue has no room. Try again after `Retry-After`."),
     (

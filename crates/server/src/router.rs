@@ -4,6 +4,7 @@ use crate::access::{UsageSlot, check_origin};
 use crate::api;
 use crate::app::App;
 use crate::config::Config;
+use crate::dashboard;
 use crate::ndjson::Live;
 use crate::problem::Problem;
 use crate::request_log::{self, RequestId};
@@ -22,7 +23,8 @@ const SAFETY: [(&str, &str); 6] = [
     (
         "content-security-policy",
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
-         form-action 'self'; frame-ancestors 'none'; base-uri 'none'; require-trusted-types-for 'script'",
+         form-action 'self'; frame-ancestors 'none'; base-uri 'none'; require-trusted-types-for 'script'; \
+         trusted-types redrive",
     ),
     ("x-content-type-options", "nosniff"),
     ("referrer-policy", "no-referrer"),
@@ -36,6 +38,7 @@ pub fn router(store: Arc<dyn Store>, config: Config) -> Router {
     let app = Arc::new(App::new(store, config));
     Router::new()
         .merge(api::routes())
+        .merge(dashboard::routes(&app))
         .fallback(no_such_route)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(Arc::clone(&app), guard))
@@ -149,4 +152,10 @@ pub fn routes() -> Vec<Route> {
         needs: endpoint.needs.text(),
     };
     api::endpoints().into_iter().map(route).collect()
+}
+
+/// The paths of the dashboard and the methods that each takes.
+#[must_use]
+pub fn pages() -> Vec<(&'static str, &'static [&'static str])> {
+    dashboard::table().into_iter().map(|(path, methods, _)| (path, methods)).collect()
 }

@@ -208,6 +208,11 @@ pub(super) enum FieldType {
 }
 
 impl Field {
+    /// The names of all fields, for completion. Those that take a path are among them without one.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        NAMED.iter().map(Self::name).chain(DOTTED.iter().map(|(name, _)| *name))
+    }
+
     /// The name in a filter; for headers, payload and context the word before the first dot.
     #[must_use]
     pub const fn name(&self) -> &'static str {

@@ -24,13 +24,30 @@ const FOREIGN_PATHS: [&str; 16] = [
 /// A line of a stack: the function, and the text that says where it is.
 type Frame<'a> = (&'a str, &'a str);
 
+/// Whether a frame is in the application's own code.
+fn is_own((name, location): &Frame<'_>) -> bool {
+    let bare = name.trim_start_matches(['<', '&', '*', '(']);
+    let foreign = FOREIGN_NAMES.iter().any(|start| bare.starts_with(start));
+    !foreign && !FOREIGN_PATHS.iter().any(|part| location.contains(part))
+}
+
+/// Whether a line of a stack belongs to a runtime or a library rather than to the application. Lines that are no frames,
+/// such as the error itself, do not.
+#[must_use]
+pub fn is_foreign_frame(line: &str) -> bool {
+    let line = head(line, limits::STACK_BYTES_MAX);
+    let frame = python_frame(line)
+        .or_else(|| at_frame(line))
+        .or_else(|| ruby_frame(line))
+        .or_else(|| php_frame(line));
+    match frame {
+        Some(frame) => !is_own(&frame),
+        None => FOREIGN_PATHS.iter().any(|part| line.contains(part)),
+    }
+}
+
 /// The function of the innermost frame in the application's own code.
 pub(super) fn own_function(stack: &str) -> Option<String> {
-    let is_own = |(name, location): &Frame<'_>| {
-        let bare = name.trim_start_matches(['<', '&', '*', '(']);
-        let foreign = FOREIGN_NAMES.iter().any(|start| bare.starts_with(start));
-        !foreign && !FOREIGN_PATHS.iter().any(|part| location.contains(part))
-    };
     // Only Python prints the innermost frame last.
     let python = tail(stack, limits::STACK_BYTES_MAX).lines().rev().filter_map(python_frame).find(is_own);
     let stack = head(stack, limits::STACK_BYTES_MAX);

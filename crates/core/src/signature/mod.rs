@@ -23,6 +23,7 @@ mod tree;
 mod words;
 
 pub use explain::{Explanation, Variable, explain, variables};
+pub use frame::is_foreign_frame;
 pub use mask::mask;
 pub use rules::{RuleError, SignatureRule, SignatureRules};
 pub use tree::{LeafPlacement, Tree, common_template};

@@ -11,7 +11,7 @@ mod tokens;
 pub use tokens::{create_token, list_tokens, revoke_token};
 
 pub(crate) use limiter::{Buckets, FailedLogins, UsageSlot};
-pub(crate) use origin::check_origin;
+pub(crate) use origin::{check_origin, is_local};
 pub(crate) use session::{Sessions, cookie_of, set_cookie};
 pub(crate) use tokens::Tokens;
 

@@ -65,6 +65,12 @@ fn host(uri: &Uri, headers: &HeaderMap) -> Result<Authority, Problem> {
     Ok(authority)
 }
 
+/// Whether a host, perhaps with a port, names this machine.
+pub(crate) fn is_local(host: &str) -> bool {
+    let name = host.parse::<Authority>().map(|authority| authority.host().to_owned()).unwrap_or_default();
+    LOCAL.iter().any(|local| local.eq_ignore_ascii_case(&name))
+}
+
 fn is_known(config: &Config, host: &str) -> bool {
     let named = config.hosts.iter().map(String::as_str);
     LOCAL.into_iter().chain(named).any(|known| known.eq_ignore_ascii_case(host))

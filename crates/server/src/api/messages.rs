@@ -46,7 +46,7 @@ struct SendBatch {
 /// The ids that this process gives to messages and operations.
 static IDS: IdSequence = IdSequence::new();
 
-pub(super) fn new_id() -> Result<MessageId, Problem> {
+pub(crate) fn new_id() -> Result<MessageId, Problem> {
     let mut random = [0; 10];
     getrandom::fill(&mut random).map_err(|error| {
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "no_randomness", error.to_string()).retry_after(1)

@@ -17,6 +17,7 @@ mod transfer;
 mod triage;
 pub(crate) mod verbs;
 
+pub(crate) use messages::new_id;
 pub(crate) use table::endpoints;
 
 use crate::app::App;
