@@ -293,6 +293,7 @@ impl ServerSettings {
             tls: self.tls_cert.is_some() || self.behind_proxy,
             stop,
             body_bytes_max: defaults.body_bytes_max,
+            login_codes: defaults.login_codes,
         }
     }
 }
