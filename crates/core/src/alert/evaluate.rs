@@ -343,10 +343,12 @@ impl Round<'_> {
     /// The alerts that hold, oldest first.
     fn view(&self, levels: &[LevelFact]) -> Vec<ActiveAlert> {
         let mut view = Vec::new();
+        let facts: BTreeMap<(Rule, &str), &LevelFact> =
+            levels.iter().map(|fact| ((fact.rule, fact.subject.as_str()), fact)).collect();
         for (rule, active) in &self.state.active {
             let settings = self.settings.rule(*rule);
             for (subject, alert) in active {
-                let fact = levels.iter().find(|fact| fact.rule == *rule && fact.subject == *subject);
+                let fact = facts.get(&(*rule, subject.as_str()));
                 view.push(ActiveAlert {
                     rule: *rule,
                     level: settings.level,

@@ -47,7 +47,10 @@ impl LevelFact {
             Span::from_secs(if seconds > 3_600 { seconds / 60 * 60 } else { seconds })
         };
         match self.rule {
-            Rule::Depth => format!("{value:.0} dead letters are open; the limit is {limit}"),
+            Rule::Depth => format!(
+                "{}; the limit is {limit}",
+                counted(value, "dead letter is open", "dead letters are open")
+            ),
             Rule::Growth => {
                 format!("{value:.0} more dead letters are open than before; the limit is {limit}")
             }
@@ -59,8 +62,10 @@ impl LevelFact {
             Rule::BreakerOpen | Rule::OperationHalted | Rule::StoreDegraded | Rule::Retention => {
                 detail.clone()
             }
-            Rule::Poison => format!("{value:.0} messages were found to be poison"),
-            Rule::Abandoned => format!("{value:.0} dead letters were abandoned"),
+            Rule::Poison => {
+                counted(value, "message was found to be poison", "messages were found to be poison")
+            }
+            Rule::Abandoned => counted(value, "dead letter was abandoned", "dead letters were abandoned"),
             Rule::SlowEnqueue => {
                 format!("95% of enqueues take up to {value:.1} ms; the limit is {limit} ms")
             }
@@ -77,6 +82,11 @@ impl LevelFact {
             }
         }
     }
+}
+
+/// A number with what is counted.
+fn counted(value: f64, one: &str, more: &str) -> String {
+    format!("{value:.0} {}", if value == 1.0 { one } else { more })
 }
 
 /// A number of events that only grows.
@@ -193,11 +203,7 @@ impl Facts {
             let queues: Vec<&str> = group.queues.iter().take(3).map(|queue| queue.as_str()).collect();
             let letters = group.open;
             self.levels.push(LevelFact {
-                detail: format!(
-                    "{}: {template} ({letters} open dead letters in {})",
-                    group.error_type,
-                    queues.join(", ")
-                ),
+                detail: format!("{}: {template} ({letters} open in {})", group.error_type, queues.join(", ")),
                 since: (rule == Rule::NewGroup).then_some(group.first_seen),
                 ..LevelFact::new(rule, group.id.to_string(), 1.0)
             });

@@ -142,16 +142,16 @@ fn many_groups_at_once_are_a_few_notices() {
 fn every_group_is_told_once_however_many_there_are_and_the_state_stays_small() {
     let mut watch = Watch::new();
     watch.look(&Facts::default(), at(0));
-    let names: Vec<String> = (0..2_000_u64).map(|n| format!("{n:016x}")).collect();
+    let names: Vec<String> = (0..700_u64).map(|n| format!("{n:016x}")).collect();
     let mut told = 0;
-    for now in 1..=2_000_usize {
+    for now in 1..=700_usize {
         // All groups that are there, as far as one page goes, in the order of their ids.
         let seen: Vec<(&str, Time)> = (now.saturating_sub(400)..now)
             .map(|n| (names[n].as_str(), at(u64::try_from(n).unwrap() * 10)))
             .collect();
         told += watch.look(&groups(&seen), at(u64::try_from(now).unwrap() * 10)).len();
     }
-    assert_eq!(told, 2_000);
+    assert_eq!(told, 700);
     let bytes = serde_json::to_vec(&watch.state).unwrap().len();
     assert!(bytes < crate::limits::KV_BYTES_MAX / 2, "{bytes} bytes");
 }
@@ -178,12 +178,12 @@ fn counts_are_told_when_they_grow_and_not_again_for_an_hour() {
         watch.look(&counts(Rule::Abandoned, count), at(seconds)).into_iter().map(|n| n.text).collect()
     };
     assert!(say(7, 0).is_empty(), "what was before is not told");
-    assert_eq!(say(8, 10), ["1 dead letters were abandoned"]);
+    assert_eq!(say(8, 10), ["1 dead letter was abandoned"]);
     assert!(say(9, 20).is_empty());
     assert!(say(12, 3_000).is_empty());
     assert_eq!(say(12, 3_610), ["4 dead letters were abandoned"], "nothing in between is lost");
     assert!(say(3, 9_000).is_empty(), "other counters begin again");
-    assert_eq!(say(4, 9_010), ["1 dead letters were abandoned"]);
+    assert_eq!(say(4, 9_010), ["1 dead letter was abandoned"]);
 }
 
 #[test]
