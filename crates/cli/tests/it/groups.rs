@@ -49,11 +49,9 @@ fn a_group_is_acknowledged_resolved_and_regresses() {
     let stats = workspace.json(&["dlq", "stats"]);
     assert_eq!(stats["groups"]["regressed"], 1);
     let alerts = workspace.json(&["queue", "report"])["alerts"].clone();
-    assert_eq!(
-        alerts[0]["alert"].as_str().or(alerts[0]["rule"].as_str()),
-        Some("regressed_groups"),
-        "{alerts}"
-    );
+    // A busy machine may have another alert, about slow enqueues.
+    let regressed = |alert: &Value| alert["rule"] == "regressed_groups";
+    assert!(alerts.as_array().unwrap().iter().any(regressed), "{alerts}");
     let acts: Vec<String> =
         workspace.items(&["audit", "list", "--all"]).iter().rev().map(|row| text(&row["act"])).collect();
     let group_acts: Vec<&str> = acts.iter().map(String::as_str).filter(|act| act.contains("group")).collect();
