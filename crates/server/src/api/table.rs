@@ -245,7 +245,8 @@ fn looking() -> Vec<Endpoint> {
             get(transfer::export),
         )
         .query("ExportParams")
-        .gives(200, Lines("DeadLetter")),
+        .gives(200, Lines("DeadLetter"))
+        .gives(200, Lines("UnreadableLetter")),
         Endpoint::new(
             ("POST", "/api/v1/dlq/import"),
             Admin,

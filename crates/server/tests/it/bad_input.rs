@@ -33,7 +33,6 @@ async fn every_mistake_has_its_code() {
         ("POST", "/api/v1/queues/%ff/messages", "{\"payload\":\"x\"}", 400, "bad_path", ""),
         ("POST", "/api/v1//queues/q/messages", "{\"payload\":\"x\"}", 404, "no_such_route", ""),
         ("POST", "/api/v1/queues/%2e%2e/%2e%2e/messages", "{\"payload\":\"x\"}", 404, "no_such_route", ""),
-        ("GET", "/api/v1/dlq?filter=%00", "", 400, "bad_filter", "position"),
         ("GET", "/api/v1/queues/nowhere", "", 404, "no_such_queue", "nowhere"),
         ("GET", "/api/v1/dlq?filter=statsu:pending", "", 400, "bad_filter", "status"),
         ("GET", "/api/v1/dlq?limit=5000", "", 422, "invalid", "limit"),

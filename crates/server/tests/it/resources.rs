@@ -228,15 +228,17 @@ async fn every_list_and_detail_is_as_documented() {
     server.post(&format!("/api/v1/dlq/{id}/retry"), r#"{"delay":"1h","priority":"high"}"#).await;
     server.get(&format!("/api/v1/messages/{id}")).await;
     server.post(&format!("/api/v1/dlq/{id}/pull-back"), "{}").await;
+    server.post(&format!("/api/v1/dlq/{id}/resolve"), "{}").await;
     let purged = server.ask("DELETE", &format!("/api/v1/dlq/{id}"), None).await;
     assert!(purged.status.is_success(), "{}", purged.body);
     server.post(&format!("/api/v1/dlq/{id}/unpurge"), "{}").await;
+    server.post(&format!("/api/v1/dlq/{id}/reopen"), "{}").await;
     let marker = server.ask("POST", "/api/v1/markers", Some(r#"{"text":"deploy 7"}"#)).await;
     assert_eq!(marker.status.as_u16(), 201);
     let policy = r#"{"max_attempts":3,"strategy":"by_category","backoff":{"initial":"2s","strategy":"list","delays":["1s","2s"]},
         "breaker":{"key":"kind"},"auto_redrive":{"limit":2,"backoff":"1h"},"ttl":"1h","open_ttl":"7d",
         "routes":{"network":"net-dlq"},"handling":{"timeout":"alert"},"max_messages":10,"max_bytes":1000,
-        "search_payload":true,"target":{"type":"command","command":["true"]}}"#;
+        "search_payload":true,"target":{"type":"command","argv":["true"]}}"#;
     let put = server.ask("PUT", "/api/v1/queues/full", Some(policy)).await;
     assert!(put.status.is_success(), "{}", put.body);
     let group = server.get("/api/v1/groups").await["items"][0]["id"].as_str().unwrap().to_owned();
