@@ -2,7 +2,7 @@
 //! of a single command are defined with that command.
 
 use crate::commands::{
-    alert, audit, backup, breaker, classify, completions, dlq, doctor, enqueue, group, lease, marker,
+    alert, audit, backup, breaker, classify, completions, demo, dlq, doctor, enqueue, group, lease, marker,
     message, op, queue, run, serve, settle, signature, token, work,
 };
 use crate::output::choice::{self, Template};
@@ -131,6 +131,8 @@ pub(crate) enum Command {
     Run(run::RunArgs),
     /// Answer over HTTP: the API for workers, senders and people on other machines
     Serve(Box<serve::ServeArgs>),
+    /// Show the dashboard on a live, failing workload
+    Demo(demo::DemoArgs),
     /// List, show and cancel live messages
     #[command(subcommand)]
     Message(message::MessageCommand),
@@ -183,7 +185,7 @@ pub(crate) enum Command {
 impl Command {
     /// Whether the command handles interrupts itself and finishes what it has begun.
     pub(crate) fn handles_interrupts(&self) -> bool {
-        matches!(self, Self::Work(_) | Self::Serve(_))
+        matches!(self, Self::Work(_) | Self::Serve(_) | Self::Demo(_))
     }
 
     /// Whether the command only reads, so that `--watch` may repeat it.
@@ -207,6 +209,7 @@ impl Command {
             | Self::Work(_)
             | Self::Run(_)
             | Self::Serve(_)
+            | Self::Demo(_)
             | Self::Top(_)
             | Self::Marker(_)
             | Self::Erase(_)

@@ -12,7 +12,8 @@ Usage: redrive COMMAND [OPTIONS]
 
 Work
   enqueue                            add one message, or many as NDJSON
-  work, run, serve                   run a command per message or item; HTTP API
+  work, run                          run a command per message, or per item
+  serve, demo                        the HTTP API and dashboard; a live trial
   lease, ack, fail, extend, release  the steps of a worker, for scripts
   message, queue, breaker            live messages, queues, circuit breakers
 Dead letters

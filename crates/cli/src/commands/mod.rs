@@ -7,6 +7,7 @@ pub(crate) mod backup;
 pub(crate) mod breaker;
 pub(crate) mod classify;
 pub(crate) mod completions;
+pub(crate) mod demo;
 pub(crate) mod dlq;
 pub(crate) mod doctor;
 pub(crate) mod enqueue;
@@ -59,6 +60,7 @@ pub(crate) fn load_app(global: Global, command: &Command) -> Result<App, CliErro
         | Command::Release(_)
         | Command::Work(_)
         | Command::Serve(_)
+        | Command::Demo(_)
         | Command::Message(_)
         | Command::Queue(_)
         | Command::Dlq(_)
@@ -90,6 +92,7 @@ pub(crate) async fn run(app: &App, command: Command) -> CommandResult {
         Command::Work(args) => work::run(app, *args).await,
         Command::Run(args) => run::run(app, args).await,
         Command::Serve(args) => serve::run(app, *args).await,
+        Command::Demo(args) => demo::run(app, args).await,
         Command::Message(command) => message::run(app, command).await,
         Command::Queue(command) => queue::run(app, command).await,
         Command::Dlq(command) => dlq::run(app, command).await,

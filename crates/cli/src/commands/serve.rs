@@ -14,7 +14,7 @@ use redrive::core::error::CallError;
 use redrive::core::store::Store;
 use redrive::maintenance::Maintenance;
 use redrive::push;
-use redrive::{CancellationToken, GroupError, Heartbeat, LoopGroup, Runnable};
+use redrive::{BoundGroup, CancellationToken, GroupError, Heartbeat, LoopGroup, Runnable};
 use redrive_server::{
     ListenConfig, Listener, Protection, TlsFiles, check_bind, create_token, list_tokens, router,
 };
@@ -108,11 +108,7 @@ pub(crate) async fn run(app: &App, args: ServeArgs) -> CommandResult {
     let url = settings.url(&listeners)?;
     let stop = CancellationToken::new();
     let config = settings.config(app, args.no_auth, &addresses, stop.clone());
-    let http = HttpServer {
-        listeners: Mutex::new(listeners),
-        router: router(Arc::clone(&store), config),
-        stop: stop.clone(),
-    };
+    let http = HttpServer::new(listeners, router(Arc::clone(&store), config), stop.clone());
     let links = settings.url.clone().unwrap_or_else(|| url.clone());
     let alerts = AlertLoop::new(Arc::clone(&store), app.config.alerts.clone())?.links(links);
     let pushed =
@@ -122,6 +118,16 @@ pub(crate) async fn run(app: &App, args: ServeArgs) -> CommandResult {
         LoopGroup::new(Arc::clone(&store)).run(http).run(alerts).run(pushed).run(Maintenance::new(store));
     let loops = loops.bind().await.map_err(failed)?;
     announce(app, &args, &Started { url, token })?;
+    until_stopped(app, loops, &mut signals, &stop).await
+}
+
+/// Runs the loops until they end: in order after the first signal, at once after the second.
+pub(super) async fn until_stopped(
+    app: &App,
+    loops: BoundGroup,
+    signals: &mut Signals,
+    stop: &CancellationToken,
+) -> CommandResult {
     let mut running = std::pin::pin!(loops.until(stop.clone()));
     loop {
         tokio::select! {
@@ -168,7 +174,7 @@ fn announce(app: &App, args: &ServeArgs, started: &Started) -> Result<(), CliErr
     Ok(())
 }
 
-fn failed(error: GroupError) -> CliError {
+pub(super) fn failed(error: GroupError) -> CliError {
     match error {
         GroupError::Failed { error, .. } => error.into(),
         error @ (GroupError::Stuck { .. } | GroupError::Aborted { .. } | GroupError::Setup(_)) => {
@@ -299,11 +305,22 @@ impl ServerSettings {
 }
 
 /// Answers requests, as a loop among the others.
-struct HttpServer {
+pub(super) struct HttpServer {
     /// The bound addresses; empty once the loop has taken them.
     listeners: Mutex<Vec<Listener>>,
     router: redrive_server::Router,
     stop: CancellationToken,
+}
+
+impl HttpServer {
+    /// A server of these routes on these addresses, until `stop`.
+    pub(super) fn new(
+        listeners: Vec<Listener>,
+        router: redrive_server::Router,
+        stop: CancellationToken,
+    ) -> Self {
+        Self { listeners: Mutex::new(listeners), router, stop }
+    }
 }
 
 #[redrive::async_trait]
