@@ -138,14 +138,14 @@ pub(crate) struct Tokens {
 }
 
 impl Tokens {
-    /// Who a token belongs to. Wrong tokens of all callers together are slowed down, right ones are not while they
-    /// are remembered.
+    /// Who a token belongs to. Wrong tokens of all callers together are slowed down. A right one is accepted all the same,
+    /// so that nobody can lock others out by guessing; the secret of a token is too long to be guessed.
     pub(crate) async fn verify(&self, store: &dyn Store, text: &str) -> Result<Arc<Access>, Problem> {
         if let Some(access) = self.remembered(text) {
             return Ok(access);
         }
-        self.failed.check()?;
         let wrong = |detail: &str| {
+            self.failed.check()?;
             self.failed.failed();
             Err(Problem::new(StatusCode::UNAUTHORIZED, "unauthenticated", detail))
         };

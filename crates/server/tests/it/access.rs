@@ -267,3 +267,18 @@ async fn no_route_that_changes_something_takes_a_request_of_another_site() {
     }
     assert!(count > 1_200, "{count}");
 }
+
+#[tokio::test]
+async fn whoever_guesses_tokens_does_not_lock_others_out() {
+    let server = Server::start().await;
+    let guess = |n: u32| format!("rdt_0123456789ab_{n:064x}");
+    let mut slowed = 0;
+    for n in 0..20 {
+        let reply = server.send(Server::request("GET", "/api/v1/queues", &guess(n), None)).await;
+        slowed += u32::from(reply.status.as_u16() == 429);
+    }
+    assert!(slowed >= 10, "{slowed}");
+    let honest = server.token(&[Grant::Viewer], &[]).await;
+    let reply = server.send(Server::request("GET", "/api/v1/queues", &honest, None)).await;
+    assert_eq!(reply.status.as_u16(), 200, "{}", reply.body);
+}
