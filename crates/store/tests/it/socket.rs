@@ -270,6 +270,12 @@ fn q() -> Vec<QueueName> {
     vec!["q".parse().unwrap()]
 }
 
+/// As many messages as there are waiters, so that all of them are woken at once.
+fn one_for_each(waiters: usize) -> Vec<NewMessage> {
+    let ids = (0..waiters as u64).map(|n| MessageId::new(n, [1; 10]));
+    ids.map(|id| NewMessage::new(id, q().remove(0), Payload::default())).collect()
+}
+
 fn is_busy<T>(outcome: &Result<T, CallError>) -> bool {
     matches!(outcome, Err(CallError::Store(error)) if error.kind == StoreErrorKind::Busy)
 }
@@ -310,8 +316,7 @@ async fn waiting_clients_leave_room_for_clients_that_bring_work() {
         gone.abort();
         let _ = gone.await;
         while is_busy(&asked.wait(q(), Span::ZERO).await) {}
-        let message = NewMessage::new(MessageId::new(1, [1; 10]), q().remove(0), Payload::default());
-        caller.enqueue(vec![message]).await.unwrap().remove(0).unwrap();
+        caller.enqueue(one_for_each(waiting.len())).await.unwrap().remove(0).unwrap();
         for waiter in waiting {
             assert_eq!(waiter.await.unwrap(), Ok(true));
         }
@@ -361,7 +366,7 @@ async fn callers_that_wait_hold_up_nobody_on_their_connection() {
             })
             .collect();
         while !is_busy(&shared.wait(q(), Span::ZERO).await) {}
-        // Other calls get through while all of them wait, and more calls than there are connections.
+        // Other calls get through while all of them wait, also more of them than may be in flight.
         let calls: Vec<_> = (0..2 * limits::CALLS_IN_FLIGHT_MAX)
             .map(|_| {
                 let shared = Arc::clone(&shared);
@@ -376,8 +381,7 @@ async fn callers_that_wait_hold_up_nobody_on_their_connection() {
         gone.abort();
         let _ = gone.await;
         while is_busy(&shared.wait(q(), Span::ZERO).await) {}
-        let message = NewMessage::new(MessageId::new(1, [1; 10]), q().remove(0), Payload::default());
-        shared.enqueue(vec![message]).await.unwrap().remove(0).unwrap();
+        shared.enqueue(one_for_each(waiting.len())).await.unwrap().remove(0).unwrap();
         for waiter in waiting {
             assert_eq!(waiter.await.unwrap(), Ok(true));
         }
