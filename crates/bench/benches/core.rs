@@ -94,3 +94,10 @@ fn filter(bencher: Bencher<'_, '_>) {
     let message = message();
     bencher.bench(|| black_box(&filter).matches_message(black_box(&message), NOW));
 }
+
+/// What every enqueue, lease and settle pays for its latency metric.
+#[divan::bench(threads = [1, 2])]
+fn record_a_latency(bencher: Bencher<'_, '_>) {
+    static LATENCIES: redrive_store::metrics::Histogram = redrive_store::metrics::Histogram::new();
+    bencher.bench(|| LATENCIES.record(black_box(std::time::Duration::from_nanos(1_234_567))));
+}

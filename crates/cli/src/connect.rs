@@ -8,6 +8,7 @@ use crate::exit_code::{CliError, ExitCode};
 use crate::output::choice::Choice;
 use crate::output::{ColorWhen, Format, Output};
 use crate::progress::ProgressWhen;
+use crate::traces;
 use redrive::OpenOptions;
 use redrive::core::dead_letter::Actor;
 use redrive::core::error::{CallError, Refusal, StoreError, StoreErrorKind, StoreResult};
@@ -266,7 +267,7 @@ impl App {
         }
         let create = access == Access::Create;
         let options = OpenOptions { create, serve: hold == Hold::Long, ..OpenOptions::default() };
-        redrive::open(&self.data, options).await
+        Ok(traces::observe(redrive::open(&self.data, options).await?))
     }
 
     /// Refuses a server for a command that needs a data directory of this machine.

@@ -18,6 +18,7 @@ mod output;
 mod policy_flags;
 mod progress;
 mod top;
+mod traces;
 mod watch;
 
 use exit_code::{CliError, CommandResult};
@@ -113,6 +114,7 @@ fn run(cli: args::Cli) -> CommandResult {
             done = &mut running => done,
         }
     });
+    runtime.block_on(traces::end());
     // A thread may still block on input that never comes; it must not keep the process alive.
     runtime.shutdown_background();
     done

@@ -1,5 +1,6 @@
-//! The log of long-running commands: one line on stderr for every relevant event of the library, as text or JSON. This
-//! module only formats events.
+//! The log of long-running commands: one line on stderr for every relevant event of the library and the server, as text
+//! or JSON, with the fields of the spans around it: the ids of the request and of the trace. This module only formats
+//! events.
 
 use crate::output::{eprint_line, escape, rules};
 use crate::progress;
@@ -12,6 +13,8 @@ use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber, subscriber};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
+use tracing_subscriber::registry::{LookupSpan, Registry};
 
 /// The maximum number of characters to show of one value.
 const VALUE_CHARS_MAX: usize = 500;
@@ -74,45 +77,60 @@ impl LogArgs {
     pub(crate) fn begin_at(&self, level: LogLevel) {
         let level = self.level.unwrap_or(level);
         // There is one command per process, so no logger is installed yet.
-        let _ = subscriber::set_global_default(Log { format: self.format, level: level.into() });
+        let write: WriteLine = Box::new(|line| progress::without_garbling_the_bar(|| eprint_line(line)));
+        let log = Log { format: self.format, level: level.into(), write };
+        let _ = subscriber::set_global_default(Registry::default().with(log));
     }
 }
 
-/// Writes the events of redrive's own crates to stderr.
+/// Where lines go.
+type WriteLine = Box<dyn Fn(&str) + Send + Sync>;
+
+/// Writes the events of redrive's own crates.
 struct Log {
     format: LogFormat,
     level: LevelFilter,
+    write: WriteLine,
 }
 
-impl Subscriber for Log {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_event() && *metadata.level() <= self.level && metadata.target().starts_with("redrive")
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Log {
+    fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
+        *metadata.level() <= self.level && metadata.target().starts_with("redrive")
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
         Some(self.level)
     }
 
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        let mut fields_of_span = EventFields::default();
+        attributes.record(&mut fields_of_span);
+        if let Some(span) = context.span(id) {
+            span.extensions_mut().insert(fields_of_span);
+        }
     }
 
-    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
+        if let Some(span) = context.span(id)
+            && let Some(fields_of_span) = span.extensions_mut().get_mut::<EventFields>()
+        {
+            values.record(fields_of_span);
+        }
+    }
 
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, event: &Event<'_>) {
+    fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
         let mut fields_of_event = EventFields::default();
         event.record(&mut fields_of_event);
+        for span in context.event_scope(event).into_iter().flatten() {
+            if let Some(fields_of_span) = span.extensions().get::<EventFields>() {
+                fields_of_event.add_missing(fields_of_span);
+            }
+        }
         let ms = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis();
         let at = Time::from_millis(i64::try_from(ms).unwrap_or(i64::MAX));
-        let line = fields_of_event.line(self.format, at, *event.metadata().level());
-        progress::without_garbling_the_bar(|| eprint_line(&line));
+        let line = fields_of_event.line(self.format, at, event.metadata());
+        (self.write)(&line);
     }
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
 }
 
 /// The text and fields of an event.
@@ -142,12 +160,26 @@ impl EventFields {
         self.add(field, Value::String(shown));
     }
 
-    fn line(self, format: LogFormat, at: Time, level: Level) -> String {
+    /// Adds the fields of a span around the event, except those that the event has itself.
+    fn add_missing(&mut self, around: &Self) {
+        for (name, value) in &around.fields {
+            if !self.fields.iter().any(|(known, _)| known == name) {
+                self.fields.push((name, value.clone()));
+            }
+        }
+    }
+
+    fn line(self, format: LogFormat, at: Time, metadata: &Metadata<'_>) -> String {
+        self.formatted(format, at, *metadata.level(), metadata.target())
+    }
+
+    fn formatted(self, format: LogFormat, at: Time, level: Level, target: &str) -> String {
         match format {
             LogFormat::Json => {
                 let mut object = Map::new();
                 object.insert("time".into(), at.to_string().into());
                 object.insert("level".into(), level.as_str().to_lowercase().into());
+                object.insert("target".into(), target.into());
                 object.insert("event".into(), self.text.into());
                 object.extend(self.fields.into_iter().map(|(name, value)| (name.to_owned(), value)));
                 escape::json(Value::Object(object).to_string())
@@ -218,20 +250,45 @@ mod tests {
 
     #[test]
     fn a_log_line_is_one_line_for_any_error() {
-        let line = fields_of_event().line(LogFormat::Text, Time::from_millis(5), Level::WARN);
+        let line = fields_of_event().formatted(LogFormat::Text, Time::from_millis(5), Level::WARN, "redrive");
         let expected = r#"1970-01-01T00:00:00.005Z WARN delivery failed queue=payments attempt=2 error="no \"route\"\n\u{1b}[31mred""#;
         assert_eq!(line, expected);
     }
 
     #[test]
     fn json_is_one_object_with_the_same_fields() {
-        let line = fields_of_event().line(LogFormat::Json, Time::from_millis(5), Level::ERROR);
+        let line = fields_of_event().formatted(
+            LogFormat::Json,
+            Time::from_millis(5),
+            Level::ERROR,
+            "redrive::worker",
+        );
         let object: Value = serde_json::from_str(&line).unwrap();
         assert_eq!((&object["level"], &object["event"]), (&"error".into(), &"delivery failed".into()));
+        assert_eq!(object["target"], "redrive::worker");
         assert_eq!(
             (&object["attempt"], &object["error"]),
             (&2.into(), &"no \"route\"\n\u{1b}[31mred".into())
         );
         assert!(!line.contains(['\n', '\u{1b}']), "{line}");
+    }
+
+    #[test]
+    fn a_line_has_the_ids_of_the_request_around_it() {
+        let lines = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let kept = std::sync::Arc::clone(&lines);
+        let write: WriteLine = Box::new(move |line: &str| kept.lock().unwrap().push(line.to_owned()));
+        let log = Log { format: LogFormat::Text, level: LevelFilter::WARN, write };
+        subscriber::with_default(Registry::default().with(log), || {
+            let span = tracing::error_span!("request", request_id = "r1", trace_id = tracing::field::Empty);
+            span.record("trace_id", "0af7");
+            span.in_scope(|| tracing::warn!(queue = "q", "refused"));
+            span.in_scope(|| tracing::info!("too much detail"));
+            tracing::warn!(target: "somebody_else", "not ours");
+            tracing::warn!(request_id = "own", "outside");
+        });
+        let lines = lines.lock().unwrap().clone();
+        let ends: Vec<&str> = lines.iter().filter_map(|line| line.split_once("WARN ")).map(|l| l.1).collect();
+        assert_eq!(ends, ["refused queue=q request_id=r1 trace_id=0af7", "outside request_id=own"]);
     }
 }

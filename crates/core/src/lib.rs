@@ -77,6 +77,7 @@ mod sync;
 pub mod target;
 pub mod template;
 pub mod time;
+pub mod trace;
 pub mod traceback;
 pub mod transfer;
 pub mod waiting;

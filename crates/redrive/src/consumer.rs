@@ -3,6 +3,7 @@
 //! for an hour. The consumer decides nothing itself and never removes a letter.
 
 use crate::handler::HandlerError;
+use crate::metrics::{Timer, process};
 use crate::runnable::{Heartbeat, Runnable};
 use crate::waiting::{GrowingDelay, is_fatal, with_timeout};
 use async_trait::async_trait;
@@ -10,7 +11,6 @@ use redrive_core::dead_letter::{Act, Actor, CONSUMER_LEASE, DeadLetter, LetterDe
 use redrive_core::error::{CallError, Refusal};
 use redrive_core::ids::{LeaseToken, QueueName};
 use redrive_core::limits;
-use redrive_core::metrics::{Timer, process};
 use redrive_core::store::{LetterLeaseRequest, LetterSettle, LetterSettlement, Store};
 use redrive_core::time::{Span, Time};
 use std::future::Future;

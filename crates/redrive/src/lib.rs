@@ -69,6 +69,8 @@ mod runnable;
 mod send;
 mod server;
 mod split;
+#[cfg(feature = "otel")]
+pub mod traces;
 mod waiting;
 mod worker;
 

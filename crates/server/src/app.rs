@@ -3,6 +3,7 @@
 use crate::access::{Buckets, Sessions, Tokens};
 use crate::api::verbs::Lifted;
 use crate::config::Config;
+use crate::metrics::HttpMetrics;
 use crate::problem::Problem;
 use axum::http::StatusCode;
 use redrive_core::store::Store;
@@ -20,6 +21,8 @@ pub(crate) struct App {
     pub(crate) sessions: Sessions,
     pub(crate) buckets: Buckets,
     pub(crate) lifted: Lifted,
+    /// What is measured about requests.
+    pub(crate) metrics: HttpMetrics,
     /// Room for callers that wait for work, so that they never use up what others need.
     waits: Semaphore,
 }
@@ -35,6 +38,7 @@ impl App {
             sessions: Sessions::default(),
             buckets,
             lifted: Lifted::default(),
+            metrics: HttpMetrics::default(),
             waits: Semaphore::new(WAITS_MAX),
         }
     }
@@ -46,6 +50,11 @@ impl App {
                 format!("{WAITS_MAX} callers wait for work already; ask again without waiting, or later");
             Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_waits", what).retry_after(1)
         })
+    }
+
+    /// How many callers wait for work.
+    pub(crate) fn long_polls(&self) -> usize {
+        WAITS_MAX.saturating_sub(self.waits.available_permits())
     }
 
     /// The store without a gate. Only for [`crate::access`] and for health checks, which show no data.

@@ -4,6 +4,8 @@ use crate::dashboard::LoginCodes;
 use redrive_core::access::Access;
 use redrive_core::failure::ClassifierRules;
 use redrive_core::masking::Rules;
+use redrive_core::metrics::Stats;
+use redrive_core::store::StoreInfo;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
@@ -30,6 +32,9 @@ pub struct Config {
     pub tls: bool,
     /// Cancelled when the server stops. Requests that wait for something then return at once.
     pub stop: CancellationToken,
+    /// Renders the counters of the store and what this process measured, for `/metrics`. Without it, `/metrics` has only
+    /// the requests of this server.
+    pub process_metrics: Option<fn(Stats, &StoreInfo) -> String>,
 }
 
 impl Default for Config {
@@ -45,6 +50,7 @@ impl Default for Config {
             login_codes: LoginCodes::default(),
             tls: false,
             stop: CancellationToken::new(),
+            process_metrics: None,
         }
     }
 }

@@ -9,6 +9,7 @@ mod config;
 mod dashboard;
 mod docs;
 mod listen;
+mod metrics;
 mod ndjson;
 mod openapi;
 mod problem;

@@ -5,9 +5,11 @@ use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::Response;
+use redrive_core::trace::TraceParent;
 use std::fmt::Write as _;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
+use tracing::Instrument as _;
 
 /// The header that carries the id of a request, in both directions.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -30,29 +32,40 @@ impl CallerName {
     }
 }
 
-/// Gives the request an id, has it answered and writes the log line.
+/// Gives the request an id, has it answered and writes the log line. Every line that is written meanwhile has the ids of
+/// the request and of its trace.
 pub(crate) async fn log(mut request: Request, next: Next) -> Response {
-    let begun = Instant::now();
     let id = request_id(&request);
+    let trace = request.headers().get("traceparent").and_then(|value| value.to_str().ok());
+    let trace_id = trace.and_then(TraceParent::id_in);
+    // The level of an error: the span has to be there for every line that is written at all.
+    let span = tracing::error_span!("request", request_id = id, trace_id);
+    request.extensions_mut().insert(RequestId(id.clone()));
+    let mut response = answer(request, next).instrument(span).await;
+    if let Ok(value) = HeaderValue::from_str(&id) {
+        response.headers_mut().insert(REQUEST_ID, value);
+    }
+    response
+}
+
+/// Has the request answered and writes the log line.
+async fn answer(mut request: Request, next: Next) -> Response {
+    let begun = Instant::now();
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().cloned();
     let caller = CallerName::default();
     request.extensions_mut().insert(caller.clone());
-    request.extensions_mut().insert(RequestId(id.clone()));
-    let mut response = next.run(request).await;
+    let response = next.run(request).await;
     let status = response.status().as_u16();
     let ms = begun.elapsed().as_secs_f64() * 1_000.0;
     let route = route.as_ref().map_or("unknown", MatchedPath::as_str);
     let (method, token) = (method.as_str(), caller.0.get().map_or("", String::as_str));
     if status >= 500 {
-        tracing::warn!(method, route, status, ms, request_id = id, token, "request");
+        tracing::warn!(method, route, status, ms, token, "request");
     } else if is_probe(route) {
-        tracing::debug!(method, route, status, ms, request_id = id, token, "request");
+        tracing::debug!(method, route, status, ms, token, "request");
     } else {
-        tracing::info!(method, route, status, ms, request_id = id, token, "request");
-    }
-    if let Ok(value) = HeaderValue::from_str(&id) {
-        response.headers_mut().insert(REQUEST_ID, value);
+        tracing::info!(method, route, status, ms, token, "request");
     }
     response
 }

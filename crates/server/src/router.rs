@@ -5,6 +5,7 @@ use crate::api;
 use crate::app::App;
 use crate::config::Config;
 use crate::dashboard;
+use crate::metrics;
 use crate::ndjson::Live;
 use crate::problem::Problem;
 use crate::request_log::{self, RequestId};
@@ -43,6 +44,7 @@ pub fn router(store: Arc<dyn Store>, config: Config) -> Router {
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(Arc::clone(&app), guard))
         .layer(middleware::from_fn(request_log::log))
+        .layer(middleware::from_fn_with_state(Arc::clone(&app), metrics::observe))
         .layer(CompressionLayer::new().compress_when(Compressed))
         .with_state(app)
 }

@@ -14,6 +14,7 @@ pub mod faults;
 mod holder;
 #[cfg(feature = "memory")]
 pub mod memory;
+pub mod metrics;
 #[cfg(feature = "remote")]
 pub mod remote;
 #[cfg(feature = "sqlite")]

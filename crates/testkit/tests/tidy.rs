@@ -92,7 +92,7 @@ const GUARD_SECS_MIN: u64 = 300;
 const DOCUMENTS: &[&str] = &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"];
 
 /// The prefixes of back-ticked words that are checked as paths of this repository.
-const PATH_PREFIXES: &[&str] = &["crates/", "docs/", "scripts/", ".ci/", "fuzz/", "examples/"];
+const PATH_PREFIXES: &[&str] = &["crates/", "docs/", "scripts/", ".ci/", "fuzz/", "examples/", "deploy/"];
 
 /// The two files that contain the same diagram, and the words on the line above it.
 const DIAGRAM_CODE: &str = "crates/core/src/lifecycle/mod.rs";

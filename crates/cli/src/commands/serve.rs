@@ -300,6 +300,7 @@ impl ServerSettings {
             stop,
             body_bytes_max: defaults.body_bytes_max,
             login_codes: defaults.login_codes,
+            process_metrics: Some(redrive::metrics::render_open_ended),
         }
     }
 }

@@ -22,6 +22,7 @@ mod http_kill;
 mod intelligence;
 mod lists;
 mod masking;
+mod observability;
 mod outputs;
 mod redrives;
 mod run;

@@ -1,21 +1,18 @@
 //! All metrics in one table: every exported name with its kind, unit, labels and meaning. An [`Event`] is counted by
-//! the store in the commit that causes it, so that it survives a restart. A [`Registry`] holds what one process
-//! measures about itself. [`Stats`] is both, read at one moment. Nothing here reads a clock or sends anything.
+//! the store in the commit that causes it, so that it survives a restart. A [`Snapshot`] is what one process measured
+//! about itself. [`Stats`] is both, read at one moment. Nothing here is recorded, rendered or sent: the store records,
+//! and `redrive::metrics` and the server render.
 
-mod histogram;
+mod measured;
 mod open;
-mod registry;
-mod render;
 mod report;
 mod stats;
 #[cfg(test)]
 mod tests;
 
 pub use crate::alert::AlertLevel;
-pub use histogram::{Histogram, HistogramSnapshot};
+pub use measured::{Counter, Gauge, HistogramSnapshot, Snapshot, Timer};
 pub use open::{OpenCounts, OpenKey, OpenLetters};
-pub use registry::{Counter, Gauge, Meter, Registry, Snapshot, Timer, process};
-pub use render::render;
 pub use report::{Alert, Report, report, report_with};
 pub use stats::{CounterKey, CounterTotals, CounterView, Counters, QueueStats, Stats, Summary};
 
@@ -28,20 +25,8 @@ pub enum Kind {
     Counter,
     /// Goes up and down.
     Gauge,
-    /// A distribution: count, sum and quantiles.
+    /// A distribution: buckets, count and sum, so that the distributions of several processes add up.
     Histogram,
-}
-
-impl Kind {
-    /// Its name in the Prometheus text format. Quantiles are computed here, so a distribution is a summary there.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Counter => "counter",
-            Self::Gauge => "gauge",
-            Self::Histogram => "summary",
-        }
-    }
 }
 
 /// One exported name.
@@ -190,7 +175,7 @@ events! {
 }
 
 /// The gauges that are read from the current state of a store.
-pub const STORE_GAUGES: [Definition; 12] = [
+pub const STORE_GAUGES: [Definition; 14] = [
     store_gauge("redrive_queue_messages", "messages", &["queue", "state"], "Messages waiting or leased."),
     store_gauge("redrive_queue_bytes", "bytes", &["queue"], "Payload bytes of waiting and leased messages."),
     store_gauge("redrive_queue_peak", "messages", &["queue"], "Most messages the queue ever held."),
@@ -228,7 +213,76 @@ pub const STORE_GAUGES: [Definition; 12] = [
         &[],
         "Deaths per second over the last ten seconds that this process recorded; 0 unless it holds the store.",
     ),
+    store_gauge(
+        "redrive_retry_success_rate",
+        "ratio",
+        &["queue"],
+        "Redriven messages that were done, as a part of those that were done or died again.",
+    ),
+    store_gauge(
+        "redrive_store_degraded",
+        "reasons",
+        &[],
+        "Reasons why the store is degraded; 0 if it is not.",
+    ),
 ];
+
+/// The version of the program.
+pub const BUILD_INFO: Definition = Definition {
+    name: "redrive_build_info",
+    kind: Kind::Gauge,
+    unit: "constant",
+    labels: &["version"],
+    help: "Always 1; the label is the version of the program.",
+};
+
+/// What a server measures about the requests it answers.
+pub mod http {
+    use super::{Definition, Kind};
+
+    /// Requests by route, method and class of status.
+    pub const REQUESTS: Definition = Definition {
+        name: "redrive_http_requests_total",
+        kind: Kind::Counter,
+        unit: "requests",
+        labels: &["route", "method", "status"],
+        help: "Requests answered, by the template of the route, the method and the class of the status.",
+    };
+    /// How long the replies took.
+    pub const SECONDS: Definition = Definition {
+        name: "redrive_http_request_seconds",
+        kind: Kind::Histogram,
+        unit: "seconds",
+        labels: &["route", "method"],
+        help: "From the head of a request to the head of its reply.",
+    };
+    /// Requests without a reply yet.
+    pub const IN_FLIGHT: Definition = Definition {
+        name: "redrive_http_requests_in_flight",
+        kind: Kind::Gauge,
+        unit: "requests",
+        labels: &[],
+        help: "Requests without a reply yet, long polls included.",
+    };
+    /// Callers that wait for work.
+    pub const LONG_POLLS: Definition = Definition {
+        name: "redrive_http_long_polls",
+        kind: Kind::Gauge,
+        unit: "requests",
+        labels: &[],
+        help: "Requests that wait for work.",
+    };
+    /// Clients of event streams.
+    pub const EVENT_STREAMS: Definition = Definition {
+        name: "redrive_http_event_streams",
+        kind: Kind::Gauge,
+        unit: "streams",
+        labels: &[],
+        help: "Event streams that are open.",
+    };
+    /// All of them.
+    pub const ALL: [Definition; 5] = [REQUESTS, SECONDS, IN_FLIGHT, LONG_POLLS, EVENT_STREAMS];
+}
 
 const fn store_gauge(
     name: &'static str,
@@ -248,6 +302,8 @@ pub fn definitions() -> Vec<Definition> {
         all.extend(event.amount().into_iter().flat_map(|amount| [amount.total, amount.max]));
     }
     all.extend(STORE_GAUGES);
+    all.push(BUILD_INFO);
+    all.extend(http::ALL);
     all.extend(Timer::ALL.iter().map(|timer| timer.definition()));
     all.extend(Counter::ALL.iter().map(|counter| counter.definition()));
     all.extend(Gauge::ALL.iter().map(|gauge| gauge.definition()));

@@ -2,8 +2,8 @@
 //! queue and labels; the number of rows is bounded.
 
 use super::Event;
+use super::measured::Snapshot;
 use super::open::{OpenKey, OpenLetters};
-use super::registry::Snapshot;
 use crate::ids::QueueName;
 use crate::limits;
 use crate::priority::Priority;
@@ -390,6 +390,23 @@ impl Stats {
             *sum = sum.saturating_add(letters.open);
         }
         sums
+    }
+
+    /// For each queue with redrives that ended, the share of them that succeeded.
+    #[must_use]
+    pub fn retry_success_rates(&self) -> BTreeMap<&QueueName, f64> {
+        let mut ended: BTreeMap<&QueueName, (u64, u64)> = BTreeMap::new();
+        for counter in &self.counters {
+            let count = counter.totals.count;
+            let succeeded = counter.event == Event::RedriveSucceeded;
+            if !succeeded && counter.event != Event::RedriveFailed {
+                continue;
+            }
+            let succeeded = if succeeded { count } else { 0 };
+            let sums = ended.entry(&counter.queue).or_default();
+            *sums = (sums.0.saturating_add(succeeded), sums.1.saturating_add(count));
+        }
+        ended.into_iter().filter_map(|(queue, (part, whole))| Some((queue, ratio(part, whole)?))).collect()
     }
 
     /// The age of the oldest open letter.

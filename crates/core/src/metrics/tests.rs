@@ -1,4 +1,4 @@
-//! The table of metrics, the folding of labels, the summary, the alert rules, and the text format.
+//! The table of metrics, the folding of labels, the summary and the alert rules.
 
 use super::*;
 use crate::dead_letter::Status;
@@ -7,7 +7,6 @@ use crate::priority::Priority;
 use crate::store::Dlq;
 use crate::time::Time;
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 const NOW: Time = Time::from_millis(100_000);
 
@@ -133,16 +132,15 @@ fn the_summary_follows_from_the_counters() {
 
 #[test]
 fn the_alert_rules_find_problems_and_nothing_else() {
-    let registry = Registry::new();
-    let healthy = Stats { queues: Vec::new(), process: registry.snapshot(NOW), ..stats(&[]) };
+    let healthy = Stats { queues: Vec::new(), ..stats(&[]) };
     assert_eq!(report(&healthy).alerts, []);
-    for _ in 0..10 {
-        registry.record(Timer::Enqueue, Duration::from_millis(20));
-    }
-    for _ in 0..101 {
-        registry.deaths.mark(Time::from_millis(99_000));
-    }
-    let ill = Stats { process: registry.snapshot(NOW), ..stats(&[]) };
+    let slow = HistogramSnapshot { count: 10, p95_us: 20_000, ..HistogramSnapshot::default() };
+    let process = Snapshot {
+        timers: [(Timer::Enqueue.definition().name.to_owned(), slow)].into(),
+        dead_per_second: 10.1,
+        ..Snapshot::default()
+    };
+    let ill = Stats { process, ..stats(&[]) };
     let rules: Vec<_> = report(&ill).alerts.into_iter().map(|a| (a.rule, a.level)).collect();
     let expected = [
         ("slow_enqueue", AlertLevel::Warning),
@@ -154,49 +152,25 @@ fn the_alert_rules_find_problems_and_nothing_else() {
 }
 
 #[test]
-fn a_meter_forgets_old_seconds() {
-    let registry = Registry::new();
-    for second in 0..30 {
-        registry.deaths.mark(Time::from_millis(second * 1_000));
-    }
-    assert!((registry.deaths.per_second(Time::from_millis(30_000)) - 1.0).abs() < f64::EPSILON);
-    assert!(registry.deaths.per_second(Time::from_millis(300_000)).abs() < f64::EPSILON);
+fn the_rate_of_successful_redrives_is_known_per_queue() {
+    let seen = stats(&[
+        (Event::RedriveSucceeded, &[], 1),
+        (Event::RedriveSucceeded, &[], 1),
+        (Event::RedriveSucceeded, &[], 1),
+        (Event::RedriveFailed, &[], 0),
+    ]);
+    assert_eq!(seen.retry_success_rates(), [(&queue(), 0.75)].into());
+    assert!(stats(&[(Event::Redriven, &[], 1)]).retry_success_rates().is_empty());
 }
 
 #[test]
-fn the_text_format_uses_only_names_of_the_table() {
-    let registry = Registry::new();
-    registry.record(Timer::Lease, Duration::from_micros(1_500));
-    registry.count(Counter::BackPressure, 3);
-    registry.raise(Gauge::WorkerBusy, 2);
-    registry.lower(Gauge::WorkerBusy, 5);
-    let process = registry.snapshot(NOW);
-    let seen = Stats { process, ..stats(&[(Event::Enqueued, &["say \"hi\"", "high"], 9)]) };
-    let text = render(&seen);
-    let known: BTreeSet<&str> = definitions().iter().map(|d| d.name).collect();
-    for line in text.lines().filter(|line| !line.starts_with('#')) {
-        let name = line.split(['{', ' ']).next().unwrap();
-        let base = name.strip_suffix("_sum").or(name.strip_suffix("_count")).unwrap_or(name);
-        assert!(known.contains(base), "{line}");
-    }
-    for wanted in [
-        "redrive_enqueued_total{queue=\"pay\",kind=\"say \\\"hi\\\"\",priority=\"high\"} 1",
-        "redrive_enqueued_bytes_total{queue=\"pay\",kind=\"say \\\"hi\\\"\",priority=\"high\"} 9",
-        "redrive_queue_messages{queue=\"pay\",state=\"waiting\"} 95",
-        "redrive_queue_utilisation{queue=\"pay\"} 0.9500",
-        "redrive_lease_seconds{quantile=\"0.95\"} 0.001500",
-        "redrive_letters_open_by_kind{queue=\"pay\",kind=\"charge\",priority=\"high\"} 100",
-        "redrive_dlq_letters{dlq=\"pay-dlq\",status=\"review\"} 10",
-        "redrive_store_messages_peak 150",
-        "redrive_store_letters_peak 130",
-        "redrive_lease_seconds_count 1",
-        "redrive_backpressure_total 3",
-        "redrive_worker_busy 0",
-        "# TYPE redrive_lease_seconds summary",
-    ] {
-        assert!(text.lines().any(|line| line == wanted), "{wanted} is missing in\n{text}");
-    }
-    for definition in STORE_GAUGES {
-        assert!(text.contains(definition.name), "{} is not rendered", definition.name);
+fn the_bounds_of_a_timer_grow_and_have_two_significant_digits() {
+    for timer in Timer::ALL {
+        let bounds = timer.bounds_us();
+        assert!(bounds.is_sorted_by(|a, b| a < b), "{timer:?}");
+        for bound in bounds {
+            let digits = bound.to_string();
+            assert!(digits.len() < 3 || digits[2..].chars().all(|c| c == '0'), "{timer:?}: {bound}");
+        }
     }
 }

@@ -163,6 +163,13 @@ pub trait Gate: Send + Sync {
     /// # Errors
     /// Why the call may not be carried out.
     async fn admit(&self, call: &mut super::Call) -> StoreResult<()>;
+
+    /// Looks at a call that was admitted, before it is carried out. What this returns is dropped when the call has ended,
+    /// which is how a gate can tell how long it took.
+    async fn watch(&self, call: &mut super::Call) -> Option<Box<dyn Send>> {
+        let _ = call;
+        None
+    }
 }
 
 /// A store behind a gate. Whoever has only this cannot carry out a call that the gate has not admitted.
@@ -231,6 +238,7 @@ macro_rules! verbs {
                 async fn $method(&self, $($arg: $type),*) -> StoreResult<$reply> {
                     let mut call = Call::$call { $($arg),* };
                     self.gate.admit(&mut call).await?;
+                    let _until_it_has_ended = self.gate.watch(&mut call).await;
                     match call {
                         Call::$call { $($arg),* } => self.store.$method($($arg),*).await,
                         #[allow(clippy::wildcard_enum_match_arm, reason = "a gate changes arguments, not verbs")]

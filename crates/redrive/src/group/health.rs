@@ -232,7 +232,7 @@ impl Health {
         Report { status, reasons, loops, open_letters: store_health.open }
     }
 
-    /// The metrics of the store and of this process, in Prometheus' text format.
+    /// The metrics of the store and of this process, as OpenMetrics text.
     ///
     /// # Errors
     /// Returns the error of the store.

@@ -3,6 +3,7 @@
 //! anything.
 
 use super::health::{Health, HealthStatus, Report};
+use crate::metrics::CONTENT_TYPE;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -10,8 +11,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-/// The content type of Prometheus' text format.
-const METRICS: &str = "text/plain; version=0.0.4";
 /// The maximum number of connections at once. More wait to be accepted.
 const CONNECTIONS: usize = 32;
 /// The maximum number of bytes of a request's line and headers.
@@ -57,7 +56,7 @@ async fn answer(mut stream: TcpStream, health: &Health) -> std::io::Result<()> {
         "/health/live" => report(&mut stream, &health.live(), with_body).await,
         "/health/ready" => report(&mut stream, &health.ready().await, with_body).await,
         "/metrics" => match health.metrics().await {
-            Ok(text) => send(&mut stream, "200 OK", METRICS, &text, with_body).await,
+            Ok(text) => send(&mut stream, "200 OK", CONTENT_TYPE, &text, with_body).await,
             Err(error) => {
                 let text = serde_json::json!({ "error": error.to_string() }).to_string();
                 say(&mut stream, "503 Service Unavailable", &text, with_body).await

@@ -3,12 +3,12 @@
 //! operation leaves the buffer only when the store has it. An operation that does not fit is counted and logged.
 
 use super::failed::CaptureStatus;
+use crate::metrics::{Counter, Gauge, process};
 use redrive_core::backoff::{Backoff, Growth, Jitter, JitterSeed};
 use redrive_core::dead_letter::{Actor, Captured};
 use redrive_core::error::{CallError, Refusal};
 use redrive_core::ids::{MessageId, QueueName};
 use redrive_core::limits;
-use redrive_core::metrics::{Counter, Gauge, process};
 use redrive_core::policy::QueuePolicy;
 use redrive_core::store::{BatchResults, Store};
 use redrive_core::time::{Clock, Span, Time};

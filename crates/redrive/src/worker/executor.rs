@@ -22,10 +22,14 @@ const CANCEL_GRACE: Duration = Duration::from_secs(2);
 pub(super) async fn execute(config: &WorkerConfig, execution: Execution) -> ExecutionResult {
     let started = Instant::now();
     let busy = BusyGuard::begin(Timer::Handler);
+    #[cfg(feature = "otel")]
+    let span = crate::traces::DeliverySpan::begin(&execution.delivery);
     let (outcome, straggler) = run(&execution).await;
     drop(busy);
     let duration = Span::from_millis(u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX));
     let settle = into_settle(config, &execution, outcome, duration);
+    #[cfg(feature = "otel")]
+    span.end(&settle);
     ExecutionResult { token: execution.delivery.token, limit_keys: execution.limit_keys, settle, straggler }
 }
 

@@ -5,6 +5,7 @@ use redrive_core::ids::{LeaseToken, QueueName};
 use redrive_core::message::Delivery;
 use redrive_core::store::Settle;
 use redrive_core::time::Span;
+use redrive_core::trace::TraceParent;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::AbortHandle;
@@ -44,6 +45,8 @@ pub(super) struct HeldLease {
     pub(super) token: LeaseToken,
     pub(super) queue: QueueName,
     pub(super) attempt: u32,
+    /// The id of the trace that the message belongs to, for the log.
+    pub(super) trace_id: Option<String>,
     /// The length of the lease. Each extension lasts as long.
     pub(super) lease_for: Span,
     /// When the lease has to be extended.
@@ -83,6 +86,7 @@ impl HeldLease {
             token: delivery.token,
             queue: message.envelope.queue.clone(),
             attempt: delivery.attempt,
+            trace_id: message.envelope.trace.as_deref().and_then(TraceParent::id_in),
             lease_for,
             extend_at: requested_at,
             expires_at: requested_at,

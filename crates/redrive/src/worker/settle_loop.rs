@@ -134,24 +134,25 @@ fn log_failure(held: &HeldLease, failure: &AnalysedFailure, settled: &Settled) {
     let (queue, id, attempt) = (&held.queue, settled.id, held.attempt);
     let ErrorInfo { error_type, message: error, .. } = &failure.report.error;
     let category = failure.category;
+    let trace_id = held.trace_id.as_deref();
     match settled.state {
         State::Dead => {
             let reason = settled.reason.map(tracing::field::display);
             let dlq = settled.dlq.as_ref().map(tracing::field::display);
             tracing::error!(
-                %queue, %id, attempt, error_type, error, %category, reason, dlq,
+                %queue, %id, trace_id, attempt, error_type, error, %category, reason, dlq,
                 "delivery failed; the message is a dead letter"
             );
         }
         State::Scheduled | State::Ready => {
             let retry_at = settled.ready_at.map(tracing::field::display);
             tracing::warn!(
-                %queue, %id, attempt, error_type, error, %category, retry_at,
+                %queue, %id, trace_id, attempt, error_type, error, %category, retry_at,
                 "delivery failed; it will be tried again"
             );
         }
         State::Leased | State::Done | State::Cancelled | State::Expired | State::Purged => tracing::warn!(
-            %queue, %id, attempt, error_type, error, %category, state = %settled.state,
+            %queue, %id, trace_id, attempt, error_type, error, %category, state = %settled.state,
             "delivery failed; the message will not be tried again"
         ),
     }

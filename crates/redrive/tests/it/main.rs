@@ -28,4 +28,6 @@ mod resilient;
 mod split;
 mod support;
 mod takeover;
+#[cfg(feature = "otel")]
+mod traces;
 mod worker;

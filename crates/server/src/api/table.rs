@@ -6,7 +6,7 @@ use super::{
     alerts, health, letter_acts, letter_work, letters, messages, orchestration, queues, system, transfer,
     triage, verbs,
 };
-use crate::{docs, openapi};
+use crate::{docs, metrics, openapi};
 use axum::routing::{delete, get, patch, post, put};
 use redrive_core::store::Role::{Admin, Operator, Producer, Viewer, Worker};
 
@@ -570,6 +570,13 @@ fn explaining() -> Vec<Endpoint> {
             get(health::ready),
         )
         .shows("Ready"),
+        Endpoint::new(
+            ("GET", "/metrics"),
+            Viewer,
+            "Shows the metrics of the store, of this process and of its requests, as OpenMetrics text.",
+            get(metrics::show),
+        )
+        .gives(200, Text("application/openmetrics-text")),
         Endpoint::new(("GET", "/openapi.json"), Needs::Nothing, "This document.", get(openapi::serve))
             .gives(200, Json("Any")),
         Endpoint::new(("GET", "/docs"), Needs::Nothing, "This document as a page.", get(docs::page))

@@ -10,6 +10,7 @@ mod document;
 mod exchange;
 mod fuzz;
 mod listen;
+mod metrics;
 mod orchestration;
 mod resources;
 mod story;

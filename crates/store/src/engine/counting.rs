@@ -5,7 +5,7 @@ use super::tables::{TableResult, Tables};
 use redrive_core::dead_letter::{Act, LetterRecord, Status};
 use redrive_core::lifecycle::{Command, Effect, Final, Lifecycle};
 use redrive_core::message::MessageMeta;
-use redrive_core::metrics::{self, Event};
+use redrive_core::metrics::Event;
 use redrive_core::time::Time;
 
 impl<T: Tables> Engine<T> {
@@ -57,7 +57,6 @@ impl<T: Tables> Engine<T> {
         if record.status == Status::Quarantined {
             self.count_event(Event::Quarantined, &meta.queue, &[], 0, now)?;
         }
-        metrics::process().deaths.mark(now);
         Ok(())
     }
 

@@ -14,7 +14,6 @@ use redrive_core::ids::{LeaseToken, MessageId, QueueName};
 use redrive_core::lifecycle::{Command, Phase};
 use redrive_core::limits;
 use redrive_core::message::{Delivery, Priority, StoredMessage};
-use redrive_core::metrics::{self, Counter};
 use redrive_core::poison::Admission;
 use redrive_core::policy::{QueuePolicy, overdue, too_late};
 use redrive_core::scheduler::{Heads, PickReason, Scheduler};
@@ -65,6 +64,7 @@ impl<T: Tables> Engine<T> {
         let (mut grants, mut bytes) = (Vec::new(), 0);
         while grants.len() < request.max && bytes < limits::LEASE_BYTES_MAX {
             self.refill(&unpaused)?;
+            let mut starved = false;
             let ready_index = self.ready_index()?;
             let next = match admission {
                 Admission::SuspectFirst => {
@@ -72,9 +72,16 @@ impl<T: Tables> Engine<T> {
                 }
                 Admission::Anything | Admission::NoSuspects | Admission::Nothing => {
                     let suspects = admission == Admission::Anything && grants.is_empty();
-                    pick(&mut scheduler, ready_index, &unpaused, suspects, now)
+                    let picked = pick(&mut scheduler, ready_index, &unpaused, suspects, now);
+                    starved = picked
+                        .as_ref()
+                        .is_some_and(|(_, reason)| *reason == PickReason::StarvationPrevention);
+                    picked.map(|(next, _)| next)
                 }
             };
+            if starved {
+                self.after_commit.starvation();
+            }
             let Some(Next { id, suspect }) = next else { break };
             let Some(live) = unless_damaged(self.tables.live(id))?.flatten() else {
                 // The index disagrees with the tables, or the row was damaged meanwhile: rebuild the index.
@@ -317,14 +324,14 @@ fn next_id(id: MessageId) -> MessageId {
     MessageId::from_bytes(u128::from_be_bytes(id.to_bytes()).saturating_add(1).to_be_bytes())
 }
 
-/// Lets the scheduler pick a level and returns the next message of that level.
+/// Lets the scheduler pick a level and returns the next message of that level, and why it was that level's turn.
 fn pick(
     scheduler: &mut Scheduler,
     ready_index: &mut ReadyIndex,
     queues: &[QueueName],
     suspects: bool,
     now: Time,
-) -> Option<Next> {
+) -> Option<(Next, PickReason)> {
     let mut heads = Heads::default();
     let mut messages: [Option<Next>; 5] = [None; 5];
     let slots = heads.levels.iter_mut().zip(messages.iter_mut()).zip(Priority::ALL);
@@ -342,16 +349,14 @@ fn pick(
     let urgent = urgent.min_by_key(|(urgency, _)| *urgency);
     heads.urgent = urgent.map(|((deadline, level, _), _)| (Priority::from_level(level), deadline));
     let decision = scheduler.pick(&heads, now)?;
-    if decision.reason == PickReason::StarvationPrevention {
-        metrics::process().count(Counter::Starvation, 1);
-    }
-    match decision.reason {
+    let next = match decision.reason {
         PickReason::DeadlineApproaching => urgent.map(|(_, next)| next),
         PickReason::PriorityOrder
         | PickReason::StarvationPrevention
         | PickReason::LoadBalancing
         | PickReason::EmergencyMode => messages.get(decision.level.level()).copied().flatten(),
-    }
+    };
+    Some((next?, decision.reason))
 }
 
 /// Completes a delivery with the message's body.

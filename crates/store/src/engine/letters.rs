@@ -15,7 +15,7 @@ use redrive_core::ids::{LeaseToken, MessageId, OperationId};
 use redrive_core::lifecycle::{Command, Final, Lifecycle, Phase, State, transition};
 use redrive_core::limits;
 use redrive_core::message::{MessageMeta, NewMessage};
-use redrive_core::metrics::{self, Event, Timer};
+use redrive_core::metrics::{Event, Timer};
 use redrive_core::operation::MemberOutcome;
 use redrive_core::policy::QueuePolicy;
 use redrive_core::progress::Progress;
@@ -244,7 +244,7 @@ impl<T: Tables> Engine<T> {
             letter.record.consumer_until = Some(now.plus(request.lease_for.unwrap_or(CONSUMER_LEASE)));
             letter.secret = Some(token.secret);
             self.put_letter(&stored, &letter)?;
-            metrics::process().record_span(Timer::LetterAge, now.since(letter.record.dead_at));
+            self.after_commit.span(Timer::LetterAge, now.since(letter.record.dead_at));
             leased.push((letter, token));
         }
         Ok(leased)

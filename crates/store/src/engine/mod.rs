@@ -35,6 +35,7 @@ pub(crate) mod trim;
 
 use crate::entropy::Entropy;
 use crate::faults::{self, Fault};
+use crate::metrics::AfterCommit;
 use breakers::Breakers;
 use ready_index::ReadyIndex;
 use redrive_core::audit::{self, AuditEntry, AuditKey, AuditRow};
@@ -88,6 +89,8 @@ pub(crate) struct Engine<T> {
     touched: Touched,
     /// How many callers wait for work. Nobody has to be told about work while there are none.
     pub(crate) waiting_workers: Arc<AtomicUsize>,
+    /// What is measured if this commit happens.
+    pub(crate) after_commit: AfterCommit,
     /// Audit rows that an injected fault keeps out of their commit; empty otherwise.
     pub(crate) late_audit: Vec<AuditRow>,
     /// Whether the audit trail was found to end at its stored head.
@@ -158,6 +161,7 @@ impl<T: Tables> Engine<T> {
             purging: None,
             touched: Touched::default(),
             waiting_workers: Arc::default(),
+            after_commit: AfterCommit::default(),
             late_audit: Vec::new(),
             audit_head_checked: false,
         }
@@ -310,6 +314,7 @@ impl<T: Tables> Engine<T> {
         self.purging = None;
         self.tables.forget();
         self.touched = Touched::default();
+        self.after_commit = AfterCommit::default();
     }
 
     /// What the commit touched, once it is durable.
@@ -551,6 +556,7 @@ impl<T: Tables> Engine<T> {
             let key = counters.add(CounterKey::new(event, queue, labels), amount, now);
             self.cache.event_counters_changed.insert(key);
         }
+        self.after_commit.event(event, amount, now);
         Ok(())
     }
 

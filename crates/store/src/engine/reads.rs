@@ -3,6 +3,7 @@
 
 use super::survey;
 use super::tables::{KeyRow, Letter, Live, Reads, TableResult, unless_damaged};
+use crate::metrics;
 use redrive_core::audit::{AuditCheck, AuditKey, AuditReport, AuditRow, ORIGIN};
 use redrive_core::dead_letter::{DeadLetter, Status};
 use redrive_core::error::{Refusal, StoreErrorKind, StoreResult};
@@ -12,7 +13,7 @@ use redrive_core::invariants::Census;
 use redrive_core::lifecycle::State;
 use redrive_core::limits;
 use redrive_core::message::{Envelope, Message, MessageMeta, Payload, StoredMessage};
-use redrive_core::metrics::{self, Counters, QueueStats, Stats};
+use redrive_core::metrics::{Counters, QueueStats, Stats};
 use redrive_core::operation::{Member, Operation};
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Cursor, Page, PageRequest, Query};

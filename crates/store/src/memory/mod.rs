@@ -85,6 +85,7 @@ impl Access for Memory {
         let result = verb(&mut engine, self.clock.now());
         let result = engine.forbid_refusal_after_write(before, result);
         engine.flush()?;
+        engine.after_commit.record();
         let Touched { areas, available } = engine.take_touched();
         drop(engine);
         self.holder.changed(areas);

@@ -205,13 +205,14 @@ impl Writer {
         }
     }
 
-    /// Does what follows a commit before its replies: notes it in the commit mark.
+    /// Does what follows a commit before its replies: notes it in the commit mark and records its measurements.
     fn note_commit(&mut self, changed: bool) {
         if changed {
             self.commits += 1;
             // The mark only helps the next open; failing to write it breaks no promise.
             let _ = self.mark.note(self.commits);
         }
+        self.engine.after_commit.record();
         for row in std::mem::take(&mut self.engine.late_audit) {
             let _ = self.engine.tables.add_audit(&row);
         }

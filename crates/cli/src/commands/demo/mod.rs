@@ -101,6 +101,7 @@ pub(crate) async fn run(app: &App, args: DemoArgs) -> CommandResult {
         login_codes: codes.clone(),
         masking: app.config.known.masking.clone(),
         stop: stop.clone(),
+        process_metrics: Some(redrive::metrics::render_open_ended),
         ..Config::default()
     };
     let visitor = Access::everything("visitor");
