@@ -87,6 +87,17 @@ struct LetterPage {
     curl: String,
 }
 
+/// Whether something of the content is hidden.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Masking {
+    /// Nothing needs to be.
+    None,
+    /// Something is.
+    On,
+    /// Something would be, but the visitor asked to see it.
+    Lifted,
+}
+
 /// What the page of a letter needs beside the letter.
 struct Around {
     group: Option<GroupDetail>,
@@ -102,9 +113,13 @@ pub(super) async fn show(
     Path(id): Path<MessageId>,
     Asked(asked): Asked,
 ) -> Result<Response, Failure> {
-    let letter = visitor.show(&visitor.caller.store.letter(id).await?);
+    let stored = visitor.caller.store.letter(id).await?;
+    let letter = visitor.show(&stored);
+    let (was, is) = (&stored.message.envelope, &letter.message.envelope);
+    let masking =
+        if (&was.payload, &was.headers) == (&is.payload, &is.headers) { Masking::None } else { Masking::On };
     let form = Form::named(asked.get("payload"));
-    page(&visitor, &letter, form, asked.get("filter"), asked.get("cursor"), false).await
+    page(&visitor, &letter, form, asked.get("filter"), asked.get("cursor"), masking).await
 }
 
 /// `POST /dlq/{id}/reveal`: the same page without masking. The audit trail records it first.
@@ -116,7 +131,7 @@ pub(super) async fn reveal(
     let letter = visitor.caller.store.letter(id).await?;
     let disclosure = Disclosure::of(Disclosed::Letter, id);
     visitor.caller.store.disclose(disclosure, visitor.actor(fields.owned("reason"))).await?;
-    page(&visitor, &letter, Form::named(fields.get("payload")), None, None, true).await
+    page(&visitor, &letter, Form::named(fields.get("payload")), None, None, Masking::Lifted).await
 }
 
 async fn page(
@@ -125,7 +140,7 @@ async fn page(
     form: Form,
     filter: Option<&str>,
     cursor: Option<&str>,
-    is_revealed: bool,
+    masking: Masking,
 ) -> Result<Response, Failure> {
     let store = &visitor.caller.store;
     let (group, queue, breakers, revisions) = tokio::join!(
@@ -143,7 +158,7 @@ async fn page(
     };
     let title = kind_of(letter);
     let frame = Frame::new(visitor, Section::Letters, title).await;
-    render(visitor, &view(visitor, frame, letter, around, form, is_revealed))
+    render(visitor, &view(visitor, frame, letter, around, form, masking))
 }
 
 fn kind_of(letter: &DeadLetter) -> String {
@@ -182,15 +197,13 @@ fn view(
     letter: &DeadLetter,
     around: Around,
     form: Form,
-    is_revealed: bool,
+    masking: Masking,
 ) -> LetterPage {
     let (envelope, record, now) = (&letter.message.envelope, &letter.record, visitor.now);
     let id = letter.id().to_string();
     let shown = show_payload(&envelope.payload.bytes, form);
     let (headline, story) = story(letter, around.group.as_ref());
     let here = |name: &str| tables::address(&visitor.here, &[("payload", name)]);
-    let is_masked = shown.pieces.iter().any(|piece| piece.class == "masked")
-        || envelope.headers.values().any(|v| v.contains("[masked"));
     LetterPage {
         frame,
         short: short_id(&id),
@@ -213,8 +226,8 @@ fn view(
         forms: Form::ALL.map(|(known, name)| (name, here(name), known == form)).into(),
         left_out: if shown.left_out > 0 { bytes(shown.left_out as u64) } else { String::new() },
         payload: shown.pieces,
-        is_masked: is_masked && !is_revealed,
-        is_revealed,
+        is_masked: masking == Masking::On,
+        is_revealed: masking == Masking::Lifted,
         may_reveal: visitor.caller.access.reveals(),
         headers: envelope.headers.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
         facts: facts(letter, now),

@@ -6,6 +6,9 @@ mod alerts;
 mod bad_input;
 mod clients;
 mod conform;
+mod dashboard;
+mod dashboard_acts;
+mod dashboard_xss;
 mod document;
 mod exchange;
 mod fuzz;
@@ -77,14 +80,19 @@ impl Server {
     /// Sends a request. Whatever comes back must be as the document about the API says.
     async fn send(&self, request: Request<Body>) -> Reply {
         let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
+        let reply = self.exchange(request).await;
+        conform::check(&method, &path, &reply);
+        reply
+    }
+
+    /// Sends a request to the API or to the dashboard.
+    async fn exchange(&self, request: Request<Body>) -> Reply {
         let response = self.router.clone().oneshot(request).await.unwrap();
         let (parts, body) = response.into_parts();
         let bytes = axum::body::to_bytes(body, usize::MAX).await.unwrap();
         let body = serde_json::from_slice(&bytes).unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes).into_owned();
-        let reply = Reply { status: parts.status, body, text, headers: parts.headers };
-        conform::check(&method, &path, &reply);
-        reply
+        Reply { status: parts.status, body, text, headers: parts.headers }
     }
 
     /// A dead letter in the queue `q`, and its id.
