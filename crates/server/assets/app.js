@@ -123,7 +123,6 @@ if (input) {
 const policy = window.trustedTypes?.createPolicy("redrive", { createHTML: (text) => text });
 let pending = null;
 let fetching = false;
-let missed = false;
 
 // Whether replacing this region would take something from under the person's hands.
 function inUse(region) {
@@ -142,7 +141,7 @@ function refreshRows(region, fresh) {
 
 async function refresh() {
   pending = null;
-  if (document.hidden) { missed = true; return; }
+  if (document.hidden) return;
   if (fetching) { schedule(); return; }
   fetching = true;
   try {
@@ -176,12 +175,25 @@ function schedule() {
   pending ??= setTimeout(refresh, 1000);
 }
 
+// The stream is open only while the page is visible: a hidden tab costs nothing, and catches up when it is shown.
+const kinds = ["queue", "letter", "group", "operation", "breaker", "worker", "alert", "reset"];
+let events = null;
+
+function listen() {
+  if (document.hidden) {
+    events?.close();
+    events = null;
+  } else if (!events) {
+    events = new EventSource(document.body.dataset.live);
+    for (const kind of kinds) events.addEventListener(kind, schedule);
+  }
+}
+
 if (document.body.dataset.live) {
-  const events = new EventSource(document.body.dataset.live);
-  events.onmessage = schedule;
-  for (const name of ["change", "changes"]) events.addEventListener(name, schedule);
+  listen();
   document.addEventListener("visibilitychange", () => {
-    if (!document.hidden && missed) { missed = false; schedule(); }
+    listen();
+    if (!document.hidden) schedule();
   });
   document.getElementById("stale")?.addEventListener("click", () => location.reload());
 }

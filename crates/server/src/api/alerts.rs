@@ -9,6 +9,7 @@ use axum::Json;
 use axum::http::StatusCode;
 use redrive_core::alert::{AlertRecord, Notice, Silence, kv};
 use redrive_core::error::Refusal;
+use redrive_core::ids::MessageId;
 use redrive_core::store::{Role, Store};
 use redrive_core::time::Span;
 use serde::{Deserialize, Serialize};
@@ -36,20 +37,25 @@ fn whole_store(caller: &Caller, role: Role, verb: &str) -> Result<Arc<dyn Store>
 #[derive(Serialize)]
 pub(crate) struct AlertsView {
     #[serde(flatten)]
-    record: AlertRecord,
-    silenced: Vec<Silence>,
+    pub(crate) record: AlertRecord,
+    pub(crate) silenced: Vec<Silence>,
 }
 
-/// `GET /api/v1/alerts`
-pub(crate) async fn list(caller: Caller) -> Result<Json<AlertsView>, Problem> {
-    let store = whole_store(&caller, Role::Viewer, "alerts")?;
+/// What is shown of alerts to this caller.
+pub(crate) async fn view(caller: &Caller) -> Result<AlertsView, Problem> {
+    let store = whole_store(caller, Role::Viewer, "alerts")?;
     let now = store.info().await?.now;
     let silenced = kv::silences(&*store).await?.at(now).cloned().collect();
     let mut record = kv::record(&*store).await?;
     for alert in &mut record.active {
         alert.text = caller.rules().mask_text(&alert.text).into_owned();
     }
-    Ok(Json(AlertsView { record, silenced }))
+    Ok(AlertsView { record, silenced })
+}
+
+/// `GET /api/v1/alerts`
+pub(crate) async fn list(caller: Caller) -> Result<Json<AlertsView>, Problem> {
+    view(&caller).await.map(Json)
 }
 
 /// The channel to test.
@@ -59,22 +65,27 @@ pub(crate) struct TestBody {
     channel: String,
 }
 
-/// `POST /api/v1/alerts/test`: enqueues a test for a channel. Whoever sends the alerts sends it.
+/// Enqueues a test for a channel, and returns the id of its message. Whoever sends the alerts sends it.
+pub(crate) async fn send_test(caller: &Caller, name: &str) -> Result<MessageId, Problem> {
+    let store = whole_store(caller, Role::Operator, "test_alert")?;
+    let channels = kv::record(&*store).await?.channels;
+    if !channels.iter().any(|channel| channel.name == name) {
+        let known: Vec<&str> = channels.iter().map(|channel| channel.name.as_str()).collect();
+        let what = format!("there is no channel {name:?}; there are: {}", known.join(", "));
+        return Err(Problem::new(StatusCode::NOT_FOUND, "no_such_channel", what));
+    }
+    let now = store.info().await?.now;
+    let notice = Notice::test(name, &caller.access.name, now, None);
+    let message = kv::message(super::messages::new_id()?, &notice, name)?;
+    Ok(crate::reply::only(store.enqueue(vec![message]).await?)?.id)
+}
+
+/// `POST /api/v1/alerts/test`
 pub(crate) async fn test(
     caller: Caller,
     JsonBody(body): JsonBody<TestBody>,
 ) -> Result<(StatusCode, Json<Value>), Problem> {
-    let store = whole_store(&caller, Role::Operator, "test_alert")?;
-    let channels = kv::record(&*store).await?.channels;
-    if !channels.iter().any(|channel| channel.name == body.channel) {
-        let known: Vec<&str> = channels.iter().map(|channel| channel.name.as_str()).collect();
-        let what = format!("there is no channel {:?}; there are: {}", body.channel, known.join(", "));
-        return Err(Problem::new(StatusCode::NOT_FOUND, "no_such_channel", what));
-    }
-    let now = store.info().await?.now;
-    let notice = Notice::test(&body.channel, &caller.access.name, now, None);
-    let message = kv::message(super::messages::new_id()?, &notice, &body.channel)?;
-    let id = crate::reply::only(store.enqueue(vec![message]).await?)?.id;
+    let id = send_test(&caller, &body.channel).await?;
     Ok((StatusCode::ACCEPTED, Json(json!({"message": id, "channel": body.channel}))))
 }
 
@@ -88,19 +99,36 @@ pub(crate) struct SilenceBody {
     reason: Option<String>,
 }
 
+/// Silences a rule or a subject for a while.
+pub(crate) async fn set_silence(
+    caller: &Caller,
+    name: &str,
+    span: Span,
+    reason: Option<String>,
+) -> Result<Silence, Problem> {
+    let store = whole_store(caller, Role::Operator, "silence_alert")?;
+    let now = store.info().await?.now;
+    let silence = Silence::of(name, span, caller.access.name.clone(), reason, now)?;
+    kv::silence(&*store, &silence).await?;
+    tracing::info!(name, until = %silence.until, by = silence.by, "alerts are silenced");
+    Ok(silence)
+}
+
+/// Ends a silence. Returns whether there was one.
+pub(crate) async fn end_silence(caller: &Caller, name: &str) -> Result<bool, Problem> {
+    let store = whole_store(caller, Role::Operator, "silence_alert")?;
+    Ok(kv::unsilence(&*store, name).await?)
+}
+
 /// `POST /api/v1/alerts/silence`: silences a rule or a subject for a while, or ends that if no time is given.
 pub(crate) async fn silence(
     caller: Caller,
     JsonBody(body): JsonBody<SilenceBody>,
 ) -> Result<Json<Value>, Problem> {
-    let store = whole_store(&caller, Role::Operator, "silence_alert")?;
     let Some(span) = body.span else {
-        let ended = kv::unsilence(&*store, &body.name).await?;
+        let ended = end_silence(&caller, &body.name).await?;
         return Ok(Json(json!({"name": body.name, "ended": ended})));
     };
-    let now = store.info().await?.now;
-    let silence = Silence::of(&body.name, span, caller.access.name.clone(), body.reason, now)?;
-    kv::silence(&*store, &silence).await?;
-    tracing::info!(name = body.name, until = %silence.until, by = silence.by, "alerts are silenced");
+    let silence = set_silence(&caller, &body.name, span, body.reason).await?;
     Ok(Json(serde_json::to_value(silence).unwrap_or_default()))
 }

@@ -1,7 +1,7 @@
 //! The API. There is no rule about roles here: a handler reaches the store only through its
 //! [`crate::access::Caller`], whose gate asks the table of verbs.
 
-mod alerts;
+pub(crate) mod alerts;
 pub(crate) mod endpoint;
 mod health;
 mod ids;

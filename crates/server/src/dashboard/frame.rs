@@ -183,7 +183,7 @@ impl Frame {
         frame.who.clone_from(&visitor.caller.access.name);
         frame.made_at = super::text::exact(visitor.now);
         frame.parts = parts(visitor, section, &counts);
-        frame.live = super::EVENTS;
+        frame.live = *super::EVENTS;
         frame
     }
 

@@ -42,11 +42,14 @@ use axum::middleware::{self, Next};
 use axum::response::{Html, IntoResponse as _, Response};
 use axum::routing::{MethodRouter, get, post};
 use frame::Frame;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use visitor::{Failure, Theme, Visitor, see_other, with_cookie};
 
-/// Where the script gets its events from.
-const EVENTS: Option<&str> = None;
+/// Where the script gets its events from, if this server has them.
+static EVENTS: LazyLock<Option<&str>> = LazyLock::new(|| {
+    let mut paths = crate::api::endpoints().into_iter().map(|endpoint| endpoint.path);
+    paths.find(|path| *path == "/api/v1/events")
+});
 
 /// A route: its path, its methods, and what answers.
 type Route = (&'static str, &'static [&'static str], MethodRouter<Arc<App>>);
@@ -71,7 +74,7 @@ pub(crate) fn table() -> Vec<Route> {
         ("/workers", &["GET"], get(workers::list)),
         ("/audit", &["GET"], get(audit::list)),
         ("/find", &["GET"], get(audit::find)),
-        ("/alerts", &["GET"], get(alerts::list)),
+        ("/alerts", &["GET", "POST"], get(alerts::list).post(alerts::act)),
         ("/settings", &["GET", "POST"], get(settings::show).post(settings::act)),
         ("/login", &["GET", "POST"], get(login::show).post(login::enter)),
         ("/logout", &["POST"], post(login::leave)),

@@ -1,36 +1,39 @@
-//! Workers: who has messages in hand at the moment, and for how long.
+//! Workers: who works, what they have in hand and for how long.
 
 use super::frame::{Frame, Section};
-use super::text::{When, beginning, number, plural, short_id};
+use super::text::{Pill, When, number, plural, short_id};
 use super::visitor::{Failure, Visitor};
 use super::{render, tables};
 use askama::Template;
 use axum::response::Response;
-use redrive_core::message::Message;
-use redrive_core::query::{PageRequest, Query};
 use redrive_core::store::Work as _;
-use redrive_core::time::Time;
-use std::collections::BTreeMap;
+use redrive_core::time::{Span, Time};
+use redrive_core::workers::WorkerView;
 
-/// The messages in flight that are looked at.
-const LOOKED_AT: usize = 1_000;
+/// A worker that has not been seen for so long, with something in hand, may be gone.
+const SILENT: Span = Span::from_secs(60);
 /// Messages shown of each worker.
 const SHOWN: usize = 3;
+/// Workers shown.
+const ROWS: usize = 200;
 
 struct InHand {
     id: String,
     short: String,
-    what: String,
-    until: Option<When>,
-    progress: String,
+    queue: String,
+    since: When,
+    until: When,
 }
 
 struct Row {
     name: String,
-    count: String,
-    queues: String,
+    about: String,
+    state: Pill,
+    seen: When,
     in_hand: Vec<InHand>,
     more: String,
+    done: String,
+    failed: String,
 }
 
 #[derive(Template)]
@@ -38,56 +41,63 @@ struct Row {
 struct WorkersPage {
     frame: Frame,
     rows: Vec<Row>,
-    bounded: bool,
+    left_out: String,
     cli: String,
     curl: String,
 }
 
-/// The workers with their messages, by name.
-fn rows(messages: &[Message], now: Time) -> Vec<Row> {
-    let mut by_worker: BTreeMap<&str, Vec<&Message>> = BTreeMap::new();
-    for message in messages {
-        by_worker.entry(message.leased_by.as_deref().unwrap_or("(unknown)")).or_default().push(message);
+/// What a worker does, as a pill.
+fn state(worker: &WorkerView, now: Time) -> Pill {
+    let silent = now.since(worker.last_seen) > SILENT;
+    match (worker.in_hand, silent) {
+        (0, false) => Pill::new("green", "Waiting for work"),
+        (0, true) => Pill::new("", "Not seen lately"),
+        (n, false) => Pill::new("blue", format!("{} in hand", number(n))),
+        (n, true) => Pill::new("amber", format!("{} in hand, silent", number(n))),
     }
-    let in_hand = |message: &&Message| {
-        let envelope = &message.envelope;
-        let kind = if envelope.kind.is_empty() { envelope.queue.to_string() } else { envelope.kind.clone() };
-        InHand {
-            short: short_id(&envelope.id.to_string()),
-            id: envelope.id.to_string(),
-            what: format!("{kind}, attempt {}", message.attempts),
-            until: message.lease_expires_at.map(|at| When::ago(at, now)),
-            progress: message.progress.as_ref().map(|p| beginning(&p.note, 80)).unwrap_or_default(),
-        }
+}
+
+fn row(worker: &WorkerView, now: Time) -> Row {
+    let queues: Vec<&str> = worker.queues.iter().map(redrive_core::ids::QueueName::as_str).collect();
+    let version = worker.version.as_ref().map(|version| format!("version {version}"));
+    let host = worker.host.as_ref().map(|host| format!("on {host}"));
+    let queues = (!queues.is_empty()).then(|| queues.join(", "));
+    let in_hand = |lease: &redrive_core::workers::LeaseView| InHand {
+        short: short_id(&lease.id.to_string()),
+        id: lease.id.to_string(),
+        queue: lease.queue.to_string(),
+        since: When::rough(lease.since, now),
+        until: When::ago(lease.lease_expires_at, now),
     };
-    let row = |(name, all): (&str, Vec<&Message>)| {
-        let mut queues: Vec<String> = all.iter().map(|message| message.envelope.queue.to_string()).collect();
-        queues.sort_unstable();
-        queues.dedup();
-        Row {
-            name: name.to_owned(),
-            count: number(all.len() as u64),
-            queues: queues.join(", "),
-            in_hand: all.iter().take(SHOWN).map(in_hand).collect(),
-            more: match all.len().saturating_sub(SHOWN) {
-                0 => String::new(),
-                more => format!("and {}", plural(more as u64, "more", "more")),
-            },
-        }
-    };
-    by_worker.into_iter().map(row).collect()
+    let shown = worker.leases.len().min(SHOWN) as u64;
+    Row {
+        name: worker.worker.clone(),
+        about: [queues, version, host].into_iter().flatten().collect::<Vec<_>>().join(" · "),
+        state: state(worker, now),
+        seen: When::ago(worker.last_seen, now),
+        in_hand: worker.leases.iter().take(SHOWN).map(in_hand).collect(),
+        more: match worker.in_hand.saturating_sub(shown) {
+            0 => String::new(),
+            more => format!("and {}", plural(more, "more", "more")),
+        },
+        done: number(worker.done),
+        failed: number(worker.failed),
+    }
 }
 
 /// `GET /workers`
 pub(super) async fn list(visitor: Visitor) -> Result<Response, Failure> {
-    let query = Query { filter: tables::parse("state:leased")?, page: PageRequest::first(LOOKED_AT) };
-    let page = visitor.show(&visitor.caller.store.messages(query).await?);
+    let mut workers = visitor.caller.store.workers().await?;
+    workers.sort_by_key(|worker| (worker.in_hand == 0, std::cmp::Reverse(worker.last_seen)));
     let view = WorkersPage {
         frame: Frame::new(&visitor, Section::Workers, "Workers").await,
-        rows: rows(&page.items, visitor.now),
-        bounded: page.next.is_some(),
-        cli: "redrive message list state:leased".into(),
-        curl: tables::curl("GET", "/api/v1/messages?filter=state%3Aleased", None),
+        rows: workers.iter().take(ROWS).map(|worker| row(worker, visitor.now)).collect(),
+        left_out: match workers.len().saturating_sub(ROWS) {
+            0 => String::new(),
+            more => plural(more as u64, "more worker is not shown", "more workers are not shown"),
+        },
+        cli: "redrive worker list".into(),
+        curl: tables::curl("POST", "/api/v1/call", Some(r#"{"verb":"workers","with":{}}"#)),
     };
     render(&visitor, &view)
 }

@@ -4,7 +4,6 @@ use super::Server;
 use super::dashboard::{Browser, Office, count, start, text};
 use redrive_core::access::Grant;
 use redrive_core::ids::{MessageId, OperationId};
-use redrive_core::store::Letters as _;
 
 /// Lets an operation go on until it is over or waits.
 async fn drive(server: &Server, place: &str) {
@@ -225,4 +224,19 @@ async fn queues_are_paused_and_purged_and_tokens_made_and_revoked() {
     assert!(!browser.page("/settings").await.contains(&id));
     let check = browser.post("/settings", &[("act", "verify")]).await.text;
     assert!(text(&check, "[role=status]").starts_with("Sound."), "{check}");
+}
+
+#[tokio::test]
+async fn alerts_are_silenced_and_that_ends() {
+    let office = Office::open().await;
+    let mut browser = Browser::with(&office.server, &[Grant::Operator], &[]).await;
+    let fields = [("act", "silence"), ("name", "depth"), ("for", "4h"), ("reason", "known")];
+    browser.submit("/alerts", &fields).await;
+    assert!(browser.page("/alerts").await.contains("known"));
+    browser.submit("/alerts", &[("act", "end"), ("name", "depth")]).await;
+    assert!(browser.page("/alerts").await.contains("Nothing is silenced"));
+    let unknown = browser.post("/alerts", &[("act", "test"), ("name", "nowhere")]).await;
+    assert_eq!(unknown.status.as_u16(), 404);
+    let mut viewer = Browser::with(&office.server, &[Grant::Viewer], &[]).await;
+    assert_eq!(viewer.post("/alerts", &fields).await.status.as_u16(), 403);
 }

@@ -10,7 +10,7 @@ use redrive_core::group::{GroupAct, GroupQuery};
 use redrive_core::ids::{MessageId, OperationId};
 use redrive_core::message::{NewMessage, Payload};
 use redrive_core::operation::OperationSpec;
-use redrive_core::store::{LeaseRequest, Letters as _, Settle, Settlement, Work as _};
+use redrive_core::store::{LeaseRequest, Settle, Settlement};
 use scraper::{ElementRef, Html, Selector};
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -111,6 +111,8 @@ async fn office(texts: impl Fn(usize) -> String) -> (Server, Vec<String>, String
             max: 1,
             lease_for: None,
             worker: text.clone(),
+            host: Some(text.clone()),
+            version: Some(text.clone()),
         };
         let delivery = store.lease(request).await.unwrap().remove(0);
         let error = ErrorInfo {
@@ -155,19 +157,30 @@ async fn office(texts: impl Fn(usize) -> String) -> (Server, Vec<String>, String
     while store.operation(operation).await.unwrap().stage.is_moving() {
         store.step(operation).await.unwrap();
     }
-    // A worker with a message in hand.
-    let text = texts(0);
+    take_one(&server, texts(0)).await;
+    (server, ids, operation.to_string())
+}
+
+/// A worker with a message in hand.
+async fn take_one(server: &Server, text: String) {
     let id = MessageId::new(1_767_225_700_000, [8; 10]);
-    store
+    server
+        .store
         .enqueue(vec![NewMessage {
             kind: text.clone(),
             ..NewMessage::new(id, "w".parse().unwrap(), Payload::default())
         }])
         .await
         .unwrap();
-    let request = LeaseRequest { queues: vec!["w".parse().unwrap()], max: 1, lease_for: None, worker: text };
-    store.lease(request).await.unwrap();
-    (server, ids, operation.to_string())
+    let request = LeaseRequest {
+        queues: vec!["w".parse().unwrap()],
+        max: 1,
+        lease_for: None,
+        worker: text.clone(),
+        host: Some(text.clone()),
+        version: Some(text),
+    };
+    server.store.lease(request).await.unwrap();
 }
 
 /// The elements of a document in order, with the names of their attributes. Marks within text are left out: what varies
