@@ -18,8 +18,7 @@ Work
   message, queue, breaker            live messages, queues, circuit breakers
 Dead letters
   top                                watch everything in a terminal, and act
-  group                              failures grouped by cause
-  dlq                                list, inspect, redrive, close dead letters
+  group, dlq                         failures by cause; redrive and close letters
   op                                 bulk operations: watch, pause, undo
   marker, erase                      record a deploy; remove payloads for good
 Maintenance

@@ -249,5 +249,5 @@ fn the_trail_is_searched() {
     assert_eq!(rows(&["--until", "1h"]), 0);
     assert_eq!(rows(&["--since", "2020-01-01T00:00:00Z", "--until", "2100-01-01T00:00:00Z"]), 3);
     assert_eq!(rows(&["--act", "resolve", "--limit", "1"]), 1);
-    workspace.run(&["audit", "list", "--since", "soon"]).code(2).says("neither a time");
+    workspace.run(&["audit", "list", "--since", "soon"]).code(2).says("is not a time such as");
 }
