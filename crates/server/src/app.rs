@@ -3,6 +3,7 @@
 use crate::access::{Buckets, Sessions, Tokens};
 use crate::api::verbs::Lifted;
 use crate::config::Config;
+use crate::events::Events;
 use crate::problem::Problem;
 use axum::http::StatusCode;
 use redrive_core::store::Store;
@@ -20,6 +21,7 @@ pub(crate) struct App {
     pub(crate) sessions: Sessions,
     pub(crate) buckets: Buckets,
     pub(crate) lifted: Lifted,
+    pub(crate) events: Arc<Events>,
     /// Room for callers that wait for work, so that they never use up what others need.
     waits: Semaphore,
 }
@@ -35,6 +37,7 @@ impl App {
             sessions: Sessions::default(),
             buckets,
             lifted: Lifted::default(),
+            events: Arc::default(),
             waits: Semaphore::new(WAITS_MAX),
         }
     }
@@ -48,7 +51,8 @@ impl App {
         })
     }
 
-    /// The store without a gate. Only for [`crate::access`] and for health checks, which show no data.
+    /// The store without a gate. Only for [`crate::access`], for health checks, which show no data, and for the feeder of
+    /// the events, which are checked one by one.
     pub(crate) fn store(&self) -> Arc<dyn Store> {
         Arc::clone(&self.store)
     }

@@ -1,6 +1,6 @@
 //! What the process that holds a store keeps in memory beside it: which areas changed, who waits for work, and who the
-//! workers are. Nothing here is durable, and no commit depends on it. The writer hands over what a commit touched, once
-//! per commit and after its replies.
+//! workers are. Nothing here is durable, and no commit depends on it. The writer hands over what a commit touched once
+//! per commit: what changed before the replies, and who can be woken after them.
 
 mod feed;
 mod waits;
@@ -10,7 +10,7 @@ pub(crate) use feed::changes;
 pub(crate) use waits::wait;
 pub(crate) use workers::{FoundLease, LetterSettlements, Settlements, Workers};
 
-use crate::engine::touched::Touched;
+use crate::engine::touched::Available;
 use crate::entropy::{Entropy as _, System};
 use feed::Feed;
 use redrive_core::changes::Area;
@@ -18,6 +18,7 @@ use redrive_core::ids::QueueName;
 use redrive_core::message::Delivery;
 use redrive_core::store::LeaseRequest;
 use redrive_core::time::Time;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use waits::Waits;
@@ -47,14 +48,17 @@ impl Holder {
         self.waits.count()
     }
 
-    /// Publishes what a commit touched.
-    pub(crate) fn after_commit(&self, touched: Touched) {
-        let Touched { areas, available } = touched;
+    /// Publishes what a commit changed. Whoever has the reply of a call finds its change in the feed.
+    pub(crate) fn publish(&self, areas: BTreeSet<Area>) {
         if !areas.is_empty() {
             self.feed.publish(areas);
         }
+    }
+
+    /// Wakes those who wait for work that a commit made available.
+    pub(crate) fn offer(&self, available: &[Available]) {
         for work in available {
-            self.waits.offer(&work);
+            self.waits.offer(work);
         }
     }
 

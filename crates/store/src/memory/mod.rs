@@ -7,6 +7,7 @@ mod writes;
 use crate::access::{Access, ReadVerb, WriteCost, WriteVerb};
 use crate::clock::Slewing;
 use crate::engine::Engine;
+use crate::engine::touched::Touched;
 use crate::entropy::{Entropy, System};
 use crate::holder::Holder;
 use crate::verbs::EngineStore;
@@ -84,9 +85,10 @@ impl Access for Memory {
         let result = verb(&mut engine, self.clock.now());
         let result = engine.forbid_refusal_after_write(before, result);
         engine.flush()?;
-        let touched = engine.take_touched();
+        let Touched { areas, available } = engine.take_touched();
         drop(engine);
-        self.holder.after_commit(touched);
+        self.holder.publish(areas);
+        self.holder.offer(&available);
         result
     }
 

@@ -12,6 +12,7 @@ use super::reserve::Reserve;
 use crate::access::WriteCost;
 use crate::engine::Engine;
 use crate::engine::tables::{TableResult, Tables as _};
+use crate::engine::touched::Touched;
 use crate::faults::{self, Fault};
 use crate::holder::Holder;
 use redrive_core::error::{StoreError, StoreErrorKind};
@@ -148,12 +149,14 @@ impl Writer {
         match self.apply(group, &mut replies) {
             Ok(changed) => {
                 self.note_commit(changed);
+                let Touched { areas, available } = self.engine.take_touched();
+                self.shared.holder.publish(areas);
                 // A sync that failed in the background meanwhile may have been the one this commit depends on.
                 let stopped = self.shared.stopped.load(Ordering::SeqCst);
                 for reply in replies {
                     reply(if stopped { Err(self::stopped()) } else { Ok(()) });
                 }
-                self.shared.holder.after_commit(self.engine.take_touched());
+                self.shared.holder.offer(&available);
             }
             Err(error) => self.roll_back(&error, replies),
         }
