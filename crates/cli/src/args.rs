@@ -3,7 +3,7 @@
 
 use crate::commands::{
     alert, audit, backup, breaker, classify, completions, demo, dlq, doctor, enqueue, group, lease, marker,
-    message, op, queue, run, serve, settle, signature, token, work,
+    message, op, queue, run, serve, settle, signature, token, work, worker,
 };
 use crate::output::choice::{self, Template};
 use crate::output::{ColorWhen, Format, TimeStyle, eprint_line, escape};
@@ -158,6 +158,9 @@ pub(crate) enum Command {
     /// List alerts, test channels, and silence rules or subjects
     #[command(subcommand)]
     Alert(alert::AlertCommand),
+    /// List workers and what they have leased
+    #[command(subcommand)]
+    Worker(worker::WorkerCommand),
     /// Watch groups, dead letters and timelines in a terminal, and act on them with --act
     Top(crate::top::TopArgs),
     /// List and verify the audit trail
@@ -197,6 +200,7 @@ impl Command {
             Self::Group(command) => command.is_read_only(),
             Self::Breaker(command) => command.is_read_only(),
             Self::Alert(command) => command.is_read_only(),
+            Self::Worker(worker::WorkerCommand::List { .. }) => true,
             Self::Audit(command) => command.is_read_only(),
             Self::Op(command) => command.is_read_only(),
             Self::Token(command) => command.is_read_only(),

@@ -15,7 +15,7 @@ Work
   work, run                          run a command per message, or per item
   serve, demo                        the HTTP API and dashboard; a live trial
   lease, ack, fail, extend, release  the steps of a worker, for scripts
-  message, queue, breaker            live messages, queues, circuit breakers
+  message, queue, breaker, worker    live messages, queues, breakers, workers
 Dead letters
   top                                watch everything in a terminal, and act
   group, dlq                         failures by cause; redrive and close letters
@@ -116,6 +116,8 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("alert test", "redrive alert test ops"),
     ("alert silence", "redrive alert silence payments --for 2h --reason 'bank maintenance'"),
     ("alert unsilence", "redrive alert unsilence payments"),
+    ("worker", "redrive worker list"),
+    ("worker list", "redrive worker list payments"),
     ("audit", "redrive audit list --since 24h"),
     ("audit list", "redrive audit list --act resolve --since 24h"),
     ("audit verify", "redrive audit verify"),

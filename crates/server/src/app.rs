@@ -3,6 +3,7 @@
 use crate::access::{Buckets, Sessions, Tokens};
 use crate::api::verbs::Lifted;
 use crate::config::Config;
+use crate::events::Events;
 use crate::metrics::HttpMetrics;
 use crate::problem::Problem;
 use axum::http::StatusCode;
@@ -23,6 +24,7 @@ pub(crate) struct App {
     pub(crate) lifted: Lifted,
     /// What is measured about requests.
     pub(crate) metrics: HttpMetrics,
+    pub(crate) events: Arc<Events>,
     /// Room for callers that wait for work, so that they never use up what others need.
     waits: Semaphore,
 }
@@ -39,6 +41,7 @@ impl App {
             buckets,
             lifted: Lifted::default(),
             metrics: HttpMetrics::default(),
+            events: Arc::default(),
             waits: Semaphore::new(WAITS_MAX),
         }
     }
@@ -57,7 +60,8 @@ impl App {
         WAITS_MAX.saturating_sub(self.waits.available_permits())
     }
 
-    /// The store without a gate. Only for [`crate::access`] and for health checks, which show no data.
+    /// The store without a gate. Only for [`crate::access`], for health checks, which show no data, and for the feeder of
+    /// the events, which are checked one by one.
     pub(crate) fn store(&self) -> Arc<dyn Store> {
         Arc::clone(&self.store)
     }

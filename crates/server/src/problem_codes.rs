@@ -78,6 +78,7 @@ pub(crate) const CODES: &[Row] = &[
     ("store_unreachable", 503, "The process that holds the store does not answer."),
     ("store_untrusted", 503, "The store belongs to somebody else."),
     ("too_deep", 400, "The JSON nests deeper than `limit` levels."),
+    ("too_many_clients", 503, "Too many clients listen to events. Try again after `Retry-After`."),
     ("too_many_logins", 429, "Too many wrong tokens. Try again after `Retry-After`."),
     ("too_many_waits", 503, "Too many callers wait for work. Ask again without waiting, or later."),
     ("two_queues", 400, "The message names another queue than the path."),

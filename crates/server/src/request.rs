@@ -2,6 +2,7 @@
 
 use crate::app::App;
 use crate::problem::Problem;
+use crate::request_key::note_body;
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
@@ -29,6 +30,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for JsonBody<T> {
         let (parts, body) = request.into_parts();
         check_json(&parts.headers)?;
         let bytes = read(body, app.config.body_bytes_max).await?;
+        note_body(&parts, &bytes);
         parse(&bytes).map(Self)
     }
 }
@@ -44,6 +46,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for LargeJson<T> {
         let (parts, body) = request.into_parts();
         check_json(&parts.headers)?;
         let bytes = read(body, app.config.body_bytes_max.max(CALL_BYTES_MAX)).await?;
+        note_body(&parts, &bytes);
         parse(&bytes).map(Self)
     }
 }
@@ -57,7 +60,9 @@ impl FromRequest<Arc<App>> for RawJson {
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
         check_json(&parts.headers)?;
-        read(body, app.config.body_bytes_max).await.map(Self)
+        let bytes = read(body, app.config.body_bytes_max).await?;
+        note_body(&parts, &bytes);
+        Ok(Self(bytes))
     }
 }
 
@@ -77,6 +82,7 @@ impl<T: DeserializeOwned + Default> FromRequest<Arc<App>> for OptionalBody<T> {
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
         let bytes = read(body, app.config.body_bytes_max).await?;
+        note_body(&parts, &bytes);
         if bytes.is_empty() {
             return Ok(Self(T::default()));
         }

@@ -27,6 +27,7 @@ pub(crate) mod signature;
 pub(crate) mod token;
 pub(crate) mod work;
 mod work_letters;
+pub(crate) mod worker;
 
 use crate::args::{Command, Global, ListArgs, Order, PageArgs, TimeBound};
 use crate::config::Config;
@@ -70,6 +71,7 @@ pub(crate) fn load_app(global: Global, command: &Command) -> Result<App, CliErro
         | Command::Marker(_)
         | Command::Breaker(_)
         | Command::Alert(_)
+        | Command::Worker(_)
         | Command::Audit(_)
         | Command::Token(_)
         | Command::Backup(_)
@@ -102,6 +104,7 @@ pub(crate) async fn run(app: &App, command: Command) -> CommandResult {
         Command::Marker(args) => marker::run(app, args).await,
         Command::Breaker(command) => breaker::run(app, command).await,
         Command::Alert(command) => alert::run(app, command).await,
+        Command::Worker(command) => worker::run(app, command).await,
         Command::Audit(command) => audit::run(app, command).await,
         Command::Token(command) => token::run(app, command).await,
         Command::Backup(args) => backup::backup(app, args).await,

@@ -156,3 +156,19 @@ fn rules_and_patterns_of_the_configuration_count_when_a_failure_is_reported() {
     workspace.file("redrive.toml", "[[signature.rule]]\nmatch = \"(\"\nfingerprint = \"x\"\n");
     workspace.run(&["queue", "list"]).code(2).says("signature rule 1");
 }
+
+#[test]
+fn workers_are_listed_while_a_process_holds_the_directory() {
+    let workspace = Workspace::new();
+    workspace.run(&["worker", "list"]).ok();
+    workspace.run(&["worker", "list", "--fail-empty"]).code(3);
+    workspace.run(&["enqueue", "jobs", "--payload", "x"]).ok();
+    workspace.run(&["lease", "jobs", "--worker", "ada"]).ok();
+    // Nobody holds the directory between two commands, so that what is known is the lease in the store.
+    let ada = workspace.items(&["worker", "list"]).remove(0);
+    assert_eq!((&ada["worker"], &ada["in_hand"]), (&Value::from("ada"), &Value::from(1)));
+    assert_eq!(ada["leases"][0]["queue"], "jobs");
+    assert!(workspace.items(&["worker", "list", "other"]).is_empty());
+    let table = workspace.run(&["worker", "list"]).ok().text();
+    assert!(table.contains("ada"), "{table}");
+}

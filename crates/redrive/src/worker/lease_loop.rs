@@ -65,7 +65,8 @@ impl Dispatcher {
             max,
             lease_for: self.config.lease,
             worker: self.config.name.clone(),
-            ..LeaseRequest::default()
+            version: self.config.version.clone(),
+            host: self.config.host.clone(),
         };
         let store = Arc::clone(&self.config.store);
         self.store_calls.spawn(async move {

@@ -17,6 +17,7 @@ pub(crate) use tokens::Tokens;
 
 use crate::app::App;
 use crate::problem::Problem;
+use crate::request_key::PendingKey;
 use crate::request_log::CallerName;
 use async_trait::async_trait;
 use axum::extract::FromRequestParts;
@@ -40,12 +41,15 @@ pub(crate) struct Caller {
     pub(crate) store: Arc<Gated>,
     /// The application.
     pub(crate) app: Arc<App>,
+    /// The key that makes repeating the request harmless.
+    request: Option<PendingKey>,
 }
 
 impl Caller {
     /// The actor for the audit trail.
     pub(crate) fn actor(&self, reason: Option<String>) -> Actor {
-        Actor { reason, ..Actor::new(self.access.name.clone(), "api") }
+        let request = self.request.as_ref().map(PendingKey::request);
+        Actor { reason, request, ..Actor::new(self.access.name.clone(), "api") }
     }
 
     /// Waits for work, but not longer than the server runs.
@@ -121,7 +125,7 @@ impl Caller {
     pub(crate) fn new(app: Arc<App>, access: Arc<Access>) -> Self {
         let door = Door { access: Arc::clone(&access), store: app.store() };
         let store = Arc::new(Gated::new(Arc::new(door), app.store()));
-        Self { access, store, app }
+        Self { access, store, app, request: None }
     }
 }
 
@@ -138,7 +142,8 @@ impl FromRequestParts<Arc<App>> for Caller {
             slot.set(*usage);
         }
         taken.result?;
-        Ok(Self::new(Arc::clone(app), access))
+        let request = PendingKey::of(parts)?;
+        Ok(Self { request, ..Self::new(Arc::clone(app), access) })
     }
 }
 

@@ -100,6 +100,26 @@ impl Endpoint {
         self
     }
 
+    /// Adds the request key to what an audited act, an operation or a change of configuration reads.
+    pub(crate) fn with_request_key(self) -> Self {
+        let acts = match self.needs {
+            Needs::Role(Role::Operator | Role::Editor | Role::Admin) => true,
+            Needs::Role(Role::Viewer | Role::Producer | Role::Worker)
+            | Needs::Nothing
+            | Needs::Reveal
+            | Needs::ByBody => false,
+        };
+        // Previews change nothing, letters are imported by their ids, and tokens and alerts are not audited acts.
+        let other = ["/preview", "/import", "/test"].iter().any(|end| self.path.ends_with(end))
+            || ["/api/v1/tokens", "/api/v1/alerts"].iter().any(|begin| self.path.starts_with(begin));
+        if self.method == "GET" || !acts || other {
+            return self;
+        }
+        let about = "Makes repeating the request harmless for 24 hours: the same key and request give the recorded reply, \
+                     and the same key with another request is refused with `key_conflict`.";
+        self.header("Idempotency-Key", about)
+    }
+
     /// A body that must be there.
     pub(crate) fn takes(mut self, content: Content) -> Self {
         self.bodies.push(content);

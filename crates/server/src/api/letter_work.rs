@@ -89,7 +89,7 @@ impl Entry {
         let what = match (self.act, self.fail, self.release, self.snooze, self.extend) {
             (Some(act), None, None, None, None) => {
                 let (act, reason) = named_act(act, now)?;
-                LetterSettle::Do { act, actor: caller.actor(reason) }
+                LetterSettle::Do { act, actor: caller.actor(reason).without_request() }
             }
             (None, Some(Failed { note }), None, None, None) => LetterSettle::Fail { note },
             (None, None, Some(Nothing {}), None, None) => LetterSettle::Release,

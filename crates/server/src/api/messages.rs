@@ -8,9 +8,10 @@ use crate::ndjson::{self, Line, Lines};
 use crate::problem::Problem;
 use crate::reply::{Shown, batch, only, page_request};
 use crate::request::{JsonBody, OptionalBody, Params, Path, RawJson, check_encoding, parse};
+use crate::request_key::idempotency_key;
 use axum::Json;
 use axum::extract::{FromRequest as _, Request};
-use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
 use redrive_core::disclosure::{Disclosed, Disclosure};
 use redrive_core::failure::{ErrorInfo, FailureReport};
@@ -131,18 +132,6 @@ fn stream(sending: Sending, request: Request) -> Result<Response, Problem> {
             if messages.is_empty() { Ok(Vec::new()) } else { sending.caller.store.enqueue(messages).await };
         merged(order, results, |sent| json!(sent))
     }))
-}
-
-/// The value of the `Idempotency-Key` header.
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
-    let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
-    match value.to_str() {
-        Ok(text) if !text.is_empty() && text.len() < limits::KEY_BYTES_MAX => Ok(Some(text.to_owned())),
-        Ok(_) | Err(_) => {
-            let what = format!("Idempotency-Key must be 1 to {} printable bytes", limits::KEY_BYTES_MAX);
-            Err(Problem::bad_request("bad_header", what))
-        }
-    }
 }
 
 /// What a lease asks for.

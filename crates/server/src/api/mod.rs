@@ -3,6 +3,7 @@
 
 pub(crate) mod alerts;
 pub(crate) mod endpoint;
+mod events;
 mod health;
 mod ids;
 mod letter_acts;

@@ -3,8 +3,8 @@
 use super::endpoint::Content::{Empty, Json, Lines, Results, Text};
 use super::endpoint::{Endpoint, Needs};
 use super::{
-    alerts, health, letter_acts, letter_work, letters, messages, orchestration, queues, system, transfer,
-    triage, verbs,
+    alerts, events, health, letter_acts, letter_work, letters, messages, orchestration, queues, system,
+    transfer, triage, verbs,
 };
 use crate::{docs, metrics, openapi};
 use axum::routing::{delete, get, patch, post, put};
@@ -28,7 +28,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         ("About", explaining()),
     ];
     let tagged = |(tag, endpoints): (&'static str, Vec<Endpoint>)| {
-        endpoints.into_iter().map(move |endpoint| Endpoint { tag, ..endpoint })
+        endpoints.into_iter().map(move |endpoint| Endpoint { tag, ..endpoint }.with_request_key())
     };
     groups.into_iter().flat_map(tagged).collect()
 }
@@ -184,6 +184,13 @@ fn queueing() -> Vec<Endpoint> {
         .shows("Waiting"),
         Endpoint::new(("GET", "/api/v1/breakers"), Viewer, "Lists the circuit breakers.", get(triage::breakers))
             .lists("BreakerView"),
+        Endpoint::new(
+            ("GET", "/api/v1/workers"),
+            Viewer,
+            "Lists the workers that leased or settled something lately, with what is in their hands.",
+            get(triage::workers),
+        )
+        .lists("WorkerView"),
         Endpoint::new(
             ("POST", "/api/v1/breakers/{queue}/{key}/{state}"),
             Operator,
@@ -451,6 +458,16 @@ fn orchestrating() -> Vec<Endpoint> {
 
 fn maintaining() -> Vec<Endpoint> {
     vec![
+        Endpoint::new(
+            ("GET", "/api/v1/events"),
+            Viewer,
+            "Streams events about what changes, with names and counts only (`docs/events.md`). A limited token gets events \
+             about its queues.",
+            get(events::stream),
+        )
+        .query("EventParams")
+        .header("Last-Event-ID", "The id of the last event that was seen. The stream continues after it.")
+        .gives(200, Text("text/event-stream")),
         Endpoint::new(("GET", "/api/v1/stats"), Viewer, "Shows everything that is counted and measured.", get(system::stats))
             .shows("Stats"),
         Endpoint::new(

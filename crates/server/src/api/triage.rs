@@ -224,6 +224,11 @@ pub(crate) async fn control(
     Ok(caller.show(&caller.store.control(OperationId::new(id), control, actor).await?))
 }
 
+/// `GET /api/v1/workers`
+pub(crate) async fn workers(caller: Caller) -> Result<Json<Value>, Problem> {
+    Ok(Json(json!({"items": caller.store.workers().await?, "next": null})))
+}
+
 /// `GET /api/v1/breakers`
 pub(crate) async fn breakers(caller: Caller) -> Result<Json<Value>, Problem> {
     Ok(Json(json!({"items": caller.store.breakers().await?, "next": null})))

@@ -10,11 +10,13 @@ mod dashboard;
 mod dashboard_acts;
 mod dashboard_xss;
 mod document;
+mod events;
 mod exchange;
 mod fuzz;
 mod listen;
 mod metrics;
 mod orchestration;
+mod request_keys;
 mod resources;
 mod story;
 mod streams;
@@ -89,7 +91,12 @@ impl Server {
     async fn exchange(&self, request: Request<Body>) -> Reply {
         let response = self.router.clone().oneshot(request).await.unwrap();
         let (parts, body) = response.into_parts();
-        let bytes = axum::body::to_bytes(body, usize::MAX).await.unwrap();
+        // A stream of events does not end by itself; its beginning says enough here.
+        let streams = parts.headers.get("content-type").is_some_and(|kind| kind == "text/event-stream");
+        let bytes = match streams {
+            true => Default::default(),
+            false => axum::body::to_bytes(body, usize::MAX).await.unwrap(),
+        };
         let body = serde_json::from_slice(&bytes).unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes).into_owned();
         Reply { status: parts.status, body, text, headers: parts.headers }

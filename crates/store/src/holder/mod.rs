@@ -1,7 +1,6 @@
 //! What the process that holds a store keeps in memory beside it: which areas changed, who waits for work, and who the
-//! workers are. Nothing here is durable, and no commit depends on it. The writer hands over what a commit touched, once
-//! per commit: what changed before its replies, so that a caller who was told of its success finds the change in the feed,
-//! and what there is to do after them.
+//! workers are. Nothing here is durable, and no commit depends on it. The writer hands over what a commit touched once
+//! per commit: what changed before the replies, and who can be woken after them.
 
 mod feed;
 mod waits;
@@ -49,17 +48,17 @@ impl Holder {
         self.waits.count()
     }
 
-    /// Publishes what a commit changed.
-    pub(crate) fn changed(&self, areas: BTreeSet<Area>) {
+    /// Publishes what a commit changed. Whoever has the reply of a call finds its change in the feed.
+    pub(crate) fn publish(&self, areas: BTreeSet<Area>) {
         if !areas.is_empty() {
             self.feed.publish(areas);
         }
     }
 
-    /// Wakes workers for what a commit made available.
-    pub(crate) fn offer(&self, available: Vec<Available>) {
+    /// Wakes those who wait for work that a commit made available.
+    pub(crate) fn offer(&self, available: &[Available]) {
         for work in available {
-            self.waits.offer(&work);
+            self.waits.offer(work);
         }
     }
 

@@ -24,6 +24,8 @@ use tokio::time::Instant;
 /// How long the leader leaves due messages to those it has woken before it wakes another. Also how often a worker that
 /// may not lease a suspect asks again because of one.
 const LOOK_AGAIN: Span = Span::from_millis(250);
+/// Waiters that the leader wakes at a time for messages that are left lying.
+const WOKEN_MAX: usize = 64;
 /// Waiters that are asked at a time whether they may have a suspect.
 const ASKED_FOR_SUSPECT: usize = 4;
 /// The shortest sleep of the leader, because the store's clock may lag behind.
@@ -59,6 +61,8 @@ struct QueueWaits {
     waiters: BTreeSet<u64>,
     /// When the leader looks at the queue. `None` if nothing waits for its time there.
     look_at: Option<Time>,
+    /// How many the leader woke at its last look, because due messages were left lying.
+    woken: usize,
 }
 
 /// Which waiters of a queue are woken first.
@@ -173,13 +177,17 @@ impl Waits {
         let mut registry = self.registry();
         let ordinary = due.ordinary.is_some_and(|at| at <= now);
         let suspect = due.suspect.is_some_and(|at| at <= now);
+        let mut woken = 0;
         if ordinary {
-            registry.wake(queue, 1, First::Latest);
+            // Twice as many each time: those who were woken first may all be gone.
+            let before = registry.queues.get(queue).map_or(0, |waits| waits.woken);
+            woken = registry.wake(queue, (2 * before).clamp(1, WOKEN_MAX), First::Latest);
         }
         if suspect {
             registry.wake(queue, ASKED_FOR_SUSPECT, First::Longest);
         }
         if let Some(waits) = registry.queues.get_mut(queue) {
+            waits.woken = woken;
             let again = (ordinary || suspect).then(|| now.plus(LOOK_AGAIN));
             let later = [due.ordinary, due.suspect, again].into_iter().flatten().filter(|at| *at > now);
             waits.look_at = later.min();
@@ -335,17 +343,16 @@ mod tests {
     #[test]
     fn due_messages_that_are_left_lying_wake_another_after_a_moment() {
         let waits = Waits::default();
-        let mut all: Vec<Ticket<'_>> = (0..3).map(|_| waits.register(&[q("a")])).collect();
+        let mut all: Vec<Ticket<'_>> = (0..5).map(|_| waits.register(&[q("a")])).collect();
         waits.offer(&available("a", 1));
-        assert_eq!(woken(&mut all), [2]);
+        assert_eq!(woken(&mut all), [4]);
         assert_eq!(waits.registry().next_look(), Some(NOW.plus(LOOK_AGAIN)));
         let due = Due { ordinary: Some(NOW), suspect: None };
-        for (round, who) in [(1, 1), (2, 0)] {
+        for (round, who, left) in [(1, &[3][..], true), (2, &[1, 2], true), (3, &[0], false)] {
             let now = NOW.plus(Span::from_millis(250 * round));
             waits.consider(&q("a"), due, now);
-            assert_eq!(woken(&mut all), [who]);
-            let next = (who > 0).then(|| now.plus(LOOK_AGAIN));
-            assert_eq!(waits.registry().next_look(), next);
+            assert_eq!(woken(&mut all), who, "more each time");
+            assert_eq!(waits.registry().next_look(), left.then(|| now.plus(LOOK_AGAIN)));
         }
     }
 

@@ -88,8 +88,8 @@ impl Access for Memory {
         engine.after_commit.record();
         let Touched { areas, available } = engine.take_touched();
         drop(engine);
-        self.holder.changed(areas);
-        self.holder.offer(available);
+        self.holder.publish(areas);
+        self.holder.offer(&available);
         result
     }
 

@@ -150,13 +150,13 @@ impl Writer {
             Ok(changed) => {
                 self.note_commit(changed);
                 let Touched { areas, available } = self.engine.take_touched();
-                self.shared.holder.changed(areas);
+                self.shared.holder.publish(areas);
                 // A sync that failed in the background meanwhile may have been the one this commit depends on.
                 let stopped = self.shared.stopped.load(Ordering::SeqCst);
                 for reply in replies {
                     reply(if stopped { Err(self::stopped()) } else { Ok(()) });
                 }
-                self.shared.holder.offer(available);
+                self.shared.holder.offer(&available);
             }
             Err(error) => self.roll_back(&error, replies),
         }
