@@ -196,9 +196,13 @@ fn a_stopped_server_finishes_what_has_begun_and_sends_waiting_callers_away() {
     sending.read_exact(&mut interim).unwrap();
     assert!(interim.starts_with(b"HTTP/1.1 100 Continue"));
     // A worker that waits for an hour.
-    let address = server.address().to_owned();
+    let (address, bearer) = (server.address().to_owned(), authorization.clone());
     let waiting = std::thread::spawn(move || {
-        http(&address, "POST", "/api/v1/queues/empty/lease", &[&authorization], r#"{"wait":"1h"}"#).unwrap()
+        http(&address, "POST", "/api/v1/queues/empty/lease", &[&bearer], r#"{"wait":"1h"}"#).unwrap()
+    });
+    until("the worker waits", || {
+        let metrics = http(server.address(), "GET", "/metrics", &[&authorization], "").unwrap();
+        String::from_utf8_lossy(&metrics.body).contains("redrive_http_long_polls 1\n")
     });
     server.signal("-TERM");
     until("no new connections are accepted", || TcpStream::connect(server.address()).is_err());

@@ -3,12 +3,34 @@
 use super::Engine;
 use super::tables::{TableResult, Tables};
 use redrive_core::dead_letter::{Act, LetterRecord, Status};
+use redrive_core::ids::QueueName;
 use redrive_core::lifecycle::{Command, Effect, Final, Lifecycle};
 use redrive_core::message::MessageMeta;
-use redrive_core::metrics::Event;
+use redrive_core::metrics::{CounterKey, Counters, Event};
 use redrive_core::time::Time;
 
 impl<T: Tables> Engine<T> {
+    /// Counts an event for the statistics, in this commit.
+    pub(super) fn count_event(
+        &mut self,
+        event: Event,
+        queue: &QueueName,
+        labels: &[&str],
+        amount: u64,
+        now: Time,
+    ) -> TableResult<()> {
+        self.cached_writes += 1;
+        if self.cache.event_counters.is_none() {
+            self.cache.event_counters = Some(Counters::new(self.tables.event_counters()?));
+        }
+        if let Some(counters) = &mut self.cache.event_counters {
+            let key = counters.add(CounterKey::new(event, queue, labels), amount, now);
+            self.cache.event_counters_changed.insert(key);
+        }
+        self.after_commit.event(event, amount, now);
+        Ok(())
+    }
+
     /// Counts one transition of a message. Deaths and failures are counted where they are recorded.
     pub(super) fn count_step(
         &mut self,

@@ -46,7 +46,7 @@ use redrive_core::group::{LeafCount, LeafKey};
 use redrive_core::ids::{GroupId, LeafId, OperationId, QueueName};
 use redrive_core::invariants::Counts;
 use redrive_core::limits;
-use redrive_core::metrics::{CounterKey, Counters, Event, OpenCounts, OpenKey};
+use redrive_core::metrics::{CounterKey, Counters, OpenCounts, OpenKey};
 use redrive_core::operation::Operation;
 use redrive_core::poison::{GroupHistory, Isolation};
 use redrive_core::scheduler::Scheduler;
@@ -536,27 +536,6 @@ impl<T: Tables> Engine<T> {
             self.count_group(&key, before, after)?;
         }
         self.cache.leaves_changed.insert(key);
-        Ok(())
-    }
-
-    /// Counts an event for the statistics, in this commit.
-    fn count_event(
-        &mut self,
-        event: Event,
-        queue: &QueueName,
-        labels: &[&str],
-        amount: u64,
-        now: Time,
-    ) -> TableResult<()> {
-        self.cached_writes += 1;
-        if self.cache.event_counters.is_none() {
-            self.cache.event_counters = Some(Counters::new(self.tables.event_counters()?));
-        }
-        if let Some(counters) = &mut self.cache.event_counters {
-            let key = counters.add(CounterKey::new(event, queue, labels), amount, now);
-            self.cache.event_counters_changed.insert(key);
-        }
-        self.after_commit.event(event, amount, now);
         Ok(())
     }
 
