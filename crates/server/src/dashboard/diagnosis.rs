@@ -180,7 +180,7 @@ impl Situation {
             let since = rough(self.now.since(breaker.since));
             let held = match breaker.held {
                 0 => String::new(),
-                held => format!(", {} because of it", plural(held, "message waits", "messages wait")),
+                held => format!(", and {} because of it", plural(held, "message waits", "messages wait")),
             };
             let state = if breaker.state == BreakerState::Open { "open" } else { "half open" };
             let _ = std::fmt::Write::write_fmt(

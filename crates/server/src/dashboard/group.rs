@@ -22,7 +22,7 @@ use redrive_core::store::{Letters as _, Role, Work as _};
 use redrive_core::time::{Span, Time};
 
 /// A group with at most so many open letters is surveyed for its page; larger ones only when somebody is about to act.
-const SURVEYED_MAX: u64 = 50_000;
+const SURVEYED_MAX: u64 = 10_000;
 /// Names shown of each kind.
 const NAMES: usize = 5;
 
