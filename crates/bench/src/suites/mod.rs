@@ -11,6 +11,7 @@ mod size;
 mod socket;
 mod store;
 mod triage;
+mod waits;
 mod worker;
 
 use clap::{Parser, ValueEnum};
@@ -36,6 +37,8 @@ pub enum Suite {
     Http,
     /// How fast failures are analysed: signature, group, class, verdict
     Signature,
+    /// Enqueues beside a thousand workers that wait, and beside two hundred clients of the live events
+    Waits,
 }
 
 /// Measures this machine with the library that `redrive` is built from. It never touches a data directory.
@@ -100,6 +103,7 @@ pub async fn run(args: BenchArgs) -> Result<(), BenchError> {
         Suite::Store => store::run(&printer, args).await,
         Suite::Socket => socket::run(&printer, args).await,
         Suite::Size => size::run(&printer, args).await,
+        Suite::Waits => waits::run(&printer, args).await,
     }
 }
 
