@@ -184,13 +184,8 @@ fn queueing() -> Vec<Endpoint> {
         .shows("Waiting"),
         Endpoint::new(("GET", "/api/v1/breakers"), Viewer, "Lists the circuit breakers.", get(triage::breakers))
             .lists("BreakerView"),
-        Endpoint::new(
-            ("GET", "/api/v1/workers"),
-            Viewer,
-            "Lists the workers that leased or settled something lately, with what is in their hands.",
-            get(triage::workers),
-        )
-        .lists("WorkerView"),
+        Endpoint::new(("GET", "/api/v1/workers"), Viewer, "Lists the workers lately seen.", get(triage::workers))
+            .lists("WorkerView"),
         Endpoint::new(
             ("POST", "/api/v1/breakers/{queue}/{key}/{state}"),
             Operator,
@@ -461,8 +456,7 @@ fn maintaining() -> Vec<Endpoint> {
         Endpoint::new(
             ("GET", "/api/v1/events"),
             Viewer,
-            "Streams events about what changes, with names and counts only (`docs/events.md`). A limited token gets events \
-             about its queues.",
+            "Streams events about what changes, with names and counts only (`docs/events.md`).",
             get(events::stream),
         )
         .query("EventParams")
