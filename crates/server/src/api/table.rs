@@ -509,14 +509,9 @@ fn alerting() -> Vec<Endpoint> {
             get(alerts::list),
         )
         .shows("Alerts"),
-        Endpoint::new(
-            ("POST", "/api/v1/alerts/test"),
-            Operator,
-            "Sends a test to a channel.",
-            post(alerts::test),
-        )
-        .takes(Json("AlertTestBody"))
-        .gives(202, Json("AlertTest")),
+        Endpoint::new(("POST", "/api/v1/alerts/test"), Operator, "Tests a channel.", post(alerts::test))
+            .takes(Json("AlertTestBody"))
+            .gives(202, Json("AlertTest")),
         Endpoint::new(
             ("POST", "/api/v1/alerts/silence"),
             Operator,
