@@ -97,7 +97,7 @@ pub(super) async fn list(visitor: Visitor) -> Result<Response, Failure> {
             more => plural(more as u64, "more worker is not shown", "more workers are not shown"),
         },
         cli: "redrive worker list".into(),
-        curl: tables::curl("POST", "/api/v1/call", Some(r#"{"verb":"workers","with":{}}"#)),
+        curl: tables::curl("GET", "/api/v1/workers", None),
     };
     render(&visitor, &view)
 }
