@@ -165,6 +165,7 @@ fn contents(all: &[Content]) -> Value {
             Content::Page(shape) => ("application/json", page(shape)),
             Content::Results(shape) => ("application/json", results(shape)),
             Content::Lines(shape) => (ndjson::MEDIA_TYPE, schema(shape)),
+            Content::Text("text/event-stream") => ("text/event-stream", schema("StreamEvent")),
             Content::Text(kind) => (*kind, schema("Text")),
             Content::Empty => continue,
         };
