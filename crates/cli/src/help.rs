@@ -18,7 +18,7 @@ Work
   message, queue, breaker, worker    live messages, queues, breakers, workers
 Dead letters
   top                                watch everything in a terminal, and act
-  group, dlq                         failures by cause; redrive and close letters
+  group, dlq                         failures by cause; redrive, close letters
   op                                 bulk operations: watch, pause, undo
   marker, erase                      record a deploy; remove payloads for good
 Maintenance
