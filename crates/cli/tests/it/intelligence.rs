@@ -160,9 +160,9 @@ fn rules_and_patterns_of_the_configuration_count_when_a_failure_is_reported() {
 #[test]
 fn workers_are_listed_while_a_process_holds_the_directory() {
     let workspace = Workspace::new();
+    workspace.run(&["enqueue", "jobs", "--payload", "x"]).ok();
     workspace.run(&["worker", "list"]).ok();
     workspace.run(&["worker", "list", "--fail-empty"]).code(3);
-    workspace.run(&["enqueue", "jobs", "--payload", "x"]).ok();
     workspace.run(&["lease", "jobs", "--worker", "ada"]).ok();
     // Nobody holds the directory between two commands, so that what is known is the lease in the store.
     let ada = workspace.items(&["worker", "list"]).remove(0);
