@@ -101,7 +101,7 @@ impl PageParams {
     }
 }
 
-/// A page of at most so many items.
+/// The request for a page: its size, which is checked, and where it begins.
 pub(crate) fn page_request(limit: Option<usize>, cursor: Option<String>) -> Result<PageRequest, Problem> {
     const MAX: usize = 200;
     if limit.is_some_and(|limit| limit == 0 || limit > MAX) {
