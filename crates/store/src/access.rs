@@ -7,6 +7,7 @@ use crate::holder::Holder;
 use async_trait::async_trait;
 use redrive_core::audit::AuditKey;
 use redrive_core::error::{StoreError, StoreErrorKind, StoreResult};
+use redrive_core::ids::{MessageId, QueueName};
 use redrive_core::store::StoreInfo;
 use redrive_core::time::Time;
 use serde::Serialize;
@@ -34,6 +35,27 @@ impl WriteCost {
     }
 }
 
+/// Rows that a write will ask for. A store on a network reads those of a whole group at once; the others ignore it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Wants {
+    /// Messages that may be live.
+    pub(crate) messages: Vec<MessageId>,
+    /// Messages that may be dead letters.
+    pub(crate) letters: Vec<MessageId>,
+    /// Idempotency keys.
+    pub(crate) keys: Vec<(QueueName, String)>,
+    /// The messages that a lease from these queues would take, up to this many.
+    pub(crate) lease: Option<(Vec<QueueName>, usize)>,
+}
+
+impl Wants {
+    /// Messages of which it is not known whether they are live or dead.
+    pub(crate) fn ids(ids: impl Iterator<Item = MessageId>) -> Self {
+        let messages: Vec<MessageId> = ids.collect();
+        Self { letters: messages.clone(), messages, ..Self::default() }
+    }
+}
+
 /// A write without the type of its result, so that the code around a commit is compiled once and not for every verb.
 pub(crate) type WriteVerb<T> = Box<dyn FnOnce(&mut Engine<T>, Time) -> StoreResult<()> + Send>;
 /// A read without the type of its result.
@@ -45,7 +67,7 @@ pub(crate) trait Access: Send + Sync + 'static {
     type Tables: Tables + 'static;
 
     /// Runs a write inside a commit and returns when the commit is durable.
-    async fn commit(&self, cost: WriteCost, verb: WriteVerb<Self::Tables>) -> StoreResult<()>;
+    async fn commit(&self, cost: WriteCost, wants: Wants, verb: WriteVerb<Self::Tables>) -> StoreResult<()>;
 
     /// Runs a read on a consistent view.
     async fn view(&self, verb: ReadVerb) -> StoreResult<()>;
@@ -56,8 +78,22 @@ pub(crate) trait Access: Send + Sync + 'static {
         R: Send + 'static,
         F: FnOnce(&mut Engine<Self::Tables>, Time) -> StoreResult<R> + Send + 'static,
     {
+        self.write_wanting(cost, Wants::default(), verb)
+    }
+
+    /// Like [`Access::write`], for a write that knows which rows it will ask for.
+    fn write_wanting<R, F>(
+        &self,
+        cost: WriteCost,
+        wants: Wants,
+        verb: F,
+    ) -> impl Future<Output = StoreResult<R>> + Send
+    where
+        R: Send + 'static,
+        F: FnOnce(&mut Engine<Self::Tables>, Time) -> StoreResult<R> + Send + 'static,
+    {
         let (slot, result) = ResultSlot::new();
-        let commit = self.commit(cost, Box::new(move |engine, now| slot.fill(verb(engine, now))));
+        let commit = self.commit(cost, wants, Box::new(move |engine, now| slot.fill(verb(engine, now))));
         async move {
             commit.await?;
             result.take()

@@ -180,6 +180,37 @@ impl Clock for Slewing {
     }
 }
 
+/// The clock of a store: its own, or one given by the caller.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[derive(Clone)]
+pub(crate) enum StoreClock {
+    Own(Arc<Slewing>),
+    Given(Arc<dyn Clock>),
+}
+
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+impl StoreClock {
+    pub(crate) fn now(&self) -> Time {
+        self.stamp().time
+    }
+
+    /// The time to persist with a commit.
+    pub(crate) fn stamp(&self) -> Stamp {
+        match self {
+            Self::Own(clock) => clock.stamp(),
+            Self::Given(clock) => Stamp { time: clock.now(), uptime: None },
+        }
+    }
+
+    /// How far the clock is ahead of the wall clock, in milliseconds.
+    pub(crate) fn skew_ms(&self) -> i64 {
+        match self {
+            Self::Own(clock) => clock.skew_ms(),
+            Self::Given(_) => 0,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,6 +5,8 @@
 //! Opening a directory yields one or the other, and the caller need not know which.
 
 mod access;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod body;
 pub mod clock;
 #[cfg(all(feature = "sqlite", feature = "remote"))]
 mod directory;
@@ -12,13 +14,19 @@ mod engine;
 pub mod entropy;
 pub mod faults;
 mod holder;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod jobs;
 #[cfg(feature = "memory")]
 pub mod memory;
 pub mod metrics;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "remote")]
 pub mod remote;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(feature = "postgres")]
+mod staged;
 #[cfg(any(feature = "sqlite", feature = "remote"))]
 mod trust;
 mod verbs;

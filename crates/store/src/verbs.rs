@@ -1,7 +1,7 @@
 //! The store traits in terms of an engine: every verb is one closure that either writes in a commit or reads.
 //! Backends that run an engine supply [`Access`] and get the traits; the verbs are spelled out once.
 
-use crate::access::{Access, WriteCost};
+use crate::access::{Access, Wants, WriteCost};
 use crate::engine::enqueue::check_batch;
 use crate::engine::lease::deliver;
 use crate::engine::letters::check_import;
@@ -75,7 +75,11 @@ impl<A: Access> Work for EngineStore<A> {
         check_batch(batch.len(), batch.iter().map(|m| m.payload.bytes.len()).sum())?;
         let began = Instant::now();
         let packed: Vec<_> = batch.into_iter().map(pack::<A::Tables>).collect();
-        let each = self.0.write(WriteCost::GROWS, move |engine, now| engine.enqueue(packed, now)).await?;
+        let mut wants = Wants::ids(packed.iter().flatten().map(|incoming| incoming.new.id));
+        let keyed = packed.iter().flatten().map(|incoming| &incoming.new);
+        wants.keys = keyed.filter_map(|new| Some((new.queue.clone(), new.key.clone()?))).collect();
+        let enqueue = move |engine: &mut Engine<A::Tables>, now| engine.enqueue(packed, now);
+        let each = self.0.write_wanting(WriteCost::GROWS, wants, enqueue).await?;
         metrics::process().record(Timer::Enqueue, began.elapsed());
         Ok(each)
     }
@@ -88,13 +92,25 @@ impl<A: Access> Work for EngineStore<A> {
             let grants = engine.lease(&asked, now)?;
             let more = if grants.is_empty() { None } else { engine.more_due(&asked.queues, now)? };
             let with_body =
-                grants.into_iter().map(|g| engine.tables.body(&g.live.meta).map(|body| (g, body)));
+                grants.into_iter().map(|g| engine.tables.body_at_hand(&g.live.meta).map(|body| (g, body)));
             Ok((with_body.collect::<Result<Vec<_>, _>>()?, more, now))
         };
-        let (grants, more, now) = self.0.write(WriteCost::FREES, lease).await?;
+        let wants = Wants { lease: Some((request.queues.clone(), request.max)), ..Wants::default() };
+        let (grants, more, now) = self.0.write_wanting(WriteCost::FREES, wants, lease).await?;
+        let later: Vec<_> = grants
+            .iter()
+            .filter(|(_, body)| body.is_none())
+            .map(|(grant, _)| grant.live.meta.clone())
+            .collect();
+        let mut later = match later.is_empty() {
+            true => Vec::new(),
+            false => self.0.read(move |tables, _| Ok(tables.bodies(&later)?)).await?,
+        }
+        .into_iter();
         // A message whose bytes are damaged is not handed out and does not hold up the others: its
         // lease runs out until it is a dead letter, and `doctor` names it (I46).
         let opened = grants.into_iter().filter_map(|(grant, body)| {
+            let body = body.or_else(|| later.next()?.ok())?;
             body.open(&grant.live.meta).ok().map(|envelope| deliver(envelope, grant, now))
         });
         let leased: Vec<Delivery> = opened.collect();
@@ -108,7 +124,9 @@ impl<A: Access> Work for EngineStore<A> {
         let began = Instant::now();
         let asked = Settlements::of(&batch);
         let said: Vec<_> = batch.into_iter().map(pack_answer::<A::Tables>).collect();
-        let each = self.0.write(WriteCost::FREES, move |engine, now| engine.settle(said, now)).await?;
+        let wants = Wants::ids(said.iter().map(|said| said.settlement.token.id));
+        let settle = move |engine: &mut Engine<A::Tables>, now| engine.settle(said, now);
+        let each = self.0.write_wanting(WriteCost::FREES, wants, settle).await?;
         let holder = self.0.holder();
         holder.workers_changed(holder.workers().settled(&asked, &each, self.0.now()));
         metrics::process().record(Timer::Settle, began.elapsed());
@@ -265,7 +283,11 @@ impl<A: Access> Letters for EngineStore<A> {
 
     async fn act(&self, batch: Vec<ActRequest>) -> StoreResult<BatchResults<LetterState>> {
         let once = batch.first().and_then(|first| Once::of("act", &first.actor));
-        self.0.once(once, WriteCost::FREES, move |engine, now| engine.act(batch, now)).await
+        let wants = Wants::ids(batch.iter().map(|request| request.id));
+        let act = move |engine: &mut Engine<A::Tables>, now| {
+            engine.once(once.as_ref(), now, |engine| engine.act(batch, now))
+        };
+        self.0.write_wanting(WriteCost::FREES, wants, act).await
     }
 
     async fn groups(&self, query: GroupQuery) -> StoreResult<Page<Group>> {

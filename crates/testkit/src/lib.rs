@@ -3,6 +3,7 @@
 //! - [`conformance`]: the laws that every store must keep, in one table.
 //! - [`model`]: the reference model, a store simple enough to be checked by reading it.
 //! - [`streams`]: random operations on two stores at once; the stores must never disagree.
+//! - [`pg`]: a private PostgreSQL server.
 //! - [`clock`], [`ids`]: a clock that tests move by hand, and ids that are the same in every run.
 //!
 //! # Adding a backend
@@ -38,6 +39,7 @@ pub mod conformance;
 pub mod ids;
 pub mod model;
 pub mod observe;
+pub mod pg;
 pub mod streams;
 
 #[cfg(test)]

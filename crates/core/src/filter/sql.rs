@@ -191,9 +191,8 @@ fn text(column: &str, pattern: &Pattern) -> SqlCondition {
     if prefix.is_empty() {
         return SqlCondition { exact, ..present(column) };
     }
-    let length = i64::try_from(prefix.chars().count()).unwrap_or(i64::MAX);
-    let params = vec![Param::Int(length), Param::Text(prefix.to_owned())];
-    SqlCondition { exact, ..SqlCondition::new(format!("substr({column}, 1, ?) = ?"), params) }
+    let params = vec![Param::Text(prefix.to_owned()), Param::Text(prefix.to_owned())];
+    SqlCondition { exact, ..SqlCondition::new(format!("substr({column}, 1, length(?)) = ?"), params) }
 }
 
 /// A range of numbers or times, or of ages, which are ranges of times in reverse.

@@ -456,7 +456,7 @@ fn narrowing_is_sql_without_any_text_from_the_filter() {
         ("queue!=a,b", "NOT ((queue = ?) OR (queue = ?))", vec![text("a"), text("b")]),
         ("status:pending,review", "status IN (?, ?)", vec![text("pending"), text("review")]),
         ("priority:medium", "priority = ?", vec![text("normal")]),
-        ("queue:pa*", "(substr(queue, 1, ?) = ?)", vec![Param::Int(2), text("pa")]),
+        ("queue:pa*", "(substr(queue, 1, length(?)) = ?)", vec![text("pa"), text("pa")]),
         ("key:*", "key = key", vec![]),
         ("not queue:pa*ts", "1", vec![]),
         ("attempts>3", "(attempts >= ?)", vec![Param::Int(4)]),

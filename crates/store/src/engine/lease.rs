@@ -276,6 +276,22 @@ impl<T: Tables> Engine<T> {
         Ok(all)
     }
 
+    /// The messages that a lease from these queues may take, and those whose lease or time has run out.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn next_in_line(
+        &mut self,
+        queues: &[QueueName],
+        max: usize,
+        now: Time,
+    ) -> TableResult<Vec<MessageId>> {
+        let index = self.ready_index()?;
+        let mut ids: Vec<MessageId> = queues.iter().flat_map(|queue| index.heads_of(queue, max)).collect();
+        ids.truncate(limits::REAP_MAX);
+        ids.extend(index.expired_leases(now, limits::REAP_MAX));
+        ids.extend(index.overdue(now, limits::REAP_MAX));
+        Ok(ids)
+    }
+
     /// One of these queues that still has due messages, if somebody waits for them.
     pub(crate) fn more_due(&mut self, queues: &[QueueName], now: Time) -> StoreResult<Option<QueueName>> {
         if self.waiting_workers.load(Ordering::SeqCst) == 0 {

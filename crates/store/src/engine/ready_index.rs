@@ -531,6 +531,13 @@ impl ReadyIndex {
         (ordinary, queue.suspects.iter().filter_map(first).min())
     }
 
+    /// Messages at the head of each level of a queue, at most this many per level.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn heads_of(&self, queue: &QueueName, at_most: usize) -> impl Iterator<Item = MessageId> {
+        let levels = self.queues.get(queue).into_iter().flat_map(|queue| &queue.levels);
+        levels.flat_map(move |level| level.waiting.values().copied().take(at_most))
+    }
+
     /// Messages whose lease has expired, earliest first.
     pub(crate) fn expired_leases(&self, now: Time, limit: usize) -> Vec<MessageId> {
         self.leases.iter().take_while(|(at, _)| *at <= now).take(limit).map(|(_, id)| *id).collect()

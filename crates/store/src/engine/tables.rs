@@ -38,6 +38,16 @@ pub(crate) fn unless_damaged<T>(read: TableResult<T>) -> TableResult<Option<T>> 
     }
 }
 
+/// The error for stored content that cannot be right.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(crate) fn damaged(what: impl std::fmt::Display) -> StoreError {
+    let text = format!(
+        "{what}; `redrive doctor --deep` names all that is damaged, then restore the last backup, or set damaged \
+         records aside with `redrive doctor --repair`"
+    );
+    StoreError::new(StoreErrorKind::Damaged, text)
+}
+
 /// Rows with their keys. A damaged row carries its own error, so that the other rows stay usable.
 pub(crate) type Rows<K, T> = Vec<(K, TableResult<T>)>;
 
@@ -193,8 +203,8 @@ pub(crate) enum StoredBody {
     #[cfg(feature = "memory")]
     Whole(Box<Envelope>),
     /// Kept as bytes with a checksum.
-    #[cfg(feature = "sqlite")]
-    Packed(crate::sqlite::body::Packed),
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    Packed(crate::body::Packed),
 }
 
 impl StoredBody {
@@ -203,7 +213,7 @@ impl StoredBody {
         match self {
             #[cfg(feature = "memory")]
             Self::Whole(envelope) => Ok(*envelope),
-            #[cfg(feature = "sqlite")]
+            #[cfg(any(feature = "sqlite", feature = "postgres"))]
             Self::Packed(packed) => packed.open(meta),
         }
     }
@@ -227,6 +237,14 @@ pub(crate) trait Reads {
     fn letters_holding_keys(&self) -> TableResult<Vec<MessageMeta>>;
     /// The stored body of a message. The caller decodes it, outside the commit where possible.
     fn body(&self, meta: &MessageMeta) -> TableResult<StoredBody>;
+    /// The stored body of a message if it is in memory. `None` if a lease should read it after the commit, with others.
+    fn body_at_hand(&self, meta: &MessageMeta) -> TableResult<Option<StoredBody>> {
+        self.body(meta).map(Some)
+    }
+    /// The stored bodies of messages, in the same order.
+    fn bodies(&self, metas: &[MessageMeta]) -> TableResult<Vec<TableResult<StoredBody>>> {
+        Ok(metas.iter().map(|meta| self.body(meta)).collect())
+    }
     /// The decoded envelope of a message.
     fn envelope(&self, meta: &MessageMeta) -> TableResult<Envelope> {
         self.body(meta)?.open(meta)

@@ -4,7 +4,7 @@ mod pick;
 mod tables;
 mod writes;
 
-use crate::access::{Access, ReadVerb, WriteCost, WriteVerb};
+use crate::access::{Access, ReadVerb, Wants, WriteCost, WriteVerb};
 use crate::clock::Slewing;
 use crate::engine::Engine;
 use crate::engine::touched::Touched;
@@ -79,7 +79,7 @@ impl Memory {
 impl Access for Memory {
     type Tables = Maps;
 
-    async fn commit(&self, _: WriteCost, verb: WriteVerb<Maps>) -> StoreResult<()> {
+    async fn commit(&self, _: WriteCost, _: Wants, verb: WriteVerb<Maps>) -> StoreResult<()> {
         let mut engine = self.engine();
         let before = engine.write_count();
         let result = verb(&mut engine, self.clock.now());

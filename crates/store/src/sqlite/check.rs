@@ -1,10 +1,11 @@
 //! The checks of `doctor` on the database file: orphaned rows, checksums, and with `--deep` every page and payload.
 
-use super::body::Packed;
-use super::errors::{damaged, sql_result};
+use super::errors::sql_result;
 use super::reads::SqlTables;
 use super::rows::{self, Cell, FAILURE};
+use crate::body::Packed;
 use crate::engine::tables::TableResult;
+use crate::engine::tables::damaged;
 use redrive_core::breaker::Breaker;
 use redrive_core::group::GroupActivity;
 use redrive_core::ids::MessageId;

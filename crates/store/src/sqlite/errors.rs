@@ -41,12 +41,3 @@ pub(super) fn from_sqlite(error: &Error) -> StoreError {
     };
     StoreError::new(kind, format!("{advice} ({error})"))
 }
-
-/// The error for content of the database file that cannot be right.
-pub(super) fn damaged(what: impl std::fmt::Display) -> StoreError {
-    let text = format!(
-        "{what}; `redrive doctor --deep` names all that is damaged, then restore the last backup, or set damaged \
-         records aside with `redrive doctor --repair`"
-    );
-    StoreError::new(StoreErrorKind::Damaged, text)
-}

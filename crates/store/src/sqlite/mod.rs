@@ -1,7 +1,6 @@
 //! The embedded store: SQLite with group commit, and an in-memory index of ready messages. One writer thread owns the
 //! database file; readers have connections of their own. Success means that the data has been synced to disk.
 
-pub(crate) mod body;
 mod check;
 mod checkpoint;
 mod checksums;
@@ -23,10 +22,9 @@ mod tables;
 mod text;
 mod writer;
 
-use crate::access::{Access, ReadVerb, WriteCost, WriteVerb};
-use crate::engine::Engine;
+use crate::access::{Access, ReadVerb, Wants, WriteCost, WriteVerb};
+use crate::clock::StoreClock;
 use crate::holder::Holder;
-use crate::metrics;
 use crate::verbs::EngineStore;
 use async_trait::async_trait;
 use errors::sql_result;
@@ -34,14 +32,13 @@ pub use open::{Options, restore};
 use reads::SqlTables;
 use redrive_core::audit::AuditKey;
 use redrive_core::error::{CallError, StoreError, StoreErrorKind, StoreResult};
-use redrive_core::metrics::Counter;
 use redrive_core::store::StoreInfo;
 use redrive_core::time::Time;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
-use tokio::sync::{Semaphore, mpsc, oneshot};
-use writer::{Job, Reply, Shared, WaitingGuard};
+use tokio::sync::{Semaphore, mpsc};
+use writer::{Job, Shared};
 
 /// The embedded store.
 pub type SqliteStore = EngineStore<Sqlite>;
@@ -55,7 +52,7 @@ pub struct Sqlite {
     reader_permits: Arc<Semaphore>,
     shared: Arc<Shared>,
     directory: PathBuf,
-    clock: open::StoreClock,
+    clock: StoreClock,
     audit_key: AuditKey,
     /// The server on the directory's socket, while it runs.
     #[cfg(feature = "remote")]
@@ -118,34 +115,9 @@ impl Sqlite {
 impl Access for Sqlite {
     type Tables = SqlTables;
 
-    async fn commit(&self, cost: WriteCost, verb: WriteVerb<SqlTables>) -> StoreResult<()> {
-        let (reply, replied) = oneshot::channel();
-        let apply = Box::new(move |engine: &mut Engine<SqlTables>, now: Time| {
-            let before = engine.write_count();
-            let result = verb(engine, now);
-            let result = engine.forbid_refusal_after_write(before, result);
-            let untouched = engine.write_count() == before;
-            let aborts = match &result {
-                // A damaged record fails only the call that needed it (I46).
-                Err(CallError::Store(error)) if error.kind == StoreErrorKind::Damaged && untouched => None,
-                Err(CallError::Store(error)) => Some(error.clone()),
-                Ok(()) | Err(CallError::Refused(_)) => None,
-            };
-            let reply_after_commit: Reply = Box::new(move |committed: Result<(), StoreError>| {
-                // If the caller has stopped waiting, the commit stands all the same.
-                let _ = reply.send(committed.map_err(CallError::Store).and(result));
-            });
-            (reply_after_commit, aborts)
-        });
+    async fn commit(&self, cost: WriteCost, wants: Wants, verb: WriteVerb<SqlTables>) -> StoreResult<()> {
         let Some(jobs) = &self.jobs else { return Err(self.no_reply_error()) };
-        if jobs.capacity() == 0 {
-            metrics::process().count(Counter::BackPressure, 1);
-        }
-        let waiting = (!cost.long).then(|| WaitingGuard::new(&self.shared.waiting));
-        if jobs.send(Job { cost, apply, waiting }).await.is_err() {
-            return Err(self.no_reply_error());
-        }
-        replied.await.unwrap_or_else(|_| Err(self.no_reply_error()))
+        crate::jobs::commit(jobs, &self.shared.waiting, (cost, wants), verb, || self.no_reply_error()).await
     }
 
     async fn view(&self, verb: ReadVerb) -> StoreResult<()> {

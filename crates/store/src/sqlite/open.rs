@@ -3,13 +3,14 @@
 
 use super::checkpoint::Checkpointer;
 use super::commit_mark::CommitMark;
-use super::errors::{damaged, sql_result};
+use super::errors::sql_result;
 use super::reads::SqlTables;
 use super::reserve::{Reserve, free_bytes};
 use super::writer::{CHECKPOINT_ALWAYS, Shared, Writer};
 use super::{Sqlite, schema};
-use crate::clock::{Here, Machine, Slewing, Stamp, Uptime};
+use crate::clock::{Here, Machine, Slewing, Stamp, StoreClock, Uptime};
 use crate::engine::Engine;
+use crate::engine::tables::damaged;
 use crate::engine::tables::{TableResult, Tables as _};
 use crate::entropy::{Entropy, System};
 use crate::faults::{self, Fault};
@@ -140,35 +141,6 @@ struct OpenedDirectory {
     mark: CommitMark,
     audit_key: AuditKey,
     clock: StoreClock,
-}
-
-/// The clock of a store: its own, or one given by the caller.
-#[derive(Clone)]
-pub(super) enum StoreClock {
-    Own(Arc<Slewing>),
-    Given(Arc<dyn Clock>),
-}
-
-impl StoreClock {
-    pub(super) fn now(&self) -> Time {
-        self.stamp().time
-    }
-
-    /// The time to persist with a commit.
-    pub(super) fn stamp(&self) -> Stamp {
-        match self {
-            Self::Own(clock) => clock.stamp(),
-            Self::Given(clock) => Stamp { time: clock.now(), uptime: None },
-        }
-    }
-
-    /// How far the clock is ahead of the wall clock, in milliseconds.
-    pub(super) fn skew_ms(&self) -> i64 {
-        match self {
-            Self::Own(clock) => clock.skew_ms(),
-            Self::Given(_) => 0,
-        }
-    }
 }
 
 fn start(

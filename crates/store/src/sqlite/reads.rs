@@ -1,9 +1,11 @@
 //! Reading the tables, on the writer's connection inside a commit or on a reader's own connection.
 
-use super::errors::{damaged, sql_result};
+use super::errors::sql_result;
 use super::letter_rows::LETTER;
 use super::rows::{self, Cell, META, int, json};
-use super::{body, counters, kv, statements};
+use super::{counters, kv, statements};
+use crate::body;
+use crate::engine::tables::damaged;
 use crate::engine::tables::{
     BreakerId, Candidates, DlqCounts, FrozenMember, Heads, KeyRow, Letter, LetterScan, Live, QueueRow, Reads,
     StoredBody, TableResult, TextState, unless_damaged,

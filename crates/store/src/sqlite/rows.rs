@@ -2,7 +2,7 @@
 //! reported as damage and never replaced by a default (I46).
 
 use super::checksums;
-use super::errors::damaged;
+use crate::engine::tables::damaged;
 use crate::engine::tables::{Letter, Live, TableResult};
 use redrive_core::failure::Failure;
 use redrive_core::ids::{LeafId, MessageId, QueueName, Secret};

@@ -2,10 +2,11 @@
 //! inside SQLite. Sources are merged by death number and read in small batches, so
 //! that a scan can stop after any number of rows and report where it stopped.
 
-use super::errors::{damaged, sql_result};
+use super::errors::sql_result;
 use super::letter_plan::{Condition, DeathRange, Plan, Source};
 use super::reads::SqlTables;
 use super::rows::{self, int};
+use crate::engine::tables::damaged;
 use crate::engine::tables::{Candidates, Frozen, Letter, LetterScan, TableResult};
 use redrive_core::ids::{LeafId, OperationId, QueueName};
 use redrive_core::survey::{LetterFacts, Survey};

@@ -1,10 +1,11 @@
 //! Writing the tables, inside the writer's transaction.
 
-use super::body::{self, Packed};
 use super::checksums;
-use super::errors::{damaged, sql_result};
+use super::errors::sql_result;
 use super::reads::SqlTables;
 use super::rows::{self, int, ms, text};
+use crate::body::{self, Compression, Packed};
+use crate::engine::tables::damaged;
 use crate::engine::tables::{
     BreakerId, Frozen, Heads, KeyRow, Letter, LetterScan, Live, MemberUpdate, QueueRow, TableResult, Tables,
     TextBatch,
@@ -109,13 +110,13 @@ impl Tables for SqlTables {
     type Body = Packed;
 
     fn pack(new: &mut NewMessage) -> Packed {
-        body::pack(new)
+        body::pack(new, Compression::Large)
     }
 
     type Payload = Packed;
 
     fn pack_payload(payload: Payload) -> Packed {
-        body::pack_payload(payload, None)
+        body::pack_payload(payload, None, Compression::Large)
     }
 
     fn with_payload(body: Packed, payload: Packed) -> Packed {
@@ -213,7 +214,7 @@ impl Tables for SqlTables {
     }
 
     fn add_revision(&mut self, meta: &MessageMeta, n: u32, content: &Content) -> TableResult<()> {
-        let body = body::pack_content(content);
+        let body = body::pack_content(content, Compression::Large);
         let sql = "INSERT INTO revisions(seq, n, rest, content_type, payload, packed, checksum) \
                    VALUES(?1,?2,?3,?4,?5,?6,?7)";
         let params: &[&dyn ToSql] = &[

@@ -6,51 +6,24 @@
 use super::checkpoint::{Checkpointer, PASSIVE, Pass, TRUNCATE, checkpoint};
 use super::commit_mark::CommitMark;
 use super::errors::sql_result;
-use super::open::StoreClock;
 use super::reads::SqlTables;
 use super::reserve::Reserve;
-use crate::access::WriteCost;
+use crate::clock::StoreClock;
 use crate::engine::Engine;
 use crate::engine::tables::{TableResult, Tables as _};
 use crate::engine::touched::Touched;
 use crate::faults::{self, Fault};
 use crate::holder::Holder;
+use crate::jobs::Reply;
 use redrive_core::error::{StoreError, StoreErrorKind};
 use redrive_core::limits;
-use redrive_core::time::Time;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use tokio::sync::mpsc;
 
-/// Called with the result of the commit; sends the reply.
-pub(super) type Reply = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
-/// Applies a job inside the transaction. Returns its reply and, if the commit must not happen, the error.
-pub(super) type ApplyFn = Box<dyn FnOnce(&mut Engine<SqlTables>, Time) -> (Reply, Option<StoreError>) + Send>;
-
 /// A unit of work for the writer.
-pub(super) struct Job {
-    pub(super) cost: WriteCost,
-    pub(super) apply: ApplyFn,
-    /// Counts the job as waiting until it is dropped. `None` for long jobs, which nothing makes way for.
-    pub(super) waiting: Option<WaitingGuard>,
-}
-
-/// Counts one job as waiting for a commit for as long as it exists.
-pub(super) struct WaitingGuard(Arc<AtomicUsize>);
-
-impl WaitingGuard {
-    pub(super) fn new(waiting: &Arc<AtomicUsize>) -> Self {
-        waiting.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(waiting))
-    }
-}
-
-impl Drop for WaitingGuard {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
+pub(super) type Job = crate::jobs::Job<SqlTables>;
 
 /// Log pages after which a checkpoint is made as soon as no job waits.
 const CHECKPOINT_WHEN_IDLE: i32 = 4_000;

@@ -93,3 +93,19 @@ fn every_law_holds_through_the_socket() {
         }
     });
 }
+
+#[cfg(feature = "postgres")]
+#[test]
+fn every_law_holds_in_postgresql() {
+    let server = redrive_testkit::pg::shared();
+    run_all("postgres", move || {
+        let url = server.schema();
+        async move {
+            let clock = TestClock::shared();
+            let options =
+                redrive_store::postgres::Options { clock: Some(clock.clone()), ..Default::default() };
+            let store = redrive_store::postgres::PostgresStore::open(&url, options).await.unwrap();
+            (Arc::new(store) as Arc<dyn Store>, clock)
+        }
+    });
+}

@@ -68,3 +68,15 @@ fn a_store_through_the_socket_behaves_like_the_model() {
         Arc::new(connected.unwrap())
     });
 }
+
+#[cfg(feature = "postgres")]
+#[test]
+fn postgresql_behaves_like_the_model() {
+    let server = redrive_testkit::pg::shared();
+    against_the_model(20, |clock| {
+        let options = redrive_store::postgres::Options { clock: Some(clock.clone()), ..Default::default() };
+        let url = server.schema();
+        let opened = redrive_store::postgres::PostgresStore::open(&url, options);
+        Arc::new(tokio::runtime::Handle::current().block_on(opened).unwrap())
+    });
+}

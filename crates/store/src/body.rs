@@ -1,8 +1,7 @@
 //! Bodies: the payload, and everything else of a message that no decision depends on. The caller encodes and
 //! checksums them outside the commit. They are read back bit for bit, or reported as damaged (I33, I46).
 
-use super::errors::damaged;
-use crate::engine::tables::TableResult;
+use crate::engine::tables::{TableResult, damaged};
 use redrive_core::ids::{MessageId, QueueName};
 use redrive_core::message::{Envelope, MessageMeta, NewMessage, Payload};
 use redrive_core::revision::Content;
@@ -19,14 +18,14 @@ const LEVEL: i32 = 3;
 /// A body as stored in its table.
 #[derive(Clone, Debug)]
 pub(crate) struct Packed {
-    pub(super) rest: Option<Vec<u8>>,
-    pub(super) content_type: String,
-    pub(super) payload: Vec<u8>,
+    pub(crate) rest: Option<Vec<u8>>,
+    pub(crate) content_type: String,
+    pub(crate) payload: Vec<u8>,
     /// The length of the decompressed payload; 0 if the payload is not compressed.
-    pub(super) unpacked: i64,
-    pub(super) checksum: i64,
-    pub(super) ttl: Option<Span>,
-    pub(super) enqueued_at: Time,
+    pub(crate) unpacked: i64,
+    pub(crate) checksum: i64,
+    pub(crate) ttl: Option<Span>,
+    pub(crate) enqueued_at: Time,
 }
 
 /// The rarely used part of an envelope; most messages have none of it.
@@ -59,8 +58,18 @@ fn checksum(rest: Option<&[u8]>, content_type: &str, payload: &[u8]) -> i64 {
     hash.digest().cast_signed()
 }
 
+/// Whether payloads are compressed before they are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Compression {
+    /// Large payloads are compressed if that makes them smaller.
+    Large,
+    #[cfg(feature = "postgres")]
+    /// Payloads are stored as they are: the database compresses them itself, and people can read them in SQL.
+    None,
+}
+
 /// Moves the body out of a message and encodes it.
-pub(super) fn pack(new: &mut NewMessage) -> Packed {
+pub(crate) fn pack(new: &mut NewMessage, compression: Compression) -> Packed {
     let rest = Rest {
         headers: std::mem::take(&mut new.headers),
         tags: std::mem::take(&mut new.tags),
@@ -72,20 +81,24 @@ pub(super) fn pack(new: &mut NewMessage) -> Packed {
         enqueued_by: new.enqueued_by.take(),
     };
     let rest = (rest != Rest::default()).then(|| serde_json::to_vec(&rest).unwrap_or_default());
-    pack_payload(std::mem::take(&mut new.payload), rest)
+    pack_payload(std::mem::take(&mut new.payload), rest, compression)
 }
 
 /// Encodes the content of a letter, without the message it belongs to.
-pub(super) fn pack_content(content: &Content) -> Packed {
+pub(crate) fn pack_content(content: &Content, compression: Compression) -> Packed {
     let rest = Rest { headers: content.headers.clone(), ..Rest::default() };
     let rest = (rest != Rest::default()).then(|| serde_json::to_vec(&rest).unwrap_or_default());
-    pack_payload(content.payload.clone(), rest)
+    pack_payload(content.payload.clone(), rest, compression)
 }
 
 /// Encodes a payload together with the rarely used part.
-pub(super) fn pack_payload(payload: Payload, rest: Option<Vec<u8>>) -> Packed {
+pub(crate) fn pack_payload(payload: Payload, rest: Option<Vec<u8>>, compression: Compression) -> Packed {
     let Payload { bytes, content_type } = payload;
-    let (payload, unpacked) = compress(bytes);
+    let (payload, unpacked) = match compression {
+        Compression::Large => compress(bytes),
+        #[cfg(feature = "postgres")]
+        Compression::None => (bytes, 0),
+    };
     let checksum = checksum(rest.as_deref(), &content_type, &payload);
     Packed { rest, content_type, payload, unpacked, checksum, ttl: None, enqueued_at: Time::ZERO }
 }
@@ -101,19 +114,19 @@ fn compress(bytes: Vec<u8>) -> (Vec<u8>, i64) {
 }
 
 /// The trace context in the rarely used part of a body, if it is there and can be read.
-pub(super) fn trace(rest: Option<Vec<u8>>) -> Option<String> {
+pub(crate) fn trace(rest: Option<Vec<u8>>) -> Option<String> {
     serde_json::from_slice::<Rest>(&rest?).ok()?.trace
 }
 
 impl Packed {
     /// The payload of this body with the rarely used part of another.
-    pub(super) fn with_rest(self, rest: Option<Vec<u8>>) -> Self {
+    pub(crate) fn with_rest(self, rest: Option<Vec<u8>>) -> Self {
         let checksum = checksum(rest.as_deref(), &self.content_type, &self.payload);
         Self { rest, checksum, ..self }
     }
 
     /// Whether the bytes are what was written.
-    pub(super) fn is_intact(&self) -> bool {
+    pub(crate) fn is_intact(&self) -> bool {
         checksum(self.rest.as_deref(), &self.content_type, &self.payload) == self.checksum
     }
 
@@ -136,13 +149,13 @@ impl Packed {
     }
 
     /// The content alone.
-    pub(super) fn content(self, id: MessageId) -> TableResult<Content> {
+    pub(crate) fn content(self, id: MessageId) -> TableResult<Content> {
         let (rest, payload) = self.unpack(id)?;
         Ok(Content { payload, headers: rest.headers })
     }
 
     /// The message with its payload and headers put back.
-    pub(super) fn put_back(self, new: &NewMessage) -> TableResult<NewMessage> {
+    pub(crate) fn put_back(self, new: &NewMessage) -> TableResult<NewMessage> {
         let (rest, payload) = self.unpack(new.id)?;
         Ok(NewMessage { payload, headers: rest.headers, ..new.clone() })
     }
