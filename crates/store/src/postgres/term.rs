@@ -127,7 +127,7 @@ pub(super) fn settle(session: &Session, before: &Term, node: &str, nonce: Uuid) 
     }
     let sql = "SELECT t.last_commit, h.term, coalesce(h.node, 'another node'), \
                (extract(epoch FROM clock_timestamp() - h.seen_at) * 1000)::bigint \
-               FROM terms t, holder h WHERE t.term = $1 + 1";
+               FROM terms t, holder h WHERE t.term = $1::bigint + 1";
     let row = session.run(session.client().query_opt(sql, &[&before.term]))?;
     let unknown = || {
         let text = "another node took the store over, and what became of the last commit cannot be read; whether it took \

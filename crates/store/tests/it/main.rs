@@ -17,6 +17,10 @@ mod filters;
 mod golden;
 mod laws;
 mod pages;
+#[cfg(feature = "postgres")]
+mod pg_proxy;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod socket;
 mod streams;
 mod takeover;
