@@ -16,6 +16,10 @@ mod embedded;
 mod filters;
 mod golden;
 mod laws;
+#[cfg(feature = "nodes")]
+mod nodes;
+#[cfg(feature = "nodes")]
+mod nodes_attacked;
 mod pages;
 mod socket;
 mod streams;
