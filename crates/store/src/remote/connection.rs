@@ -270,3 +270,51 @@ impl Drop for ForgetWhenDropped<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    /// Fails every write, as a connection does that broke meanwhile.
+    struct Broken;
+
+    impl AsyncWrite for Broken {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
+            Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    /// Whether a call is in doubt that was being written when the connection broke.
+    async fn in_doubt(peer: Peer) -> bool {
+        let (reads, _other_end) = tokio::io::duplex(1);
+        let connection = Connection::start(Incoming::new(reads, peer), Broken, peer, std::future::pending());
+        let frame = Frame::of(1, &"a call").unwrap();
+        match connection.exchange(1, &frame, false).await {
+            Ok(reply) => panic!("nobody replied: {reply:?}"),
+            Err(NoReply::NotTaken) => false,
+            Err(NoReply::Unknown(_)) => true,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_write_to_the_socket_that_fails_has_sent_nothing() {
+        assert!(!in_doubt(Peer::Process).await);
+    }
+
+    #[cfg(feature = "nodes")]
+    #[tokio::test]
+    async fn a_write_through_tls_that_fails_may_have_sent_something() {
+        assert!(in_doubt(Peer::Node).await);
+    }
+}

@@ -1,4 +1,4 @@
-//! A store that another process holds, reached over the socket in its directory, or over the network ([`tcp`]). Every call
+//! A store that another process holds, reached over the socket in its directory, or over the network (`tcp`). Every call
 //! is one frame to the holder and one frame back; the holder carries it out. All callers of a client share one connection.
 
 mod connection;
@@ -152,7 +152,6 @@ impl RemoteStore {
         let at = address(&self.path).map_err(nobody)?;
         let stream = UnixStream::connect(at.path()).await.map_err(nobody)?;
         trust::check_holder(stream.peer_cred().map_err(nobody)?.uid(), &self.path)?;
-        // A holder that refuses may have hung up already; what it said is still there to be read.
         let (from, to) = stream.into_split();
         let hello = Hello::new().pack()?;
         greet(from, to, &hello, Peer::Process, std::future::pending())

@@ -23,6 +23,12 @@ impl SharedConnection {
         self.last_call.fetch_add(1, Ordering::Relaxed) + 1
     }
 
+    /// Whether there is an open connection.
+    #[cfg(feature = "nodes")]
+    pub(super) fn is_open(&self) -> bool {
+        self.kept().is_some()
+    }
+
     fn kept(&self) -> Option<Arc<Connection>> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.as_ref().filter(|connection| connection.is_open()).map(Arc::clone)

@@ -183,6 +183,46 @@ impl Counting {
     }
 }
 
+/// Lets every call pass.
+struct Open;
+
+#[async_trait]
+impl Gate for Open {
+    async fn admit(&self, _call: &mut Call) -> StoreResult<()> {
+        Ok(())
+    }
+}
+
+/// The store as the holder of one term has it, and its server.
+struct Term {
+    store: Arc<dyn Store>,
+    holder: Holder,
+}
+
+impl Term {
+    async fn begin(store: &Arc<dyn Store>) -> Self {
+        let store: Arc<dyn Store> = Arc::new(Gated::new(Arc::new(Open), Arc::clone(store)));
+        let holder = Holder::of(&store, patient()).await;
+        Self { store, holder }
+    }
+
+    /// Ends the term: when this returns, no call of this term takes effect any more, which is what the fence of a database
+    /// sees to. Without it a caller might look before a call that it has given up is carried out.
+    async fn end(self, in_peace: bool) {
+        let Self { store, holder } = self;
+        if in_peace {
+            holder.server.hand_over(PATIENCE).await;
+        } else {
+            drop(holder);
+        }
+        let in_flight = Arc::downgrade(&store);
+        drop(store);
+        while in_flight.strong_count() > 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
 const CALLERS: usize = 64;
 
 /// Lets many callers work while the holder is replaced again and again. Returns how many outcomes were unknown.
@@ -207,18 +247,14 @@ async fn replace_holders(replacements: u64, in_peace: impl Fn(u64) -> bool) -> u
             })
         })
         .collect();
-    let mut holder: Option<Holder> = None;
+    let mut last: Option<Term> = None;
     for term in 1..=replacements {
-        if let Some(before) = holder.take() {
-            if in_peace(term) {
-                before.server.hand_over().await;
-            } else {
-                drop(before);
-            }
+        if let Some(last) = last.take() {
+            last.end(in_peace(term)).await;
         }
-        let next = Holder::of(&store, patient()).await;
-        table.publish_holder(term, &next);
-        holder = Some(next);
+        let next = Term::begin(&store).await;
+        table.publish_holder(term, &next.holder);
+        last = Some(next);
         let enough = *done.borrow_and_update() + CALLERS as u64;
         done.wait_for(|done| *done >= enough).await.unwrap();
     }
@@ -264,7 +300,7 @@ async fn callers_that_wait_follow_the_store_to_its_next_holder() {
             let node = Arc::clone(&node);
             async move { node.wait(vec![queue()], Span::from_hours(1)).await }
         });
-        first.server.hand_over().await;
+        first.server.hand_over(PATIENCE).await;
         let second = Holder::of(&store, patient()).await;
         table.publish_holder(2, &second);
         let new = NewMessage::new(MessageId::new(1, [1; 10]), queue(), Payload::default());
@@ -459,7 +495,9 @@ async fn a_store_that_its_owner_dropped_takes_no_calls() {
         let holder = Holder::of(&store, patient()).await;
         table.publish_holder(1, &holder);
         let node = NodeStore::new(table).with_patience(Duration::ZERO);
+        assert!(!node.is_connected());
         node.queues().await.unwrap();
+        assert!(node.is_connected());
         drop(store);
         let error = node.kv_put("n".into(), "k".into(), None, 0).await.unwrap_err();
         assert!(

@@ -2,11 +2,13 @@
 //! in between. They are refused and counted, and nodes are served as before.
 
 use crate::nodes::{FakeHolder, Holder, PATIENCE, certificate, in_memory, patient};
+use hmac::{Hmac, KeyInit as _, Mac as _};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use redrive_core::error::StoreErrorKind;
 use redrive_core::store::{VerifyRequest, Work as _};
 use redrive_store::remote::tcp::{ConnectionCounts, Published, TcpLimits, connect};
+use sha2::Sha256;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -77,6 +79,18 @@ async fn stranger(
     TlsConnector::from(Arc::new(config)).connect("any".try_into().unwrap(), stream).await
 }
 
+/// A stranger that knows the secret, and so is as good as a node.
+async fn proven(holder: &Holder) -> std::io::Result<TlsStream<TcpStream>> {
+    let mut stream = stranger(&holder.address(), &TLS13).await?;
+    let label = b"EXPORTER-redrive-node-proof";
+    let exported = stream.get_ref().1.export_keying_material([0; 32], label, None).unwrap();
+    let mut mac = Hmac::<Sha256>::new_from_slice(&holder.published.secret).unwrap();
+    mac.update(&exported);
+    stream.write_all(&mac.finalize().into_bytes()).await?;
+    stream.flush().await?;
+    Ok(stream)
+}
+
 /// Everything that a stranger is told before the holder hangs up.
 async fn told(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -86,9 +100,13 @@ async fn told(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> Vec<u8> {
 
 /// Waits until a holder has counted this.
 async fn counted(holder: &Holder, expected: impl Fn(ConnectionCounts) -> bool) {
-    while !expected(holder.server.counts()) {
-        tokio::task::yield_now().await;
-    }
+    let counting = async {
+        while !expected(holder.server.counts()) {
+            tokio::task::yield_now().await;
+        }
+    };
+    let counted = tokio::time::timeout(PATIENCE, counting).await;
+    assert!(counted.is_ok(), "{:?}", holder.server.counts());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -125,6 +143,22 @@ async fn a_node_without_the_secret_is_refused() {
         assert!(stranger(&holder.address(), &TLS12).await.is_err(), "an old version of TLS");
         counted(&holder, |counts| counts.failed_handshakes == 1).await;
         holder.connect().await.queues().await.unwrap();
+    };
+    tokio::time::timeout(PATIENCE, story).await.expect("nothing hangs");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_of_another_version_hears_which_one_the_holder_speaks() {
+    let story = async {
+        let store = in_memory();
+        let holder = Holder::of(&store, patient()).await;
+        let mut stream = proven(&holder).await.unwrap();
+        stream.write_all(b"\0\0\0\x0d{\"redrive\":0}").await.unwrap();
+        stream.flush().await.unwrap();
+        let heard = told(&mut stream).await;
+        let hello: serde_json::Value = serde_json::from_slice(&heard[4..]).unwrap();
+        assert!(hello["redrive"].as_u64().unwrap() > 0, "{hello}");
+        assert_eq!(holder.server.counts().accepted, 1);
     };
     tokio::time::timeout(PATIENCE, story).await.expect("nothing hangs");
 }
@@ -191,6 +225,14 @@ async fn connections_that_say_nothing_are_closed() {
         }
         counted(&holder, |counts| counts.failed_handshakes == 5).await;
         assert_eq!(holder.server.counts().accepted, 0);
+        // A proof without a greeting, and a greeting that is cut off.
+        for said in [b"".as_slice(), b"\0\0\0\x0d{\"redrive\":"] {
+            if let Ok(mut stream) = proven(&holder).await {
+                let _ = stream.write_all(said).await;
+                let _ = stream.flush().await;
+                assert!(told(&mut stream).await.is_empty(), "{said:?}");
+            }
+        }
     };
     tokio::time::timeout(PATIENCE, story).await.expect("all of them are closed");
 }

@@ -110,6 +110,12 @@ impl<H: Holders> NodeStore<H> {
         Self { patience, ..self }
     }
 
+    /// Whether there is an open connection to a holder. There is none before the first call.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.connection.is_open()
+    }
+
     async fn dial(&self) -> Result<Connection, StoreError> {
         let holder = match self.holders.current().await {
             Ok(Some(holder)) => holder,

@@ -79,7 +79,6 @@ pub struct TcpServer {
     counters: Arc<Counters>,
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
-    patience: Duration,
 }
 
 impl Drop for TcpServer {
@@ -108,12 +107,11 @@ impl TcpServer {
     }
 
     /// Ends in peace: takes no more connections and calls, carries out and answers the calls that were taken, tells every
-    /// node that the others were not, and returns when all connections are closed. Nodes then ask who holds the store.
-    pub async fn hand_over(mut self) {
+    /// node that the others were not, and returns when all connections are closed, or after `at_most`, because a node may
+    /// have stopped reading. Nodes then ask who holds the store.
+    pub async fn hand_over(mut self, at_most: Duration) {
         self.stop.send_replace(true);
-        // A node that does not read its replies is not waited for any longer than one that does not greet.
-        let all = self.patience * 2;
-        let _ = tokio::time::timeout(all, &mut self.task).await;
+        let _ = tokio::time::timeout(at_most, &mut self.task).await;
     }
 }
 
@@ -152,7 +150,7 @@ pub fn serve(
         stop: stopping,
     });
     let task = tokio::spawn(accept_all(listener, shared));
-    Ok(TcpServer { address, counters, stop, task, patience: limits.greeting })
+    Ok(TcpServer { address, counters, stop, task })
 }
 
 /// Returns when the server is to stop.
