@@ -311,6 +311,20 @@ pub const CALLS_IN_FLIGHT_MAX: usize = 1_024;
 pub const UNSENT_BYTES_MAX: usize = 1024 * 1024;
 /// How long a client of the store's socket may take to send its greeting.
 pub const GREETING_MAX: Duration = Duration::from_secs(10);
+/// Connections between nodes that have not yet proved where they come from. They have a limit of their own, so that
+/// strangers who connect and say nothing do not take the places of nodes.
+pub const HANDSHAKES_MAX: usize = 128;
+/// How long a node may take to connect to the node that holds the store, with TLS and greeting.
+pub const NODE_DIAL_MAX: Duration = Duration::from_secs(5);
+/// How long a node goes on looking for the node that holds the store before a call fails: as long as another node waits
+/// before it takes the place of a holder that is silent.
+pub const HOLDER_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the other end of a connection between nodes may leave everything unacknowledged, even when nothing is to be
+/// said, before the connection counts as broken. A machine that lost its power never says that it is gone.
+pub const NODE_SILENCE_MAX: Duration = Duration::from_secs(10);
+/// How often a call that can be repeated is sent after its reply was lost. More often means that the call itself is what
+/// breaks the connection.
+pub const NODE_REPEATS_MAX: u32 = 3;
 /// Captured operations that a process keeps in memory while its store cannot be written: an outage of minutes
 /// at the rate of a busy service. Beyond it, new ones are refused, counted and logged.
 pub const CAPTURED_MAX: usize = 10_000;

@@ -27,7 +27,8 @@ pub use crate::waiting::WaitingFor;
 pub use encoding::Encoding;
 pub use types::*;
 pub use verbs::{
-    CALL_VERSION, CALL_VERSION_HEADER, CALL_VERSION_OLDEST, Caller, Gate, Gated, Role, Verb, encode_reply,
+    CALL_VERSION, CALL_VERSION_HEADER, CALL_VERSION_OLDEST, Caller, Gate, Gated, Role, Route, Routed, Verb,
+    encode_reply,
 };
 
 use crate::audit::{AuditReport, AuditRow, AuditTrimmed};

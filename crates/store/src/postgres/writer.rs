@@ -87,7 +87,7 @@ fn lost(now: &term::Held) -> StoreError {
          call that node or start again",
         now.node, now.term
     );
-    StoreError::new(StoreErrorKind::Stopped, text)
+    StoreError::new(StoreErrorKind::NotHolder, text)
 }
 
 /// The error of calls whose commit certainly did not happen.
