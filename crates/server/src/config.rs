@@ -1,5 +1,6 @@
 //! How a server is set up. The defaults are safe: this machine only, with authentication.
 
+use crate::access::Refusals;
 use crate::dashboard::LoginCodes;
 use redrive_core::access::Access;
 use redrive_core::failure::ClassifierRules;
@@ -28,6 +29,8 @@ pub struct Config {
     pub without_auth: Option<Arc<Access>>,
     /// One-time codes with which a browser on this machine logs in.
     pub login_codes: LoginCodes,
+    /// Refused requests that are not in the audit trail yet.
+    pub refusals: Refusals,
     /// Whether people reach the server over TLS: by itself, or through a proxy in front of it.
     pub tls: bool,
     /// Cancelled when the server stops. Requests that wait for something then return at once.
@@ -48,6 +51,7 @@ impl Default for Config {
             rate_per_token: None,
             without_auth: None,
             login_codes: LoginCodes::default(),
+            refusals: Refusals::default(),
             tls: false,
             stop: CancellationToken::new(),
             process_metrics: None,

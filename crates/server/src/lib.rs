@@ -22,7 +22,7 @@ mod request_log;
 mod router;
 mod tls;
 
-pub use access::{create_token, list_tokens, revoke_token};
+pub use access::{Refusals, create_token, list_tokens, revoke_token};
 pub use axum::Router;
 pub use bind::{Protection, check_bind};
 pub use config::Config;

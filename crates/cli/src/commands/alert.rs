@@ -186,7 +186,7 @@ pub(crate) async fn run(app: &App, command: AlertCommand) -> CommandResult {
         AlertCommand::Silence(args) => silence(app, args).await,
         AlertCommand::Unsilence { name } => {
             let store = app.open(Access::Existing, Hold::Moment).await?;
-            if !kv::unsilence(&*store, &name).await? {
+            if !kv::unsilence(&*store, &name, app.actor(None)).await? {
                 let what = format!("nothing is silenced as {name:?}");
                 let hint = "`redrive alert list --silenced` shows what is";
                 return Err(CliError::new(ExitCode::NotFound, what).hint(hint));
@@ -242,8 +242,8 @@ async fn test(app: &App, channel: &str) -> CommandResult {
 async fn silence(app: &App, args: SilenceArgs) -> CommandResult {
     let store = app.open(Access::Existing, Hold::Moment).await?;
     let now = store.info().await?.now;
-    let silence = Silence::of(&args.name, args.span, app.user().to_owned(), args.reason, now)?;
-    kv::silence(&*store, &silence).await?;
+    let silence = Silence::of(&args.name, args.span, app.user().to_owned(), args.reason.clone(), now)?;
+    kv::silence(&*store, &silence, app.actor(args.reason)).await?;
     let known: Vec<&str> = Rule::ALL.iter().map(|rule| rule.name()).collect();
     if silence.rule.is_none()
         && let Some(near) = nearest(&args.name, &known)

@@ -139,7 +139,8 @@ pub(super) fn within(access: &Access, call: &mut Call) -> Result<Lookup, Refusal
         | Call::IdsEnding { .. }
         | Call::KvGet { .. }
         | Call::KvList { .. }
-        | Call::KvPut { .. } => {
+        | Call::KvPut { .. }
+        | Call::Record { .. } => {
             return Err(access.refuse(verb, "it concerns all queues, and the token is limited to some"));
         }
     };

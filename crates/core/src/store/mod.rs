@@ -49,6 +49,7 @@ use crate::metrics::Stats;
 use crate::operation::{Control, Member, Operation, OperationSpec, Preview, PreviewRequest};
 use crate::policy::QueuePolicy;
 use crate::query::{Page, PageRequest, Query};
+use crate::recording::RecordRequest;
 use crate::revision::Revision;
 use crate::short_id::IdSuffixQuery;
 use crate::time::{Span, Time};
@@ -288,6 +289,11 @@ verbs! {
         /// there is none). Returns the new version.
         fn kv_put(namespace: String, key: String, value: Option<Vec<u8>>, expected: u64) -> u64
             as KvPut, needs Admin;
+
+        /// Records acts that no other verb records, one audit row each, and changes the small durable values that belong
+        /// to an act in the same commit (**I48**). An act whose values are not as expected is refused, and changes and
+        /// records nothing.
+        fn record(batch: Vec<RecordRequest>) -> BatchResults<()> as Record, needs Admin, by batch;
     }
 }
 
