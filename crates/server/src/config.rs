@@ -3,12 +3,18 @@
 use crate::access::Refusals;
 use crate::dashboard::LoginCodes;
 use redrive_core::access::Access;
+use redrive_core::alert::AlertSettings;
 use redrive_core::failure::ClassifierRules;
 use redrive_core::masking::Rules;
 use redrive_core::metrics::Stats;
 use redrive_core::store::StoreInfo;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
+
+/// The largest body unless another limit is set.
+const BODY_BYTES_MAX: usize = 1024 * 1024;
+/// The largest batch unless another limit is set.
+const BATCH_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// The settings of a server.
 #[derive(Clone)]
@@ -21,8 +27,12 @@ pub struct Config {
     pub masking: Rules,
     /// The rules by which failures that come in over the API are classified.
     pub known: ClassifierRules,
-    /// The largest body of a request, in bytes. Streams are limited line by line instead.
+    /// The rules of alerts, for what is shown of them and for the report. Channels are not needed here.
+    pub alerts: AlertSettings,
+    /// The largest body of a request, in bytes.
     pub body_bytes_max: usize,
+    /// The largest body of a request with a batch, in bytes. Streams are limited line by line instead.
+    pub batch_bytes_max: usize,
     /// The number of requests a second that one token may send. `None` is no limit.
     pub rate_per_token: Option<u32>,
     /// Whoever calls may do this, without a token. Only for trials on this machine.
@@ -47,7 +57,9 @@ impl Default for Config {
             hosts: Vec::new(),
             masking: Rules::default(),
             known: ClassifierRules::default(),
-            body_bytes_max: 16 * 1024 * 1024,
+            alerts: AlertSettings::default(),
+            body_bytes_max: BODY_BYTES_MAX,
+            batch_bytes_max: BATCH_BYTES_MAX,
             rate_per_token: None,
             without_auth: None,
             login_codes: LoginCodes::default(),

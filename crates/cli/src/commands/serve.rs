@@ -231,6 +231,8 @@ impl ServeArgs {
             behind_proxy: self.behind_proxy || config.behind_proxy,
             instance: self.instance.clone().or_else(|| config.instance.clone()),
             rate: self.rate.or(config.rate),
+            body_bytes_max: config.body_bytes_max,
+            batch_bytes_max: config.batch_bytes_max,
             url: config.url.clone(),
         }
     }
@@ -299,7 +301,9 @@ impl ServerSettings {
             without_auth: no_auth.then(|| Arc::new(TokenAccess::everything("anyone"))),
             tls: self.tls_cert.is_some() || self.behind_proxy,
             stop,
-            body_bytes_max: defaults.body_bytes_max,
+            alerts: app.config.alerts.without_channels(),
+            body_bytes_max: self.body_bytes_max.unwrap_or(defaults.body_bytes_max),
+            batch_bytes_max: self.batch_bytes_max.unwrap_or(defaults.batch_bytes_max),
             login_codes: defaults.login_codes,
             refusals: defaults.refusals,
             process_metrics: Some(redrive::metrics::render_open_ended),

@@ -205,7 +205,8 @@ async fn revoke(app: &App, id: TokenId) -> Result<Option<TokenView>, CliError> {
     Ok(revoke_token(&*store, id, &app.actor(None)).await?.map(TokenView::from))
 }
 
-fn understood<T: DeserializeOwned>(reply: Value) -> Result<T, CliError> {
+/// Reads the reply of a server.
+pub(super) fn understood<T: DeserializeOwned>(reply: Value) -> Result<T, CliError> {
     serde_json::from_value(reply).map_err(|error| {
         CliError::new(ExitCode::Error, format!("the reply of the server cannot be understood: {error}"))
             .hint("use the same release of Redrive on both sides")

@@ -89,8 +89,8 @@ verbs! {
         /// connection to another process, because the holder of the store maintains it.
         fn tidy(limit: usize) -> Option<Reaped> as Tidy, needs Worker;
 
-        /// Returns true as soon as one of the queues may have due messages, or false after `at_most`. A caller that
-        /// waits costs nothing until then. When messages become due, about as many callers are woken as there is work
+        /// Returns true as soon as one of the queues may have due messages, or false after `at_most`. A queue that nobody
+        /// has sent to yet may be among them. A caller that waits costs nothing until then. When messages become due, about as many callers are woken as there is work
         /// for; one that is woken and does not lease delays the others by a moment only.
         fn wait(queues: Vec<QueueName>, at_most: Span) -> bool as Wait, needs Worker;
 

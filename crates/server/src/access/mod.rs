@@ -112,6 +112,11 @@ impl Caller {
         self.door.check_token().await.is_ok()
     }
 
+    /// The problem of a caller whose token is not valid any more.
+    pub(crate) fn no_longer_known(&self) -> Problem {
+        no_longer_known().into()
+    }
+
     /// Completes when the token of the request is revoked through this server.
     pub(crate) async fn revoked(&self) {
         let mut revocations = self.app.tokens.revocations();
@@ -125,6 +130,11 @@ impl Caller {
     pub(crate) fn rules(&self) -> &Rules {
         &self.app.config.masking
     }
+}
+
+fn no_longer_known() -> StoreError {
+    let what = "the token was revoked or has expired since the request began";
+    StoreError::new(StoreErrorKind::Unauthenticated, what)
 }
 
 /// Admits the calls of one caller.
@@ -160,8 +170,7 @@ impl Door {
         if self.app.tokens.is_valid(self.app.store().as_ref(), token).await? {
             return Ok(());
         }
-        let what = "the token was revoked or has expired since the request began";
-        Err(StoreError::new(StoreErrorKind::Unauthenticated, what).into())
+        Err(no_longer_known().into())
     }
 
     /// Looks at a call, and up what else decides about it.

@@ -7,7 +7,7 @@ use crate::problem::Problem;
 use crate::request::JsonBody;
 use axum::Json;
 use axum::http::StatusCode;
-use redrive_core::alert::{AlertRecord, Notice, Silence, kv};
+use redrive_core::alert::{AlertRecord, Notice, RuleView, Silence, kv};
 use redrive_core::dead_letter::Actor;
 use redrive_core::ids::MessageId;
 use redrive_core::store::{Role, Store};
@@ -25,12 +25,13 @@ fn whole_store(caller: &Caller, role: Role, verb: &str) -> Result<Arc<dyn Store>
     Ok(caller.app.store())
 }
 
-/// The alerts, the channels and what is silenced.
+/// The alerts, the channels, what is silenced, and the rules.
 #[derive(Serialize)]
 pub(crate) struct AlertsView {
     #[serde(flatten)]
     pub(crate) record: AlertRecord,
     pub(crate) silenced: Vec<Silence>,
+    pub(crate) rules: Vec<RuleView>,
 }
 
 /// What is shown of alerts to this caller.
@@ -42,7 +43,7 @@ pub(crate) async fn view(caller: &Caller) -> Result<AlertsView, Problem> {
     for alert in &mut record.active {
         alert.text = caller.rules().mask_text(&alert.text).into_owned();
     }
-    Ok(AlertsView { record, silenced })
+    Ok(AlertsView { record, silenced, rules: caller.app.config.alerts.rule_views() })
 }
 
 /// `GET /api/v1/alerts`

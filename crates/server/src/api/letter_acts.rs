@@ -5,7 +5,7 @@ use super::ids::IdInPath;
 use crate::access::Caller;
 use crate::problem::Problem;
 use crate::reply::{batch, expected_version, only, with_version};
-use crate::request::{JsonBody, OptionalBody, Path};
+use crate::request::{BatchBody, OptionalBody, Path};
 use axum::Json;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
@@ -231,7 +231,10 @@ pub(crate) struct ActsBody {
 }
 
 /// `POST /api/v1/dlq/acts`: acts on a few letters in one commit, with a result for each.
-pub(crate) async fn acts(caller: Caller, JsonBody(body): JsonBody<ActsBody>) -> Result<Json<Value>, Problem> {
+pub(crate) async fn acts(
+    caller: Caller,
+    BatchBody(body): BatchBody<ActsBody>,
+) -> Result<Json<Value>, Problem> {
     if body.acts.is_empty() || body.acts.len() > ACTS_MAX {
         let what =
             format!("send 1 to {ACTS_MAX} acts; more are an operation: POST /api/v1/operations/preview");

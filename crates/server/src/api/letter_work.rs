@@ -5,7 +5,7 @@ use super::letter_acts::named_act;
 use crate::access::Caller;
 use crate::problem::Problem;
 use crate::reply::batch;
-use crate::request::{JsonBody, OptionalBody, Path};
+use crate::request::{BatchBody, OptionalBody, Path};
 use axum::Json;
 use redrive_core::ids::{LeaseToken, QueueName};
 use redrive_core::limits;
@@ -107,7 +107,7 @@ impl Entry {
 /// `POST /api/v1/letter-deliveries/settle`: says what became of leased letters, with a result for each.
 pub(crate) async fn settle(
     caller: Caller,
-    JsonBody(body): JsonBody<SettleBody>,
+    BatchBody(body): BatchBody<SettleBody>,
 ) -> Result<Json<Value>, Problem> {
     if body.settle.is_empty() || body.settle.len() > limits::BATCH_ENTRIES_MAX {
         let what = format!("settle 1 to {} letters", limits::BATCH_ENTRIES_MAX);

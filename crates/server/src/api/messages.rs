@@ -7,13 +7,14 @@ use crate::access::Caller;
 use crate::ndjson::{self, Line, Lines};
 use crate::problem::Problem;
 use crate::reply::{Shown, batch, only, page_request};
-use crate::request::{JsonBody, OptionalBody, Params, Path, RawJson, check_encoding, parse};
+use crate::request::{BatchBody, JsonBody, OptionalBody, Params, Path, RawJson, check_encoding, parse};
 use crate::request_key::idempotency_key;
 use axum::Json;
 use axum::extract::{FromRequest as _, Request};
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
 use redrive_core::disclosure::{Disclosed, Disclosure};
+use redrive_core::error::{CallError, Refusal};
 use redrive_core::failure::{ErrorInfo, FailureReport};
 use redrive_core::filter::Filter;
 use redrive_core::ids::{IdSequence, LeaseToken, MessageId, QueueName};
@@ -25,11 +26,15 @@ use redrive_core::progress::Progress;
 use redrive_core::query::Query;
 use redrive_core::store::{Call, LeaseRequest, Letters as _, Settle, Settled, Settlement, Work as _};
 use redrive_core::time::Span;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use std::time::Duration;
 
 /// The longest time for which a lease waits for work.
 const WAIT_MAX: Span = Span::from_secs(60);
+/// The shortest and longest pause after being woken without getting a message.
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+const PAUSE_MAX: Duration = Duration::from_millis(250);
 
 /// Whether a body is a batch.
 #[derive(Deserialize)]
@@ -100,6 +105,7 @@ pub(crate) async fn send(
     }
     let body = RawJson::from_request(request, &caller.app).await?;
     if body.parse::<Probe>()?.messages.is_none() {
+        body.check_single(&caller.app)?;
         let sent = only(caller.store.enqueue(vec![sending.message(body.parse()?, None)?]).await?)?;
         let status = if sent.duplicate { StatusCode::OK } else { StatusCode::CREATED };
         return Ok((status, Json(sent)).into_response());
@@ -148,14 +154,20 @@ pub(crate) struct LeaseBody {
     host: Option<String>,
 }
 
+/// The messages that were leased.
+#[derive(Serialize)]
+pub(crate) struct Leased {
+    items: Vec<Delivery>,
+}
+
 /// `POST /api/v1/queues/{queue}/lease`: leases messages, and waits for some if asked to.
 pub(crate) async fn lease(
     caller: Caller,
     Path(queue): Path<QueueName>,
     OptionalBody(body): OptionalBody<LeaseBody>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Leased>, Problem> {
     let request = LeaseRequest {
-        queues: vec![queue.clone()],
+        queues: vec![queue],
         max: body.max.unwrap_or(1),
         lease_for: body.lease,
         worker: body.worker.unwrap_or_else(|| caller.access.name.clone()),
@@ -163,20 +175,43 @@ pub(crate) async fn lease(
         host: body.host,
     };
     let wait = body.wait.unwrap_or(Span::ZERO).min(WAIT_MAX);
+    let deliveries = if wait == Span::ZERO {
+        caller.store.lease(request).await?
+    } else {
+        lease_within(&caller, request, wait).await?
+    };
+    Ok(Json(Leased { items: deliveries }))
+}
+
+/// Leases messages as soon as there are some. A queue that nobody has sent to yet may come to be meanwhile.
+async fn lease_within(caller: &Caller, request: LeaseRequest, wait: Span) -> Result<Vec<Delivery>, Problem> {
     let until = tokio::time::Instant::now() + wait.to_std();
-    let mut deliveries: Vec<Delivery> = caller.store.lease(request.clone()).await?;
-    if deliveries.is_empty() && wait > Span::ZERO {
-        let _room = caller.app.room_to_wait()?;
-        while deliveries.is_empty() {
-            let left = until.saturating_duration_since(tokio::time::Instant::now());
-            let left = Span::from_millis(u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
-            if left == Span::ZERO || !caller.wait(vec![queue.clone()], left).await? {
-                break;
-            }
-            deliveries = caller.store.lease(request.clone()).await?;
+    let (mut room, mut pause) = (None, Duration::ZERO);
+    loop {
+        let deliveries = match caller.store.lease(request.clone()).await {
+            Err(CallError::Refused(Refusal::NoSuchQueue { .. })) => Vec::new(),
+            leased => leased?,
+        };
+        let left = until.saturating_duration_since(tokio::time::Instant::now());
+        if !deliveries.is_empty() || left.is_zero() {
+            return Ok(deliveries);
         }
+        if room.is_none() {
+            room = Some(caller.app.room_to_wait()?);
+        }
+        // A message that is held back may look ready; without a pause this would spin.
+        tokio::time::sleep(pause.min(left)).await;
+        let left = Span::from_millis(u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
+        if !caller.wait(request.queues.clone(), left).await? {
+            // The time is over, the server stops, or the token was revoked, which the gate would refuse.
+            return if caller.is_still_known().await {
+                Ok(Vec::new())
+            } else {
+                Err(caller.no_longer_known())
+            };
+        }
+        pause = (pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
     }
-    Ok(Json(json!({"items": deliveries})))
 }
 
 async fn settle(caller: &Caller, token: LeaseToken, what: Settle) -> Result<Json<Settled>, Problem> {
@@ -344,7 +379,7 @@ struct SettleEntry {
 /// `POST /api/v1/deliveries/settle`: settles many deliveries in one commit, with a result for each.
 pub(crate) async fn settle_many(
     caller: Caller,
-    JsonBody(body): JsonBody<SettleBody>,
+    BatchBody(body): BatchBody<SettleBody>,
 ) -> Result<Json<Value>, Problem> {
     if body.settle.is_empty() || body.settle.len() > limits::BATCH_ENTRIES_MAX {
         let what = format!("settle 1 to {} deliveries", limits::BATCH_ENTRIES_MAX);

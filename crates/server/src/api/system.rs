@@ -12,7 +12,7 @@ use axum::{Extension, Json};
 use redrive_core::access::{Access, Grant, QueuePattern, TokenId, TokenRecord};
 use redrive_core::audit::{AuditFilter, AuditReport};
 use redrive_core::group::Marker;
-use redrive_core::metrics::{Report, Stats, report};
+use redrive_core::metrics::{Report, Stats, report_with};
 use redrive_core::store::{Letters as _, Store as _};
 use redrive_core::time::{Span, TimeBound, TimeError};
 use serde::Deserialize;
@@ -26,7 +26,7 @@ pub(crate) async fn stats(caller: Caller) -> Result<Json<Stats>, Problem> {
 
 /// `GET /api/v1/stats/report`
 pub(crate) async fn stats_report(caller: Caller) -> Result<Json<Report>, Problem> {
-    Ok(Json(report(&caller.store.stats().await?)))
+    Ok(Json(report_with(&caller.store.stats().await?, &caller.app.config.alerts)))
 }
 
 /// `GET /api/v1/markers`

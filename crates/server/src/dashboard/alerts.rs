@@ -71,7 +71,7 @@ fn quiet(silence: &Silence, now: Time) -> Quiet {
 }
 
 async fn page(visitor: &Visitor, tested: Option<String>) -> Result<Response, Failure> {
-    let AlertsView { record, silenced } = api::view(&visitor.caller).await?;
+    let AlertsView { record, silenced, .. } = api::view(&visitor.caller).await?;
     let channel = |channel: redrive_core::alert::ChannelView| (channel.name, channel.kind, channel.to);
     let view = AlertsPage {
         frame: Frame::new(visitor, Section::Alerts, "Alerts").await,
