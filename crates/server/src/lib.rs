@@ -15,6 +15,7 @@ mod ndjson;
 mod openapi;
 mod problem;
 mod problem_codes;
+mod random;
 mod reply;
 mod request;
 mod request_key;

@@ -4,12 +4,12 @@
 use super::letter_acts::named_act;
 use crate::access::Caller;
 use crate::problem::Problem;
-use crate::reply::batch;
+use crate::reply::{Items, batch};
 use crate::request::{BatchBody, OptionalBody, Path};
 use axum::Json;
 use redrive_core::ids::{LeaseToken, QueueName};
 use redrive_core::limits;
-use redrive_core::store::{LetterLeaseRequest, LetterSettle, LetterSettlement, Letters as _};
+use redrive_core::store::{LetterLeaseRequest, LetterSettle, LetterSettlement, LetterState, Letters as _};
 use redrive_core::time::{Span, Time};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -108,7 +108,7 @@ impl Entry {
 pub(crate) async fn settle(
     caller: Caller,
     BatchBody(body): BatchBody<SettleBody>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Items<LetterState>>, Problem> {
     if body.settle.is_empty() || body.settle.len() > limits::BATCH_ENTRIES_MAX {
         let what = format!("settle 1 to {} letters", limits::BATCH_ENTRIES_MAX);
         return Err(Problem::bad_request("bad_batch", what));

@@ -6,7 +6,7 @@ use super::transfer::merged;
 use crate::access::Caller;
 use crate::ndjson::{self, Line, Lines};
 use crate::problem::Problem;
-use crate::reply::{Shown, batch, only, page_request};
+use crate::reply::{Items, Shown, batch, only, page_request};
 use crate::request::{BatchBody, JsonBody, OptionalBody, Params, Path, RawJson, check_encoding, parse};
 use crate::request_key::idempotency_key;
 use axum::Json;
@@ -53,8 +53,7 @@ struct SendBatch {
 static IDS: IdSequence = IdSequence::new();
 
 pub(crate) fn new_id() -> Result<MessageId, Problem> {
-    let mut random = [0; 10];
-    getrandom::fill(&mut random).map_err(|error| {
+    let random = crate::random::bytes().map_err(|error| {
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "no_randomness", error.to_string()).retry_after(1)
     })?;
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -65,24 +64,23 @@ pub(crate) fn new_id() -> Result<MessageId, Problem> {
 #[derive(Clone)]
 struct Sending {
     caller: Caller,
-    queue: QueueName,
-    trace: Option<String>,
+    /// The values of what a message does not say itself.
+    template: NewMessage,
     key: Option<String>,
 }
 
 impl Sending {
     /// A message, with the position in its batch or stream, if it is in one.
-    fn message(&self, spec: MessageSpec, at: Option<usize>) -> Result<NewMessage, Problem> {
-        let template = NewMessage {
-            enqueued_by: Some(self.caller.access.name.clone()),
-            trace: self.trace.clone(),
-            ..NewMessage::new(new_id()?, self.queue.clone(), Payload::default())
-        };
-        if let Some(other) = spec.queue.as_ref().filter(|other| **other != self.queue) {
-            let what = format!("the message names queue {other}, and the path {}", self.queue);
+    fn message(&self, mut spec: MessageSpec, at: Option<usize>) -> Result<NewMessage, Problem> {
+        let queue = &self.template.queue;
+        if let Some(other) = spec.queue.as_ref().filter(|other| *other != queue) {
+            let what = format!("the message names queue {other}, and the path {queue}");
             return Err(Problem::bad_request("two_queues", what));
         }
-        let mut message = spec.into_message(&template)?;
+        if spec.id.is_none() {
+            spec.id = Some(new_id()?);
+        }
+        let mut message = spec.into_message(&self.template)?;
         if let (None, Some(key)) = (&message.key, &self.key) {
             message.key = Some(at.map_or_else(|| key.clone(), |at| format!("{key}/{at}")));
         }
@@ -99,18 +97,22 @@ pub(crate) async fn send(
     let headers = request.headers();
     let key = idempotency_key(headers)?;
     let trace = headers.get("traceparent").and_then(|value| value.to_str().ok()).map(str::to_owned);
-    let sending = Sending { caller: caller.clone(), queue, trace, key };
+    let enqueued_by = Some(caller.access.name.clone());
+    let template = NewMessage { enqueued_by, trace, ..NewMessage::new(new_id()?, queue, Payload::default()) };
+    let sending = Sending { caller: caller.clone(), template, key };
     if ndjson::is_stream(headers) {
         return stream(sending, request);
     }
     let body = RawJson::from_request(request, &caller.app).await?;
-    if body.parse::<Probe>()?.messages.is_none() {
-        body.check_single(&caller.app)?;
-        let sent = only(caller.store.enqueue(vec![sending.message(body.parse()?, None)?]).await?)?;
-        let status = if sent.duplicate { StatusCode::OK } else { StatusCode::CREATED };
-        return Ok((status, Json(sent)).into_response());
-    }
-    let SendBatch { messages } = body.parse()?;
+    let messages = match read_sent(&body)? {
+        Sent::One(spec) => {
+            body.check_single(&caller.app)?;
+            let sent = only(caller.store.enqueue(vec![sending.message(*spec, None)?]).await?)?;
+            let status = if sent.duplicate { StatusCode::OK } else { StatusCode::CREATED };
+            return Ok((status, Json(sent)).into_response());
+        }
+        Sent::Batch(messages) => messages,
+    };
     if messages.is_empty() || messages.len() > limits::BATCH_ENTRIES_MAX {
         let what = format!("a batch has 1 to {} messages", limits::BATCH_ENTRIES_MAX);
         return Err(Problem::bad_request("bad_batch", what));
@@ -119,12 +121,31 @@ pub(crate) async fn send(
     Ok(batch(caller.store.enqueue(all.collect::<Result<_, _>>()?).await?).into_response())
 }
 
+/// What is sent in a body.
+enum Sent {
+    One(Box<MessageSpec>),
+    Batch(Vec<MessageSpec>),
+}
+
+/// Reads a message or a batch. What is right is read in one pass: only a mistake is looked at again, to find out which of
+/// the two was meant.
+fn read_sent(body: &RawJson) -> Result<Sent, Problem> {
+    let batch = || body.parse().map(|SendBatch { messages }| Sent::Batch(messages));
+    let first = body.0.trim_ascii_start().strip_prefix(b"{").unwrap_or_default().trim_ascii_start();
+    if first.starts_with(b"\"messages\"") {
+        return batch();
+    }
+    body.parse().map(|spec| Sent::One(Box::new(spec))).or_else(|problem| match body.parse::<Probe>() {
+        Ok(Probe { messages: Some(_) }) => batch(),
+        Ok(Probe { messages: None }) | Err(_) => Err(problem),
+    })
+}
+
 /// Sends the messages of a stream as they come, with a result for each line.
 fn stream(sending: Sending, request: Request) -> Result<Response, Problem> {
     check_encoding(request.headers())?;
     // Once the reply has begun, a caller who may not send could only be told line by line.
-    let sample = NewMessage::new(new_id()?, sending.queue.clone(), Payload::default());
-    sending.caller.may(Call::Enqueue { batch: vec![sample] })?;
+    sending.caller.may(Call::Enqueue { batch: vec![sending.template.clone()] })?;
     let lines = Lines::new(request.into_body());
     Ok(ndjson::answer(lines, sending, |sending, batch| async move {
         let (mut messages, mut order) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
@@ -380,7 +401,7 @@ struct SettleEntry {
 pub(crate) async fn settle_many(
     caller: Caller,
     BatchBody(body): BatchBody<SettleBody>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Items<Settled>>, Problem> {
     if body.settle.is_empty() || body.settle.len() > limits::BATCH_ENTRIES_MAX {
         let what = format!("settle 1 to {} deliveries", limits::BATCH_ENTRIES_MAX);
         return Err(Problem::bad_request("bad_batch", what));
