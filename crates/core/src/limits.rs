@@ -6,6 +6,8 @@ use std::time::Duration;
 
 /// Ids that one call discloses one by one. A filter names more.
 pub const DISCLOSE_MAX: usize = 1_000;
+/// Small durable values that change with one recorded act: a record and the list that it is in, with room for more.
+pub const RECORD_WRITES_MAX: usize = 8;
 /// The highest death number that an import may bring: exact in every JSON reader, and with as many numbers left
 /// after it.
 pub const DEATH_IMPORT_MAX: u64 = 1 << 53;

@@ -15,6 +15,7 @@ mod ndjson;
 mod openapi;
 mod problem;
 mod problem_codes;
+mod random;
 mod reply;
 mod request;
 mod request_key;
@@ -22,7 +23,7 @@ mod request_log;
 mod router;
 mod tls;
 
-pub use access::{create_token, list_tokens, revoke_token};
+pub use access::{Refusals, create_token, list_tokens, revoke_token};
 pub use axum::Router;
 pub use bind::{Protection, check_bind};
 pub use config::Config;

@@ -1,7 +1,7 @@
 //! The store suite: the embedded store beside the bare limit of the same run, in a temporary directory.
 
 use super::bare::{Append, BareFile};
-use super::measure::{Figure, Run, Stopwatch, run_of};
+use super::measure::{Figure, Run, Stopwatch, processor_time, run_of};
 use super::printer::Printer;
 use super::worker;
 use super::{BenchArgs, BenchError, BenchResult, failed_at, temp_directory};
@@ -114,7 +114,7 @@ where
     Fut: Future<Output = BenchResult<Stopwatch>> + Send + 'static,
 {
     let mut set = JoinSet::new();
-    let began = Instant::now();
+    let (began, used) = (Instant::now(), processor_time());
     for n in 0..tasks {
         set.spawn(task(n));
     }
@@ -122,7 +122,8 @@ where
     while let Some(done) = set.join_next().await {
         watches.push(done.map_err(|e| BenchError::from(format!("a bench task panicked: {e}")))??);
     }
-    Ok(run_of(items, began.elapsed(), watches))
+    let processor = processor_time().zip(used).map(|(after, before)| after.saturating_sub(before));
+    Ok(Run { processor, ..run_of(items, began.elapsed(), watches) })
 }
 
 async fn bare_run(args: &BenchArgs, messages: u64, directory: &Path) -> BenchResult<Run> {

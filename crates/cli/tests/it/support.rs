@@ -116,6 +116,12 @@ impl Workspace {
         self.json(args)["items"].as_array().unwrap().clone()
     }
 
+    /// The acts in the audit trail, latest first, without those that started the server of these commands.
+    pub(crate) fn acts(&self) -> Vec<String> {
+        let acts = self.items(&["audit", "list"]).into_iter().map(|row| text(&row["act"]));
+        acts.filter(|act| act != "create token").collect()
+    }
+
     /// Creates a queue that gives up after the second attempt and never waits.
     pub(crate) fn hasty_queue(&self, queue: &str) {
         let set = ["queue", "set", queue, "--max-attempts", "2", "--backoff", "fixed", "--initial", "0"];

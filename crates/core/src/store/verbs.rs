@@ -5,6 +5,7 @@ use super::{Encoding, LetterSettle, LetterSettlement};
 use crate::dead_letter::{Act, ActRequest, Actor};
 use crate::error::{CallError, StoreError, StoreErrorKind, StoreResult};
 use crate::operation::OperationSpec;
+use crate::recording::RecordRequest;
 use async_trait::async_trait;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -115,6 +116,12 @@ impl NamesActors for Vec<LetterSettlement> {
                 | LetterSettle::Extend { .. } => {}
             }
         }
+    }
+}
+
+impl NamesActors for Vec<RecordRequest> {
+    fn add_actors<'a>(&'a mut self, actors: &mut Vec<&'a mut Actor>) {
+        actors.extend(self.iter_mut().map(|request| &mut request.actor));
     }
 }
 

@@ -11,7 +11,7 @@ mod gather;
 mod mail;
 mod send;
 
-pub use send::{Channels, test_channel};
+pub use send::{Channels, no_such_channel, test_channel};
 
 use crate::handler::Handler;
 use crate::runnable::{Heartbeat, Runnable};

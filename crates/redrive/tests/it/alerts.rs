@@ -236,13 +236,14 @@ async fn an_alert_ends_and_a_silence_is_kept() {
     let by = "ada".to_owned();
     let now = store.info().await.unwrap().now;
     let silence = Silence::of("payments", Span::from_hours(1), by, Some("deploy".into()), now).unwrap();
-    kv::silence(&*store, &silence).await.unwrap();
+    let actor = || redrive::core::dead_letter::Actor::new("ada", "test");
+    kv::silence(&*store, &silence, actor()).await.unwrap();
     die(&store, "payments", "e").await;
     assert_eq!(watch.check().await.unwrap(), 0, "it is silenced");
     let AlertRecord { active, channels } = kv::record(&*store).await.unwrap();
     assert_eq!((active[0].rule, active[0].told, channels[0].name.as_str()), (Rule::Depth, None, "log"));
-    assert!(kv::unsilence(&*store, "payments").await.unwrap());
-    assert!(!kv::unsilence(&*store, "payments").await.unwrap());
+    assert!(kv::unsilence(&*store, "payments", actor()).await.unwrap());
+    assert!(!kv::unsilence(&*store, "payments", actor()).await.unwrap());
     assert_eq!(watch.check().await.unwrap(), 1);
     for letter in crate::support::letters(&store).await {
         let act = redrive::core::dead_letter::ActRequest {

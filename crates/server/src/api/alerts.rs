@@ -7,8 +7,8 @@ use crate::problem::Problem;
 use crate::request::JsonBody;
 use axum::Json;
 use axum::http::StatusCode;
-use redrive_core::alert::{AlertRecord, Notice, Silence, kv};
-use redrive_core::error::Refusal;
+use redrive_core::alert::{AlertRecord, Notice, RuleView, Silence, kv};
+use redrive_core::dead_letter::Actor;
 use redrive_core::ids::MessageId;
 use redrive_core::store::{Role, Store};
 use redrive_core::time::Span;
@@ -18,27 +18,20 @@ use std::sync::Arc;
 
 /// The store, for callers who have this role for all queues.
 fn whole_store(caller: &Caller, role: Role, verb: &str) -> Result<Arc<dyn Store>, Problem> {
-    let refuse = |why: String| {
-        let who = caller.access.name.clone();
-        let refusal = Refusal::NotAllowed { who, verb: verb.to_owned(), why };
-        tracing::warn!(%refusal, "refused");
-        Problem::from(refusal)
-    };
-    if !caller.access.allows(role) {
-        return Err(refuse(format!("it needs the role {role}")));
-    }
+    caller.require(role, verb)?;
     if !caller.access.queues.is_empty() {
-        return Err(refuse("it concerns all queues, and the token is for some of them".into()));
+        return Err(caller.refuse(verb, "it concerns all queues, and the token is for some of them".into()));
     }
     Ok(caller.app.store())
 }
 
-/// The alerts, the channels and what is silenced.
+/// The alerts, the channels, what is silenced, and the rules.
 #[derive(Serialize)]
 pub(crate) struct AlertsView {
     #[serde(flatten)]
     pub(crate) record: AlertRecord,
     pub(crate) silenced: Vec<Silence>,
+    pub(crate) rules: Vec<RuleView>,
 }
 
 /// What is shown of alerts to this caller.
@@ -50,7 +43,7 @@ pub(crate) async fn view(caller: &Caller) -> Result<AlertsView, Problem> {
     for alert in &mut record.active {
         alert.text = caller.rules().mask_text(&alert.text).into_owned();
     }
-    Ok(AlertsView { record, silenced })
+    Ok(AlertsView { record, silenced, rules: caller.app.config.alerts.rule_views() })
 }
 
 /// `GET /api/v1/alerts`
@@ -104,20 +97,20 @@ pub(crate) async fn set_silence(
     caller: &Caller,
     name: &str,
     span: Span,
-    reason: Option<String>,
+    actor: Actor,
 ) -> Result<Silence, Problem> {
     let store = whole_store(caller, Role::Operator, "silence_alert")?;
     let now = store.info().await?.now;
-    let silence = Silence::of(name, span, caller.access.name.clone(), reason, now)?;
-    kv::silence(&*store, &silence).await?;
+    let silence = Silence::of(name, span, actor.name.clone(), actor.reason.clone(), now)?;
+    kv::silence(&*store, &silence, actor).await?;
     tracing::info!(name, until = %silence.until, by = silence.by, "alerts are silenced");
     Ok(silence)
 }
 
 /// Ends a silence. Returns whether there was one.
-pub(crate) async fn end_silence(caller: &Caller, name: &str) -> Result<bool, Problem> {
+pub(crate) async fn end_silence(caller: &Caller, name: &str, actor: Actor) -> Result<bool, Problem> {
     let store = whole_store(caller, Role::Operator, "silence_alert")?;
-    Ok(kv::unsilence(&*store, name).await?)
+    Ok(kv::unsilence(&*store, name, actor).await?)
 }
 
 /// `POST /api/v1/alerts/silence`: silences a rule or a subject for a while, or ends that if no time is given.
@@ -126,9 +119,9 @@ pub(crate) async fn silence(
     JsonBody(body): JsonBody<SilenceBody>,
 ) -> Result<Json<Value>, Problem> {
     let Some(span) = body.span else {
-        let ended = end_silence(&caller, &body.name).await?;
+        let ended = end_silence(&caller, &body.name, caller.actor(body.reason)).await?;
         return Ok(Json(json!({"name": body.name, "ended": ended})));
     };
-    let silence = set_silence(&caller, &body.name, span, body.reason).await?;
+    let silence = set_silence(&caller, &body.name, span, caller.actor(body.reason)).await?;
     Ok(Json(serde_json::to_value(silence).unwrap_or_default()))
 }

@@ -71,7 +71,7 @@ fn quiet(silence: &Silence, now: Time) -> Quiet {
 }
 
 async fn page(visitor: &Visitor, tested: Option<String>) -> Result<Response, Failure> {
-    let AlertsView { record, silenced } = api::view(&visitor.caller).await?;
+    let AlertsView { record, silenced, .. } = api::view(&visitor.caller).await?;
     let channel = |channel: redrive_core::alert::ChannelView| (channel.name, channel.kind, channel.to);
     let view = AlertsPage {
         frame: Frame::new(visitor, Section::Alerts, "Alerts").await,
@@ -101,10 +101,11 @@ pub(super) async fn act(visitor: Visitor, Sent(fields): Sent) -> Result<Response
         }
         "silence" => {
             let span = fields.need("for")?;
-            api::set_silence(&visitor.caller, &name, span, fields.owned("reason")).await?;
+            let actor = visitor.actor(fields.owned("reason"));
+            api::set_silence(&visitor.caller, &name, span, actor).await?;
         }
         "end" => {
-            api::end_silence(&visitor.caller, &name).await?;
+            api::end_silence(&visitor.caller, &name, visitor.actor(None)).await?;
         }
         _ => return Err(Problem::bad_request("bad_field", "there is no such act on alerts").into()),
     }

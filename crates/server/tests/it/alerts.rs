@@ -61,3 +61,19 @@ async fn a_test_is_a_message_for_the_channel() {
     let absent = server.ask("POST", "/api/v1/alerts/test", Some(r#"{"channel":"pager"}"#)).await;
     assert_eq!((absent.status.as_u16(), &absent.body["code"]), (404, &"no_such_channel".into()));
 }
+
+#[tokio::test]
+async fn the_rules_and_the_report_are_those_of_the_configuration() {
+    let settings = |limit| {
+        let rules = serde_json::json!({"rules": {"depth": {"limit": limit}}});
+        redrive_server::Config { alerts: serde_json::from_value(rules).unwrap(), ..Default::default() }
+    };
+    for (limit, alerts) in [(1, 1), (5, 0)] {
+        let server = Server::with(settings(limit)).await;
+        server.letter(r#"{"payload":"x"}"#).await;
+        let report = server.get("/api/v1/stats/report").await;
+        assert_eq!(report["alerts"].as_array().unwrap().len(), alerts, "{}", report["alerts"]);
+        let rules = server.get("/api/v1/alerts").await["rules"].clone();
+        assert_eq!((&rules[0]["rule"], &rules[0]["limit"]), (&"depth".into(), &f64::from(limit).into()));
+    }
+}

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 /// The version of the protocol and of every type in it. Both sides must have the same.
-pub(super) const VERSION: u32 = 8;
+pub(super) const VERSION: u32 = 9;
 
 /// How the contents of frames are written.
 pub(super) const ENCODING: Encoding = Encoding::Compact;

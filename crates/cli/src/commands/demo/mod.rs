@@ -14,9 +14,10 @@ use crate::log::{LogArgs, LogLevel};
 use crate::output::{Column, Format, Show, ValueFormat, compact, escape};
 use clap::Args;
 use redrive::core::access::Access;
+use redrive::core::dead_letter::Actor;
 use redrive::maintenance::Maintenance;
 use redrive::{CancellationToken, LoopGroup, OpenOptions};
-use redrive_server::{Config, Listener, LoginCodes, create_token, router};
+use redrive_server::{Config, Listener, LoginCodes, create_token};
 use serde::Serialize;
 use shop::{Customers, Shop};
 use std::net::SocketAddr;
@@ -105,8 +106,9 @@ pub(crate) async fn run(app: &App, args: DemoArgs) -> CommandResult {
         ..Config::default()
     };
     let visitor = Access::everything("visitor");
-    let (token, _) = create_token(store.as_ref(), visitor.clone(), "demo".into(), None).await?;
-    let http = HttpServer::new(vec![listener], router(Arc::clone(&store), config), stop.clone());
+    let by = Actor::new("demo", "cli");
+    let (token, _) = create_token(store.as_ref(), visitor.clone(), &by, None).await?;
+    let http = HttpServer::new(vec![listener], Arc::clone(&store), config);
     let loops = LoopGroup::new(Arc::clone(&store))
         .run(http)
         .run(Maintenance::new(Arc::clone(&store)))

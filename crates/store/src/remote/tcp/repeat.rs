@@ -70,7 +70,8 @@ pub(super) fn is_harmless(call: &Call) -> bool {
         | Call::IndexText { .. }
         | Call::Step { .. }
         | Call::Backup { .. }
-        | Call::KvPut { .. } => false,
+        | Call::KvPut { .. }
+        | Call::Record { .. } => false,
     }
 }
 
