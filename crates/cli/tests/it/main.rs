@@ -12,6 +12,7 @@
 mod acts;
 mod alerts;
 mod bad_input;
+mod browser;
 mod bulk;
 mod classify;
 mod config;
