@@ -9,11 +9,40 @@ use redrive_core::store::StoreInfo;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
+/// The colour of an installation, by which people tell it from others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Colour {
+    /// For what must not be broken.
+    Red,
+    /// For what is nearly as important.
+    Amber,
+    /// For trials.
+    Blue,
+    /// For everything else.
+    Grey,
+}
+
+impl Colour {
+    /// The name, which is also a class of the stylesheet.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Red => "red",
+            Self::Amber => "amber",
+            Self::Blue => "blue",
+            Self::Grey => "grey",
+        }
+    }
+}
+
 /// The settings of a server.
 #[derive(Clone)]
 pub struct Config {
     /// The name of this installation, shown to people who have several.
     pub instance: String,
+    /// Its colour. Without one it follows from the name.
+    pub colour: Option<Colour>,
     /// The names under which this server is reached, beside those of this machine.
     pub hosts: Vec<String>,
     /// What is masked.
@@ -41,6 +70,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             instance: "redrive".into(),
+            colour: None,
             hosts: Vec::new(),
             masking: Rules::default(),
             known: ClassifierRules::default(),

@@ -16,6 +16,7 @@ mod browser;
 mod bulk;
 mod classify;
 mod config;
+mod demo;
 mod edit;
 mod evidence;
 mod groups;

@@ -51,7 +51,7 @@ impl Workspace {
             command.env_remove(name);
         }
         command.env("REDRIVE_DATA", self.data()).env("USER", "tester").stdin(Stdio::null());
-        let here = ["serve", "restore", "init", "completions", "help", "--help", "--version"];
+        let here = ["serve", "demo", "restore", "init", "completions", "help", "--help", "--version"];
         if std::env::var_os(BY_SERVER).is_some() && !args.iter().any(|arg| here.contains(arg)) {
             let (server, token) = self.server.get_or_init(|| self.start_server());
             command.env("REDRIVE_URL", &server.url).env("REDRIVE_TOKEN", token);

@@ -16,7 +16,7 @@ mod tests;
 pub use evaluate::{Active, AlertState, Counted, Evaluation, Sample, evaluate};
 pub use facts::{CountFact, Facts, LevelFact, facts_of_stats};
 pub use quiet_hours::QuietHours;
-pub use record::{ActiveAlert, AlertRecord, ChannelView, Silence, Silences};
+pub use record::{ActiveAlert, AlertRecord, ChannelView, RuleView, Silence, Silences};
 pub use settings::{AlertSettings, Limit, RuleSettings};
 
 use crate::failure::named;

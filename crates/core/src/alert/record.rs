@@ -1,7 +1,8 @@
-//! What is kept of alerts for people to look at: the alerts that hold now, the channels, and what is silenced. Whoever
-//! evaluates the rules writes the record; whoever shows it reads it from the store's small durable values.
+//! What is kept of alerts for people to look at: the alerts that hold now, what was told lately, the rules, the channels,
+//! and what is silenced. Whoever evaluates the rules writes the record; whoever shows it reads it from the store's small
+//! durable values.
 
-use super::{AlertLevel, Rule};
+use super::{AlertLevel, AlertSettings, Notice, Rule};
 use crate::error::Refusal;
 use crate::limits;
 use crate::message::check_span;
@@ -47,6 +48,34 @@ pub struct AlertRecord {
     pub active: Vec<ActiveAlert>,
     /// The channels, by name.
     pub channels: Vec<ChannelView>,
+    /// What was told lately, oldest first.
+    #[serde(default)]
+    pub told: Vec<Notice>,
+    /// The rules that are used.
+    #[serde(default)]
+    pub rules: Vec<RuleView>,
+}
+
+/// A rule as it is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RuleView {
+    /// The rule.
+    pub rule: Rule,
+    /// How urgent its alerts are.
+    pub level: AlertLevel,
+    /// The value from which on it fires. Durations are in milliseconds.
+    pub limit: f64,
+}
+
+impl AlertSettings {
+    /// The rules that are used, as they are shown.
+    #[must_use]
+    pub fn rule_views(&self) -> Vec<RuleView> {
+        let all = Rule::ALL.iter().map(|rule| (*rule, self.rule(*rule)));
+        let used = all.filter(|(_, settings)| settings.enabled);
+        used.map(|(rule, settings)| RuleView { rule, level: settings.level, limit: settings.limit.0 })
+            .collect()
+    }
 }
 
 /// Something that nobody is told about for a while.

@@ -47,8 +47,9 @@ pub(crate) async fn view(caller: &Caller) -> Result<AlertsView, Problem> {
     let now = store.info().await?.now;
     let silenced = kv::silences(&*store).await?.at(now).cloned().collect();
     let mut record = kv::record(&*store).await?;
-    for alert in &mut record.active {
-        alert.text = caller.rules().mask_text(&alert.text).into_owned();
+    let texts = record.active.iter_mut().map(|alert| &mut alert.text);
+    for text in texts.chain(record.told.iter_mut().map(|notice| &mut notice.text)) {
+        *text = caller.rules().mask_text(text).into_owned();
     }
     Ok(AlertsView { record, silenced })
 }

@@ -112,6 +112,7 @@ struct OperationsPage {
     rows: Vec<Row>,
     next: Option<String>,
     cli: String,
+    curl: String,
 }
 
 /// `GET /operations`
@@ -123,6 +124,7 @@ pub(super) async fn list(visitor: Visitor, Asked(asked): Asked) -> Result<Respon
         rows: page.items.iter().map(|operation| row(operation, visitor.now)).collect(),
         next: page.next.as_ref().map(|next| tables::address(&visitor.here, &[("cursor", next.as_str())])),
         cli: "redrive op list".into(),
+        curl: tables::curl("GET", "/api/v1/operations", None),
     };
     render(&visitor, &view)
 }
@@ -383,7 +385,11 @@ fn buttons(operation: &Operation) -> Vec<Button> {
         Stage::Settling | Stage::Done | Stage::Cancelled => Vec::new(),
         Stage::Undoing | Stage::Undone => return Vec::new(),
     };
-    if can_undo && operation.outcomes.sent() > operation.outcomes.undone {
+    // A message that has run cannot be taken back; what an act has changed can be changed back.
+    let of = &operation.outcomes;
+    let is_retry = matches!(operation.act, Act::Retry(_));
+    let is_left = if is_retry { of.running > 0 } else { of.sent() > of.undone };
+    if can_undo && is_left {
         all.insert(all.len().min(1), undo);
     }
     all
