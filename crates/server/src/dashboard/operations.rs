@@ -72,6 +72,10 @@ fn progress(operation: &Operation, class: &str) -> Svg {
 
 /// The title of an operation.
 fn title(operation: &Operation) -> String {
+    // While its members are written down nobody knows how many there are.
+    if operation.stage == Stage::Freezing {
+        return format!("{} letters", words(&operation.act, 0).title);
+    }
     format!(
         "{} {}",
         words(&operation.act, operation.members).title,
@@ -307,9 +311,14 @@ fn steps(operation: &Operation) -> Vec<Step> {
     let has_canary = operation.rollout.canary.is_some();
     let canary =
         operation.canary_to.max(operation.rollout.canary.map_or(0, |canary| canary.size(operation.members)));
+    let (frozen, canary) = if operation.stage == Stage::Freezing {
+        ("Writing down".to_owned(), "Canary".to_owned())
+    } else {
+        (format!("Frozen {}", number(operation.members)), format!("Canary of {}", number(canary)))
+    };
     let all = [
-        (0, true, format!("Frozen {}", number(operation.members))),
-        (1, has_canary, format!("Canary of {}", number(canary))),
+        (0, true, frozen),
+        (1, has_canary, canary),
         (2, has_canary, format!("Watched {}", span(operation.rollout.observe))),
         (3, true, if matches!(operation.act, Act::Retry(_)) { rate } else { "Acting".into() }),
         (4, true, "Outcomes".into()),
