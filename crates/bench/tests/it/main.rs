@@ -130,7 +130,7 @@ fn pages(letters: u32) -> BTreeMap<String, serde_json::Value> {
 
 #[test]
 fn pages_stay_small_and_read_no_more_because_there_are_more_letters() {
-    let (some, many) = (pages(4_000), pages(20_000));
+    let (some, many) = (pages(10_000), pages(20_000));
     assert_eq!(many.len(), some.len());
     for (page, row) in many {
         let number = |row: &serde_json::Value, name: &str| row[name].as_u64().unwrap();
