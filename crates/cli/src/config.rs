@@ -120,6 +120,8 @@ pub(crate) struct ServerSettings {
     pub behind_proxy: bool,
     /// The name of the installation.
     pub instance: Option<String>,
+    /// The colour of the installation.
+    pub colour: Option<redrive_server::Colour>,
     /// The number of requests per second for each token.
     pub rate: Option<u32>,
     /// The largest body of a request, in bytes.

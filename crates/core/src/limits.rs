@@ -356,6 +356,8 @@ pub const ALERT_SUBJECT_CHARS_MAX: usize = 150;
 pub const ALERTS_AT_ONCE_MAX: usize = 10;
 /// Alerts that are listed as holding now.
 pub const ALERTS_SHOWN_MAX: usize = 200;
+/// Notices that are kept for people who want to know what was told lately. They are part of the state of the alerts.
+pub const ALERTS_TOLD_MAX: usize = 20;
 /// Queues with open letters whose growth is measured.
 pub const ALERTS_SAMPLED_MAX: usize = 300;
 /// Groups of each status that one evaluation of the alerts reads.

@@ -15,12 +15,40 @@ use tokio_util::sync::CancellationToken;
 const BODY_BYTES_MAX: usize = 1024 * 1024;
 /// The largest batch unless another limit is set.
 const BATCH_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// The colour of an installation, by which people tell it from others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Colour {
+    /// For what must not be broken.
+    Red,
+    /// For what is nearly as important.
+    Amber,
+    /// For trials.
+    Blue,
+    /// For everything else.
+    Grey,
+}
+
+impl Colour {
+    /// The name, which is also a class of the stylesheet.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Red => "red",
+            Self::Amber => "amber",
+            Self::Blue => "blue",
+            Self::Grey => "grey",
+        }
+    }
+}
 
 /// The settings of a server.
 #[derive(Clone)]
 pub struct Config {
     /// The name of this installation, shown to people who have several.
     pub instance: String,
+    /// Its colour. Without one it follows from the name.
+    pub colour: Option<Colour>,
     /// The names under which this server is reached, beside those of this machine.
     pub hosts: Vec<String>,
     /// What is masked.
@@ -54,6 +82,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             instance: "redrive".into(),
+            colour: None,
             hosts: Vec::new(),
             masking: Rules::default(),
             known: ClassifierRules::default(),

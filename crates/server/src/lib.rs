@@ -26,7 +26,7 @@ mod tls;
 pub use access::{Refusals, create_token, list_tokens, revoke_token};
 pub use axum::Router;
 pub use bind::{Protection, check_bind};
-pub use config::Config;
+pub use config::{Colour, Config};
 pub use dashboard::LoginCodes;
 pub use listen::{ListenConfig, Listener, serve};
 pub use openapi::document as openapi_document;

@@ -56,7 +56,7 @@ async fn measure_all(printer: &Printer, args: &BenchArgs, root: &Path) -> BenchR
         let rate = limit.rate();
         bare.push(limit);
         let beside = |run: Run| Run { bare: Some(rate), ..run };
-        let fresh = |name: &str| open(directory.join(name));
+        let fresh = |name: &str| open(place(args, &directory, number, name));
         plain.push(beside(enqueue_run(fresh("plain").await?, args, messages, false).await?));
         rich.push(beside(enqueue_run(fresh("rich").await?, args, messages, true).await?));
         cycle.push(beside(cycle_run(fresh("cycle").await?, args, messages, 64, 4).await?));
@@ -75,6 +75,12 @@ async fn measure_all(printer: &Printer, args: &BenchArgs, root: &Path) -> BenchR
         Figure::of("enqueue, worker, ack", DURABLE, 64, &handled),
         Figure::of("failure to dead letter", DURABLE, 64, &dead),
     ])
+}
+
+/// Where a store of this run is created.
+fn place(args: &BenchArgs, directory: &Path, run: u32, name: &str) -> PathBuf {
+    let schema = |url: &String| format!("{url}?schema=redrive_bench_{}_{run}_{name}", std::process::id());
+    args.store.as_ref().map_or_else(|| directory.join(name), |url| schema(url).into())
 }
 
 pub(super) async fn open(directory: PathBuf) -> BenchResult<Arc<dyn Store>> {

@@ -230,6 +230,7 @@ impl ServeArgs {
             tls_key,
             behind_proxy: self.behind_proxy || config.behind_proxy,
             instance: self.instance.clone().or_else(|| config.instance.clone()),
+            colour: config.colour,
             rate: self.rate.or(config.rate),
             body_bytes_max: config.body_bytes_max,
             batch_bytes_max: config.batch_bytes_max,
@@ -294,6 +295,7 @@ impl ServerSettings {
         let ips = addresses.iter().map(SocketAddr::ip).filter(|ip| !ip.is_unspecified());
         redrive_server::Config {
             instance: self.instance.clone().unwrap_or(defaults.instance),
+            colour: self.colour,
             hosts: self.hosts.iter().cloned().chain(ips.map(literal)).collect(),
             masking: app.config.known.masking.clone(),
             known: app.config.known.clone(),

@@ -7,7 +7,7 @@ use crate::problem::Problem;
 use crate::request::JsonBody;
 use axum::Json;
 use axum::http::StatusCode;
-use redrive_core::alert::{AlertRecord, Notice, RuleView, Silence, kv};
+use redrive_core::alert::{AlertRecord, Notice, Silence, kv};
 use redrive_core::dead_letter::Actor;
 use redrive_core::ids::MessageId;
 use redrive_core::store::{Role, Store};
@@ -25,13 +25,12 @@ fn whole_store(caller: &Caller, role: Role, verb: &str) -> Result<Arc<dyn Store>
     Ok(caller.app.store())
 }
 
-/// The alerts, the channels, what is silenced, and the rules.
+/// The alerts, the channels, the rules, and what is silenced.
 #[derive(Serialize)]
 pub(crate) struct AlertsView {
     #[serde(flatten)]
     pub(crate) record: AlertRecord,
     pub(crate) silenced: Vec<Silence>,
-    pub(crate) rules: Vec<RuleView>,
 }
 
 /// What is shown of alerts to this caller.
@@ -40,10 +39,15 @@ pub(crate) async fn view(caller: &Caller) -> Result<AlertsView, Problem> {
     let now = store.info().await?.now;
     let silenced = kv::silences(&*store).await?.at(now).cloned().collect();
     let mut record = kv::record(&*store).await?;
-    for alert in &mut record.active {
-        alert.text = caller.rules().mask_text(&alert.text).into_owned();
+    let texts = record.active.iter_mut().map(|alert| &mut alert.text);
+    for text in texts.chain(record.told.iter_mut().map(|notice| &mut notice.text)) {
+        *text = caller.rules().mask_text(text).into_owned();
     }
-    Ok(AlertsView { record, silenced, rules: caller.app.config.alerts.rule_views() })
+    if record.rules.is_empty() {
+        // No process has evaluated the rules yet: those of this server are the ones that will be.
+        record.rules = caller.app.config.alerts.rule_views();
+    }
+    Ok(AlertsView { record, silenced })
 }
 
 /// `GET /api/v1/alerts`

@@ -70,7 +70,7 @@ struct LoginPage {
 }
 
 fn page(app: &App, theme: Theme, next: &str, wrong: Option<String>) -> Response {
-    let frame = Frame::bare(&app.config.instance, theme, "/login", "Log in");
+    let frame = Frame::bare(&app.config, theme, "/login", "Log in");
     let status = if wrong.is_some() { StatusCode::UNAUTHORIZED } else { StatusCode::OK };
     let page = LoginPage { frame, next: next.to_owned(), wrong, reload: false };
     (status, Html(page.render().unwrap_or_default())).into_response()
@@ -80,7 +80,7 @@ fn page(app: &App, theme: Theme, next: &str, wrong: Option<String>) -> Response 
 /// which browsers send only from our own pages; from this one they send it.
 pub(super) fn again(app: &App, theme: Theme, here: &str) -> Response {
     let Some(here) = local_path(here) else { return see_other("/login") };
-    let frame = Frame::bare(&app.config.instance, theme, here, "One moment");
+    let frame = Frame::bare(&app.config, theme, here, "One moment");
     let page = LoginPage { frame, next: here.to_owned(), wrong: None, reload: true };
     Html(page.render().unwrap_or_default()).into_response()
 }

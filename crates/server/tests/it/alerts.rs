@@ -1,8 +1,12 @@
 //! Alerts over HTTP: what is shown, tested and silenced.
 
 use super::Server;
+use crate::dashboard::{Browser, text};
 use redrive_core::access::Grant;
-use redrive_core::alert::{ActiveAlert, AlertLevel, AlertRecord, ChannelView, QUEUE, RECORD_KEY, Rule, kv};
+use redrive_core::alert::{
+    ActiveAlert, AlertLevel, AlertRecord, AlertSettings, ChannelView, Notice, NoticeStatus, QUEUE,
+    RECORD_KEY, Rule, kv,
+};
 use redrive_core::time::Time;
 
 async fn with_record() -> Server {
@@ -18,7 +22,16 @@ async fn with_record() -> Server {
     };
     let channel =
         ChannelView { name: "ops".into(), kind: "slack".into(), to: "https://hooks.example/…".into() };
-    let record = AlertRecord { active: vec![active], channels: vec![channel] };
+    let notice = Notice {
+        status: NoticeStatus::Cleared,
+        rule: Rule::BreakerOpen,
+        subject: "bank".into(),
+        text: "it is over; ada@example.com knows".into(),
+        link: Some("https://redrive.example/breakers".into()),
+        ..Notice::test("ops", "ada", Time::from_millis(1), None)
+    };
+    let rules = AlertSettings::default().rule_views();
+    let record = AlertRecord { active: vec![active], channels: vec![channel], told: vec![notice], rules };
     kv::write(server.store.as_ref(), RECORD_KEY, &record, 0).await.unwrap().unwrap();
     server
 }
@@ -34,6 +47,19 @@ async fn what_holds_is_shown_masked_to_those_who_may_see_all_queues() {
     let limited = server.token(&[Grant::Admin], &["orders*"]).await;
     let refused = server.send(Server::request("GET", "/api/v1/alerts", &limited, None)).await;
     assert_eq!(refused.status.as_u16(), 403);
+}
+
+#[tokio::test]
+async fn the_page_shows_what_was_told_and_the_rules() {
+    let server = with_record().await;
+    let page = Browser::admin(&server).await.page("/alerts").await;
+    let told = text(&page, "#told");
+    assert!(told.contains("Over") && told.contains("bank") && !told.contains("ada@example.com"), "{told}");
+    assert!(
+        page.contains("href=\"/breakers\">bank</a>"),
+        "the link of a notice leads to a page of this server"
+    );
+    assert!(page.contains("a queue has 100 open letters"));
 }
 
 #[tokio::test]

@@ -13,7 +13,9 @@ use crate::exit_code::{CliError, CommandResult, ExitCode};
 use crate::log::{LogArgs, LogLevel};
 use crate::output::{Column, Format, Show, ValueFormat, compact, escape};
 use clap::Args;
+use redrive::alerts::AlertLoop;
 use redrive::core::access::Access;
+use redrive::core::alert::AlertSettings;
 use redrive::core::dead_letter::Actor;
 use redrive::maintenance::Maintenance;
 use redrive::{CancellationToken, LoopGroup, OpenOptions};
@@ -112,6 +114,7 @@ pub(crate) async fn run(app: &App, args: DemoArgs) -> CommandResult {
     let loops = LoopGroup::new(Arc::clone(&store))
         .run(http)
         .run(Maintenance::new(Arc::clone(&store)))
+        .run(AlertLoop::new(Arc::clone(&store), AlertSettings::default())?)
         .run(Shop { store: Arc::clone(&store), services })
         .run(Customers { store: Arc::clone(&store) });
     let loops = loops.bind().await.map_err(super::serve::failed)?;
