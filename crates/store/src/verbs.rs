@@ -53,12 +53,21 @@ pub(crate) fn absolute(target: &str) -> Result<String, Refusal> {
 #[derive(Debug)]
 pub struct EngineStore<A>(pub(crate) A);
 
-fn pack<T: Tables>(mut new: NewMessage) -> Result<Incoming<T::Body>, Refusal> {
+/// Checks and encodes a message outside the commit.
+pub(crate) fn pack<T: Tables>(mut new: NewMessage) -> Result<Incoming<T::Body>, Refusal> {
     new.check()?;
     let size = new.payload.bytes.len() as u64;
     let body_hash = new.key.is_some().then(|| new.body_hash());
     let body = T::pack(&mut new);
     Ok(Incoming { new, body_hash, size, body })
+}
+
+/// The rows that enqueueing these messages asks for.
+pub(crate) fn wants_of<B>(packed: &[Result<Incoming<B>, Refusal>]) -> Wants {
+    let mut wants = Wants::ids(packed.iter().flatten().map(|incoming| incoming.new.id));
+    let keyed = packed.iter().flatten().map(|incoming| &incoming.new);
+    wants.keys = keyed.filter_map(|new| Some((new.queue.clone(), new.key.clone()?))).collect();
+    wants
 }
 
 /// Takes the bytes of an answer out of a settlement; one that is too large stays in, to be refused.
@@ -76,9 +85,7 @@ impl<A: Access> Work for EngineStore<A> {
         check_batch(batch.len(), batch.iter().map(|m| m.payload.bytes.len()).sum())?;
         let began = Instant::now();
         let packed: Vec<_> = batch.into_iter().map(pack::<A::Tables>).collect();
-        let mut wants = Wants::ids(packed.iter().flatten().map(|incoming| incoming.new.id));
-        let keyed = packed.iter().flatten().map(|incoming| &incoming.new);
-        wants.keys = keyed.filter_map(|new| Some((new.queue.clone(), new.key.clone()?))).collect();
+        let wants = wants_of(&packed);
         let enqueue = move |engine: &mut Engine<A::Tables>, now| engine.enqueue(packed, now);
         let each = self.0.write_wanting(WriteCost::GROWS, wants, enqueue).await?;
         metrics::process().record(Timer::Enqueue, began.elapsed());

@@ -4,6 +4,7 @@
 //! have no order among themselves, so a row is in at most one of them.
 
 use super::base::{Param, area, int, number, uuid};
+use super::inbox::Taken;
 use super::term::{Term, WALL};
 use crate::engine::tables::{Letter, TableResult};
 use crate::staged::{Change, Changes, Columns, Table};
@@ -30,7 +31,7 @@ impl<'a> Flush<'a> {
     }
 
     /// The statement that commits these changes under a term.
-    pub(super) fn new(changes: &'a Changes, term: &Term, clock: Time) -> TableResult<Self> {
+    pub(super) fn new(changes: &'a Changes, taken: &'a Taken, term: &Term, clock: Time) -> TableResult<Self> {
         let mut building = Building {
             flush: Flush {
                 sql: "WITH fence AS (UPDATE holder SET commit = commit + 1, clock = greatest(clock, $4), \
@@ -55,6 +56,7 @@ impl<'a> Flush<'a> {
         building.keys(of(Table::Key).collect());
         building.entries(changes);
         building.ranges(changes);
+        building.inbox(taken);
         let Building { mut flush, checks } = building;
         let _ = write!(flush.sql, " SELECT (SELECT count(*) FROM fence), {WALL}{checks}");
         Ok(flush)
@@ -322,6 +324,29 @@ impl<'a> Building<'a> {
                 );
                 self.part(&format!("drop_{name}"), &sql);
             }
+        }
+    }
+
+    /// Rows of the inbox whose messages are enqueued by this commit, or refused.
+    fn inbox(&mut self, taken: &'a Taken) {
+        if !taken.enqueued.is_empty() {
+            let count = taken.enqueued.len();
+            let numbers = self.bind(taken.enqueued.as_slice());
+            let sql = format!(
+                "DELETE FROM inbox i USING fence, unnest({numbers}::bigint[]) AS u(n) WHERE i.n = u.n RETURNING 1"
+            );
+            self.part("drop_inbox", &sql);
+            self.expect("drop_inbox", count);
+        }
+        if !taken.refused.is_empty() {
+            let numbers: Vec<i64> = taken.refused.iter().map(|(n, _)| *n).collect();
+            let reasons: Vec<&str> = taken.refused.iter().map(|(_, why)| why.as_str()).collect();
+            let (numbers, reasons) = (self.bind(numbers), self.bind(reasons));
+            let sql = format!(
+                "UPDATE inbox i SET refused = u.why FROM fence, unnest({numbers}::bigint[], {reasons}::text[]) AS u(n, why) \
+                 WHERE i.n = u.n"
+            );
+            self.part("refuse_inbox", &sql);
         }
     }
 

@@ -6,6 +6,7 @@ mod clock;
 mod connect;
 mod errors;
 mod flush;
+mod inbox;
 mod node;
 mod open;
 mod readers;
@@ -131,6 +132,12 @@ impl Access for Postgres {
 
     fn describe(&self) -> StoreInfo {
         let mut degraded = self.degraded.clone();
+        let refused = self.shared.refused.load(Ordering::Relaxed);
+        if refused > 0 {
+            degraded.push(format!(
+                "{refused} messages that were sent by SQL could not be enqueued; they are in the table inbox with the reason"
+            ));
+        }
         if let CallError::Store(why) = self.no_reply_error()
             && (self.shared.stopped().is_some() || self.shared.full.load(Ordering::SeqCst))
         {

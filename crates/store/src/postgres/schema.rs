@@ -54,6 +54,48 @@ CREATE INDEX keys_created ON keys(created_at);
 CREATE TABLE entries(area smallint NOT NULL, key bytea NOT NULL, data bytea NOT NULL, PRIMARY KEY(area, key));
 CREATE TABLE counters(area smallint NOT NULL, key bytea NOT NULL, data bytea NOT NULL, PRIMARY KEY(area, key))
   WITH (fillfactor = 20, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_cost_delay = 0);
+CREATE TABLE inbox(
+  n bigserial PRIMARY KEY, id uuid NOT NULL, message jsonb NOT NULL, payload bytea NOT NULL, sent_by text NOT NULL,
+  sent_at timestamptz NOT NULL DEFAULT clock_timestamp(), refused text);
+CREATE INDEX inbox_waiting ON inbox(n) WHERE refused IS NULL;
+CREATE FUNCTION new_id() RETURNS uuid LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
+  SELECT encode(set_byte(b, 6, (get_byte(b, 6) & 15) | 112), 'hex')::uuid FROM (SELECT overlay(
+    uuid_send(gen_random_uuid()) PLACING substring(int8send((extract(epoch FROM clock_timestamp()) * 1000)::bigint) FROM 3)
+    FROM 1 FOR 6) AS b) AS random $$;
+CREATE FUNCTION enqueue_bytes(
+  queue text, payload bytea, key text DEFAULT NULL, kind text DEFAULT '', priority text DEFAULT NULL,
+  delay interval DEFAULT NULL, headers jsonb DEFAULT '{}', ordering_key text DEFAULT NULL,
+  content_type text DEFAULT 'application/octet-stream'
+) RETURNS uuid LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+  DECLARE made uuid := new_id();
+  BEGIN
+    IF queue IS NULL OR queue !~ '^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$' THEN
+      RAISE EXCEPTION 'redrive: % is not a name for a queue', quote_nullable(queue) USING ERRCODE = '22023',
+        HINT = 'A name has 1 to 128 of A-Z a-z 0-9 . _ - and begins with a letter or digit.';
+    END IF;
+    IF payload IS NULL OR octet_length(payload) > 8388608 THEN
+      RAISE EXCEPTION 'redrive: a payload has at most 8 MiB, this one has % bytes', octet_length(payload)
+        USING ERRCODE = '22023', HINT = 'Store it elsewhere and send where it is.';
+    END IF;
+    IF octet_length(key) > 512 OR octet_length(ordering_key) > 512 THEN
+      RAISE EXCEPTION 'redrive: a key has at most 512 bytes' USING ERRCODE = '22023';
+    END IF;
+    IF priority NOT IN ('critical', 'high', 'normal', 'low', 'background') THEN
+      RAISE EXCEPTION 'redrive: % is not a priority', quote_nullable(priority) USING ERRCODE = '22023',
+        HINT = 'The priorities are critical, high, normal, low and background.';
+    END IF;
+    INSERT INTO inbox(id, payload, sent_by, message) VALUES(made, payload, session_user, jsonb_strip_nulls(
+      jsonb_build_object('queue', queue, 'kind', kind, 'key', key, 'ordering_key', ordering_key, 'priority', priority,
+        'delay_ms', (extract(epoch FROM delay) * 1000)::bigint, 'headers', headers, 'content_type', content_type)));
+    RETURN made;
+  END $$;
+CREATE FUNCTION enqueue(
+  queue text, payload jsonb, key text DEFAULT NULL, kind text DEFAULT '', priority text DEFAULT NULL,
+  delay interval DEFAULT NULL, headers jsonb DEFAULT '{}', ordering_key text DEFAULT NULL
+) RETURNS uuid LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+  SELECT enqueue_bytes(queue, convert_to(payload::text, 'UTF8'), key, kind, priority, delay, headers, ordering_key,
+    'application/json') $$;
+REVOKE ALL ON FUNCTION enqueue_bytes, enqueue, new_id FROM PUBLIC;
 CREATE FUNCTION refuse_commit(what text) RETURNS integer LANGUAGE plpgsql AS
   $$ BEGIN RAISE EXCEPTION 'redrive: %', what USING ERRCODE = 'RD001'; END $$;
 ";

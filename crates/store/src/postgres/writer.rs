@@ -8,17 +8,19 @@ use super::base::PgBase;
 use super::clock::DatabaseClock;
 use super::connect::Address;
 use super::flush::Flush;
+use super::inbox::{self, Taken};
 use super::term::{self, Outcome, Term};
 use crate::access::Wants;
 use crate::clock::StoreClock;
 use crate::engine::Engine;
-use crate::engine::tables::TableResult;
+use crate::engine::tables::{TableResult, damaged};
 use crate::engine::touched::Touched;
 use crate::entropy::Entropy;
 use crate::holder::Holder;
 use crate::jobs::{Job, Reply};
 use crate::staged::{Changes, Staged};
-use redrive_core::error::{StoreError, StoreErrorKind};
+use crate::verbs::{pack, wants_of};
+use redrive_core::error::{CallError, StoreError, StoreErrorKind};
 use redrive_core::limits;
 use redrive_core::time::Time;
 use std::collections::VecDeque;
@@ -33,6 +35,8 @@ pub(crate) type PgTables = Staged<PgBase>;
 
 /// How often the holder says that it is alive while it has nothing to write.
 const HEARTBEAT: Duration = Duration::from_secs(1);
+/// How often the holder looks for messages that were sent by SQL.
+const INBOX: Duration = Duration::from_millis(100);
 /// How long a holder tries to reach the database again before its callers are told that the outcome is unknown.
 const RECONNECT_FOR: Duration = Duration::from_secs(30);
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
@@ -48,6 +52,8 @@ pub(super) struct Shared {
     is_stopped: AtomicBool,
     /// Whether the database's disk is full.
     pub(super) full: AtomicBool,
+    /// Messages sent by SQL that were refused.
+    pub(super) refused: AtomicU64,
     /// Commits, and round trips for single rows in the middle of groups.
     pub(super) commits: AtomicU64,
     pub(super) misses: AtomicU64,
@@ -61,6 +67,7 @@ impl Shared {
             stopped: Mutex::new(None),
             is_stopped: AtomicBool::new(false),
             full: AtomicBool::new(false),
+            refused: AtomicU64::new(0),
             commits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
         }
@@ -113,16 +120,23 @@ impl Writer {
     /// then commits one long job by itself.
     pub(super) fn run(mut self, mut jobs: mpsc::Receiver<Job<PgTables>>) {
         let mut long = VecDeque::new();
-        let mut seen = Instant::now();
+        let (mut seen, mut looked) = (Instant::now(), None::<Instant>);
         loop {
+            if looked.is_none_or(|at| at.elapsed() >= INBOX) {
+                if self.take_inbox() {
+                    seen = Instant::now();
+                }
+                looked = Some(Instant::now());
+            }
             let first = match long.is_empty() {
-                true => match self.next_job(&mut jobs, seen) {
+                true => match self.next_job(&mut jobs) {
                     Next::Job(job) => Some(job),
-                    Next::Silence => {
+                    Next::Silence if seen.elapsed() >= HEARTBEAT => {
                         self.heartbeat();
                         seen = Instant::now();
                         continue;
                     }
+                    Next::Silence => continue,
                     Next::End => break,
                 },
                 false => None,
@@ -146,11 +160,10 @@ impl Writer {
         }
     }
 
-    /// Waits for a job, but not longer than until the next heartbeat.
-    fn next_job(&self, jobs: &mut mpsc::Receiver<Job<PgTables>>, seen: Instant) -> Next {
-        let left = HEARTBEAT.saturating_sub(seen.elapsed());
+    /// Waits for a job, but not longer than until the next look at the inbox.
+    fn next_job(&self, jobs: &mut mpsc::Receiver<Job<PgTables>>) -> Next {
         let session = &self.engine.tables.base.session;
-        let waited = session.wait(async { tokio::time::timeout(left, jobs.recv()).await });
+        let waited = session.wait(async { tokio::time::timeout(INBOX, jobs.recv()).await });
         match waited {
             Ok(Ok(Some(job))) => Next::Job(job),
             Ok(Ok(None)) | Err(_) => Next::End,
@@ -239,11 +252,67 @@ impl Writer {
         if changes.is_empty() {
             return Ok(false);
         }
-        self.write(&changes, now)?;
+        self.write(&changes, &Taken::default(), now)?;
+        self.after_write(changes);
+        Ok(true)
+    }
+
+    /// Takes in what was sent by SQL. Returns whether anything was written. What fails is tried again at the next look.
+    fn take_inbox(&mut self) -> bool {
+        if self.shared.stopped().is_some() || self.shared.full.load(Ordering::SeqCst) {
+            return false;
+        }
+        let taken = inbox::read(&self.engine.tables.base).and_then(|arrived| self.enqueue_arrived(arrived));
+        match taken {
+            Ok(wrote) => wrote,
+            Err(error) => {
+                self.engine.forget();
+                if error.kind == StoreErrorKind::Unreachable {
+                    let _ = self.find_out(&Changes::default());
+                }
+                false
+            }
+        }
+    }
+
+    fn enqueue_arrived(&mut self, arrived: Vec<inbox::Arrived>) -> TableResult<bool> {
+        if arrived.is_empty() {
+            return Ok(false);
+        }
+        let now = self.clock.now();
+        let numbers: Vec<i64> = arrived.iter().map(|row| row.n).collect();
+        let packed: Vec<_> = arrived.into_iter().map(|row| row.message.and_then(pack::<PgTables>)).collect();
+        self.engine.tables.load(&[wants_of(&packed)], Vec::new())?;
+        let results = match self.engine.enqueue(packed, now) {
+            Ok(results) => results,
+            Err(CallError::Store(error)) => return Err(error),
+            Err(CallError::Refused(refusal)) => return Err(damaged(refusal)),
+        };
+        let mut taken = Taken::default();
+        for (n, result) in numbers.into_iter().zip(results) {
+            taken.note(n, result.map(|_| ()));
+        }
+        self.engine.flush()?;
+        let changes = self.engine.tables.take_changes();
+        if changes.is_empty() && taken.is_empty() {
+            return Ok(false);
+        }
+        self.write(&changes, &taken, now)?;
+        self.after_write(changes);
+        let refused = inbox::refused(&self.engine.tables.base).unwrap_or(0).cast_unsigned();
+        self.shared.refused.store(refused, Ordering::Relaxed);
+        self.engine.after_commit.record();
+        let Touched { areas, available } = self.engine.take_touched();
+        self.shared.holder.publish(areas);
+        self.shared.holder.offer(&available);
+        Ok(true)
+    }
+
+    /// Notes that a commit happened.
+    fn after_write(&mut self, changes: Changes) {
         self.engine.tables.committed(changes);
         self.shared.commits.fetch_add(1, Ordering::Relaxed);
         self.shared.full.store(false, Ordering::SeqCst);
-        Ok(true)
     }
 
     /// Connects again after a read failed. Returns the error for those whose verbs were not carried out because of it.
@@ -265,9 +334,9 @@ impl Writer {
     }
 
     /// Writes what a group changed.
-    fn write(&mut self, changes: &Changes, now: Time) -> TableResult<()> {
+    fn write(&mut self, changes: &Changes, taken: &Taken, now: Time) -> TableResult<()> {
         let session = &self.engine.tables.base.session;
-        let flush = Flush::new(changes, &self.term, now)?;
+        let flush = Flush::new(changes, taken, &self.term, now)?;
         let params = flush.params();
         let answered = session.run(async {
             let statement = session.prepare(&flush.sql).await?;
@@ -335,7 +404,7 @@ impl Writer {
 /// What the writer waits for.
 enum Next {
     Job(Job<PgTables>),
-    /// Nothing arrived until the next heartbeat.
+    /// Nothing arrived for a while.
     Silence,
     /// Every sender is gone.
     End,

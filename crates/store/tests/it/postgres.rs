@@ -271,3 +271,58 @@ async fn workload(url: &str) -> BTreeSet<MessageId> {
     there.remove(&leased[0].message.envelope.id);
     there
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_is_sent_with_the_callers_own_transaction_or_not_at_all() {
+    let url = pg::shared().schema();
+    let store = PostgresStore::open(&url, Options::default()).await.unwrap();
+    let (server, schema) = url.split_once("?schema=").unwrap();
+    let (mut client, connection) = tokio_postgres::connect(server, tokio_postgres::NoTls).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let send =
+        format!("SELECT {schema}.enqueue('work', $1::text::jsonb, key => $2, delay => '1 hour')::text");
+    let mut sent = BTreeSet::new();
+    for n in 0..20 {
+        let transaction = client.transaction().await.unwrap();
+        let (payload, key) = (format!("{{\"n\": {n}}}"), format!("key {n}"));
+        let id: String = transaction.query_one(&send, &[&payload, &key]).await.unwrap().get(0);
+        if n % 2 == 0 {
+            transaction.commit().await.unwrap();
+            sent.insert(id.parse::<MessageId>().unwrap());
+        } else {
+            transaction.rollback().await.unwrap();
+        }
+    }
+    while stored(&store).await.len() < sent.len() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(
+        stored(&store).await,
+        sent,
+        "those that were committed, under the ids that their senders were told"
+    );
+    let first = store.message(*sent.first().unwrap()).await.unwrap();
+    assert_eq!(first.envelope.payload.bytes, b"{\"n\": 0}");
+    assert_eq!(first.envelope.enqueued_by.as_deref(), Some("redrive"));
+    assert_eq!(first.envelope.delay, Some(redrive_core::time::Span::from_secs(3_600)));
+    for (wrong, why) in [
+        ("'a queue', '1'", "is not a name for a queue"),
+        ("'work', '1', priority => 'urgent'", "is not a priority"),
+        ("'work', '1', key => repeat('x', 513)", "a key has at most 512 bytes"),
+    ] {
+        let error = client.batch_execute(&format!("SELECT {schema}.enqueue({wrong})")).await.unwrap_err();
+        assert!(error.as_db_error().unwrap().message().contains(why), "{error:?}");
+    }
+    // What the function cannot see is refused when it is taken in, and kept.
+    client.batch_execute(&format!("SELECT {schema}.enqueue('work', '2', key => 'key 0')")).await.unwrap();
+    while store.info().await.unwrap().degraded.is_empty() {
+        tokio::task::yield_now().await;
+    }
+    let why: String =
+        client.query_one(&format!("SELECT refused FROM {schema}.inbox"), &[]).await.unwrap().get(0);
+    assert!(why.contains("key"), "{why}");
+    assert_eq!(stored(&store).await, sent);
+    assert_clean(&store).await;
+    drop(client);
+    connection.await.unwrap().unwrap();
+}
