@@ -101,15 +101,19 @@ fn a_store_over_tcp_behaves_like_the_model() {
 }
 
 /// Where holders publish themselves, in the place of a database.
-struct Table(watch::Sender<Option<HolderAddress>>);
+struct Table {
+    holder: watch::Sender<Option<HolderAddress>>,
+    /// How often somebody asked and there was no holder.
+    asked_in_vain: AtomicU64,
+}
 
 impl Table {
     fn new() -> Arc<Self> {
-        Arc::new(Self(watch::Sender::new(None)))
+        Arc::new(Self { holder: watch::Sender::new(None), asked_in_vain: AtomicU64::new(0) })
     }
 
     fn publish(&self, term: u64, address: String, published: Published) {
-        self.0.send_replace(Some(HolderAddress { term, address, published }));
+        self.holder.send_replace(Some(HolderAddress { term, address, published }));
     }
 
     fn publish_holder(&self, term: u64, holder: &Holder) {
@@ -120,12 +124,14 @@ impl Table {
 #[async_trait]
 impl Holders for Table {
     async fn current(&self) -> StoreResult<Option<HolderAddress>> {
-        Ok(self.0.borrow().clone())
+        let current = self.holder.borrow().clone();
+        self.asked_in_vain.fetch_add(u64::from(current.is_none()), Ordering::Relaxed);
+        Ok(current)
     }
 
     async fn replaced(&self, term: u64) {
         let later = |now: &Option<HolderAddress>| now.as_ref().is_some_and(|now| now.term > term);
-        if self.0.subscribe().wait_for(later).await.is_err() {
+        if self.holder.subscribe().wait_for(later).await.is_err() {
             std::future::pending::<()>().await;
         }
     }
@@ -338,6 +344,11 @@ async fn a_node_that_does_not_hold_the_store_any_more_sends_callers_on() {
             async move { node.kv_put("n".into(), "k".into(), Some(vec![1]), 0).await }
         });
         while asked.0.load(Ordering::Relaxed) == 0 {
+            tokio::task::yield_now().await;
+        }
+        // The caller has its answer, and looks for another holder, before there is one: nothing is under way then.
+        table.holder.send_replace(None);
+        while table.asked_in_vain.load(Ordering::Relaxed) == 0 {
             tokio::task::yield_now().await;
         }
         table.publish_holder(2, &new);
