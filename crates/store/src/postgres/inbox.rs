@@ -88,7 +88,7 @@ fn message(id: MessageId, text: &str, payload: &[u8], sent_by: &str) -> Result<N
         kind: sent.kind,
         key: sent.key,
         ordering_key: sent.ordering_key,
-        priority: priority.map_err(|e| Refusal::invalid("priority", format!("{e}")))?,
+        priority: priority.map_err(|e| Refusal::invalid("priority", e))?,
         delay: sent.delay_ms.map(Span::from_millis),
         headers: sent.headers,
         enqueued_by: Some(sent_by.to_owned()),
