@@ -17,6 +17,8 @@ mod filters;
 mod golden;
 mod laws;
 mod pages;
+#[cfg(feature = "redis")]
+mod redis_faults;
 mod socket;
 mod streams;
 mod takeover;
