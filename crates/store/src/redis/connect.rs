@@ -29,6 +29,7 @@ static LIBRARY: LazyLock<(String, String)> = LazyLock::new(|| {
         include_str!("lua/commit.lua"),
         include_str!("lua/term.lua"),
         include_str!("lua/read.lua"),
+        include_str!("lua/probe.lua"),
     ];
     let text = parts.concat();
     let mut name = "redrive_".to_owned();
@@ -42,6 +43,17 @@ static LIBRARY: LazyLock<(String, String)> = LazyLock::new(|| {
 /// The name of one of the functions.
 pub(super) fn function(name: &str) -> String {
     format!("{}_{name}", LIBRARY.0)
+}
+
+/// Commands that a process needs that holds a store. Those that the functions call are checked for the user as well.
+const RIGHTS: &str = "+ping +info +select +hello +auth +config|get +wait +time +type +exists +fcall +fcall_ro \
+                      +hset +hget +hmget +hdel +hexists +hscan +zadd +zrem +zrange +zlexcount";
+
+/// The command that gives a user the rights to hold the store under a prefix, and no others. Such a user cannot load the
+/// functions: a user who may run `FUNCTION LOAD` opens the store first, after every update.
+#[must_use]
+pub fn acl(user: &str, prefix: &str) -> String {
+    format!("ACL SETUSER {user} on >PASSWORD resetkeys ~{{{prefix}}}:* resetchannels -@all {RIGHTS}")
 }
 
 /// Where a store is: a server, a database and a prefix.
@@ -94,6 +106,9 @@ impl FromStr for Address {
             return Err(invalid("it does not begin with redis:// or rediss://"));
         }
         let info = server.into_connection_info().map_err(|error| invalid(error.category()))?;
+        // The driver would say its name with a command that needs a right of its own.
+        let settings = info.redis_settings().clone().set_skip_set_lib_name();
+        let info = info.set_redis_settings(settings);
         Ok(Self { info, prefix, replicas })
     }
 }

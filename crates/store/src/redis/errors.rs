@@ -33,14 +33,14 @@ pub(super) fn meaning(error: &RedisError) -> Meaning {
     };
     let detail = error.detail().unwrap_or_default();
     match code {
+        // Redis names the place when a function itself fails, whatever the code is.
+        _ if detail.contains("@user_function") => Meaning::HalfWay,
         "LOADING" | "BUSY" | "MASTERDOWN" | "TRYAGAIN" => Meaning::Lost,
         "READONLY" => Meaning::Replica,
         "OOM" | "MISCONF" => Meaning::Full,
         "MOVED" | "ASK" | "CLUSTERDOWN" | "CROSSSLOT" => Meaning::Cluster,
         "NOAUTH" | "WRONGPASS" | "NOPERM" => Meaning::Setup,
         "ERR" if detail.contains("Function not found") => Meaning::NoFunction,
-        // Redis names the function and the line when a function itself fails.
-        _ if detail.contains("@user_function") => Meaning::HalfWay,
         _ => Meaning::Other,
     }
 }

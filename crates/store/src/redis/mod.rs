@@ -22,6 +22,7 @@ use crate::verbs::EngineStore;
 use async_trait::async_trait;
 use base::RedisBase;
 use connect::Address;
+pub use connect::acl;
 pub use open::Options;
 use redrive_core::audit::AuditKey;
 use redrive_core::error::{CallError, StoreError, StoreErrorKind, StoreResult};
@@ -126,7 +127,10 @@ impl Access for Redis {
                 None => open::reader(&address)?,
             };
             let result = shared.gate.read(|| verb(&reader, now));
-            readers.lock().unwrap_or_else(PoisonError::into_inner).push(reader);
+            // A reply that came too late would be taken for the next one.
+            if !matches!(&result, Err(CallError::Store(_))) {
+                readers.lock().unwrap_or_else(PoisonError::into_inner).push(reader);
+            }
             result
         };
         let lost =

@@ -170,6 +170,22 @@ impl Server {
     }
 }
 
+/// Loads the functions if they are not there, and refuses a user who lacks a right that they need: a commit must not stop
+/// in the middle.
+fn check_rights(session: &Session) -> TableResult<()> {
+    let mut command = redis::cmd("FCALL");
+    command.arg(function("probe")).arg(1).arg(session.key("holder"));
+    let Err(error) = session.call(&command) else { return Ok(()) };
+    if error.kind != StoreErrorKind::Stopped {
+        return Err(error);
+    }
+    let text = format!(
+        "this Redis user lacks a right that a commit needs, so the store was not opened ({}); docs/redis.md has the rights",
+        error.text
+    );
+    Err(StoreError::new(StoreErrorKind::Io, text))
+}
+
 fn fingerprint(key: &AuditKey) -> Vec<u8> {
     Sha256::digest(key.0).to_vec()
 }
@@ -236,8 +252,7 @@ pub(super) fn open(address: &Address, options: &Options) -> TableResult<Redis> {
     let session = address.connect()?;
     let server = Server::ask(&session)?;
     server.check()?;
-    let mut present = redis::cmd("FCALL_RO");
-    session.call(present.arg(function("present")).arg(0))?;
+    check_rights(&session)?;
     let audit_key = create(&session, options, &address.prefix)?;
     let term = take(&session, options)?;
     let server_clock = Arc::new(ServerClock::new(term.wall));

@@ -7,7 +7,9 @@ use redrive_core::failure::FailureReport;
 use redrive_core::ids::{MessageId, QueueName};
 use redrive_core::message::{NewMessage, Payload};
 use redrive_core::policy::QueuePolicy;
-use redrive_core::store::{LeaseRequest, Settle, Settlement, Store as _, VerifyRequest, Work as _};
+use redrive_core::store::{
+    LeaseRequest, Letters as _, Settle, Settlement, Store as _, VerifyRequest, Work as _,
+};
 use redrive_store::redis::{Options, RedisStore};
 use redrive_testkit::redis::{Server, shared};
 use std::collections::HashSet;
@@ -346,4 +348,38 @@ async fn a_commit_waits_for_replicas_if_that_is_asked_for() {
     let told = store.enqueue(vec![unsure]).await.unwrap_err();
     assert!(told.to_string().contains("not confirmed by 1 replicas"), "{told}");
     assert!(store.message(id).await.is_ok(), "it is on the primary");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_rights_in_the_documentation_are_enough_and_fewer_are_refused() {
+    let documented = include_str!("../../../../docs/redis.md");
+    assert!(
+        documented.contains(&redrive_store::redis::acl("redrive", "redrive")),
+        "the line in docs/redis.md is another"
+    );
+    let home = TempDir::new().unwrap();
+    let server = Server::start(home.path(), &[]);
+    let url = format!("{}?prefix=redrive", server.url());
+    // A user who may do everything loads the functions.
+    drop(open(&url).await);
+    let line = redrive_store::redis::acl("redrive", "redrive").replace("PASSWORD", "secret");
+    assert_eq!(server.ask(&line.split(' ').collect::<Vec<_>>()), "OK");
+    let own = url.replace("redis://", "redis://redrive:secret@");
+    let store = open(&own).await;
+    let id = store.enqueue(vec![message(10)]).await.unwrap().remove(0).unwrap().id;
+    let delivery = store.lease(lease(1)).await.unwrap().remove(0);
+    let failure = Box::new(FailureReport { permanent: true, ..FailureReport::default() }.analyse());
+    let fail = Settlement { token: delivery.token, what: Settle::Fail { failure, policy_override: None } };
+    store.settle(vec![fail]).await.unwrap().remove(0).unwrap();
+    assert!(store.letter(id).await.is_ok());
+    assert_sound(&store).await;
+    drop(store);
+    assert!(
+        refusal(&own.replace("prefix=redrive", "prefix=other")).await.contains("the rights in docs/redis.md")
+    );
+    server.ask(&["ACL", "SETUSER", "redrive", "-zrem"]);
+    assert!(refusal(&own).await.contains("zrem"));
+    server.ask(&["ACL", "SETUSER", "redrive", "+zrem"]);
+    server.ask(&["FUNCTION", "FLUSH"]);
+    assert!(refusal(&own).await.contains("may not load functions"));
 }

@@ -28,10 +28,4 @@ local function read_rows(keys, args)
     return reply
 end
 
--- Says that the library is there. No keys, no arguments. Reply: 1.
-local function present()
-    return 1
-end
-
 redis.register_function { function_name = NAME .. '_read', callback = read_rows, flags = { 'no-writes' } }
-redis.register_function { function_name = NAME .. '_present', callback = present, flags = { 'no-writes' } }
