@@ -127,6 +127,12 @@ impl Server {
         format!("redis://127.0.0.1:{}/0", self.port)
     }
 
+    /// The file that the server appends every write to.
+    #[must_use]
+    pub fn append_only_file(&self) -> PathBuf {
+        self.directory.join("appendonlydir/appendonly.aof.1.incr.aof")
+    }
+
     /// The port that it listens on.
     #[must_use]
     pub const fn port(&self) -> u16 {

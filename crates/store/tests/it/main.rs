@@ -18,6 +18,8 @@ mod golden;
 mod laws;
 mod pages;
 #[cfg(feature = "redis")]
+mod redis_cuts;
+#[cfg(feature = "redis")]
 mod redis_faults;
 mod socket;
 mod streams;

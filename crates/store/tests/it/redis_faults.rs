@@ -383,3 +383,59 @@ async fn the_rights_in_the_documentation_are_enough_and_fewer_are_refused() {
     server.ask(&["FUNCTION", "FLUSH"]);
     assert!(refusal(&own).await.contains("may not load functions"));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_is_whole_or_absent_wherever_the_file_of_the_server_ends() {
+    let home = TempDir::new().unwrap();
+    let mut server = Server::start(home.path(), &[]);
+    let url = server.prefix();
+    let file = server.append_only_file();
+    let first = open(&url).await.enqueue(vec![message(10)]).await.unwrap().remove(0).unwrap().id;
+    let before = std::fs::metadata(&file).unwrap().len();
+    let store = open(&url).await;
+    let second = store.enqueue(vec![message(10)]).await.unwrap().remove(0).unwrap().id;
+    let delivery = store.lease(lease(1)).await.unwrap().remove(0);
+    let failure = Box::new(FailureReport { permanent: true, ..FailureReport::default() }.analyse());
+    let fail = Settlement { token: delivery.token, what: Settle::Fail { failure, policy_override: None } };
+    store.settle(vec![fail]).await.unwrap().remove(0).unwrap();
+    drop(store);
+    server.kill();
+    let whole = std::fs::read(&file).unwrap();
+    let (mut with, mut without) = (0, 0);
+    for end in (usize::try_from(before).unwrap()..whole.len()).step_by(131) {
+        std::fs::write(&file, &whole[..end]).unwrap();
+        server.resume();
+        let store = take_over(&server, &url).await;
+        let buried = store.letter(first).await.is_ok();
+        assert_ne!(store.message(first).await.is_ok(), buried, "at {end} of {}", whole.len());
+        let there = store.message(second).await.is_ok();
+        assert!(there || !buried, "the later commit is there and the earlier one is not, at {end}");
+        if there {
+            with += 1
+        } else {
+            without += 1
+        }
+        assert_sound(&store).await;
+        drop(store);
+        server.kill();
+    }
+    assert!(with > 0 && without > 0, "{with} with, {without} without");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_notices_that_the_server_lost_what_was_acknowledged() {
+    let home = TempDir::new().unwrap();
+    let mut server = Server::start(home.path(), &[]);
+    let url = server.prefix();
+    let store = open(&url).await;
+    let file = server.append_only_file();
+    let before = std::fs::metadata(&file).unwrap().len();
+    store.enqueue(vec![message(10)]).await.unwrap().remove(0).unwrap();
+    server.kill();
+    let whole = std::fs::read(&file).unwrap();
+    std::fs::write(&file, &whole[..usize::try_from(before).unwrap() + 20]).unwrap();
+    server.resume();
+    let refused = store.enqueue(vec![message(10)]).await.unwrap_err();
+    assert!(refused.to_string().contains("went back"), "{refused}");
+    assert!(store.info().await.unwrap().degraded.iter().any(|why| why.contains("went back")));
+}
