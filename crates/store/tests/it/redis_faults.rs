@@ -210,14 +210,17 @@ async fn when_memory_is_short_new_work_is_refused_and_acks_go_on() {
     assert_eq!(kind(Err::<(), _>(refused)), Some(StoreErrorKind::Full));
     assert_eq!(kind(store.enqueue(vec![message(1)]).await), Some(StoreErrorKind::Full));
     assert!(store.info().await.unwrap().degraded.iter().any(|why| why.contains("out of memory")));
+    // Far beyond the limit, not only by the size of the call that was refused.
+    server.ask(&["CONFIG", "SET", "maxmemory", "4mb"]);
     let mut acknowledged = 0;
     while acknowledged < enqueued {
-        for delivery in store.lease(lease(5)).await.unwrap() {
-            let ack = Settlement { token: delivery.token, what: Settle::Ack };
-            store.settle(vec![ack]).await.unwrap().remove(0).unwrap();
-            acknowledged += 1;
-        }
+        let acks = store.lease(lease(5)).await.unwrap().into_iter();
+        let acks: Vec<_> = acks.map(|d| Settlement { token: d.token, what: Settle::Ack }).collect();
+        // Whether or not they are committed together with new work.
+        let (settled, _) = tokio::join!(store.settle(acks), store.enqueue(vec![message(1)]));
+        acknowledged += settled.unwrap().into_iter().filter(Result::is_ok).count();
     }
+    assert_eq!(server.ask(&["CONFIG", "SET", "maxmemory", "12mb"]), "OK");
     let accepted = async {
         while let Err(error) = store.enqueue(vec![message(1)]).await {
             assert_eq!(kind(Err::<(), _>(error)), Some(StoreErrorKind::Full));
