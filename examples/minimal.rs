@@ -18,7 +18,7 @@ async fn charge(charge: Charge) -> Outcome {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let store = redrive::open("redrive-data".as_ref(), OpenOptions::default()).await?;
+    let store = redrive::open("redrive-data", OpenOptions::default()).await?;
     for cents in [1200, 0] {
         redrive::send(&store, "payments", "charge", &Charge { customer: "ada".into(), cents }).await?;
     }

@@ -35,6 +35,9 @@ pub(crate) struct Global {
     /// The data directory [default: ./redrive-data if it exists, else the user's data directory]
     #[arg(long, global = true, env = "REDRIVE_DATA", hide_env_values = true, value_name = "DIR", value_parser = any_path())]
     pub data: Option<PathBuf>,
+    /// A store in a database instead of a data directory, such as postgres://USER@HOST/DATABASE (see docs/postgres.md)
+    #[arg(long, global = true, env = "REDRIVE_STORE", hide_env_values = true, value_name = "URL")]
+    pub store: Option<String>,
     /// The configuration file [default: ./redrive.toml if it exists]
     #[arg(long, global = true, env = "REDRIVE_CONFIG", hide_env_values = true, value_name = "FILE", value_parser = any_path())]
     pub config: Option<PathBuf>,
@@ -105,6 +108,7 @@ impl Global {
         self.data = self.data.filter(|path| !path.as_os_str().is_empty());
         self.config = self.config.filter(|path| !path.as_os_str().is_empty());
         self.server = self.server.filter(|url| !url.is_empty());
+        self.store = self.store.filter(|url| !url.is_empty());
         self.token_file = self.token_file.filter(|path| !path.as_os_str().is_empty());
         self
     }
@@ -316,21 +320,23 @@ pub(crate) struct RevealArgs {
 }
 
 impl Global {
-    /// Decides between a data directory and a server. The one that is named by a flag overrides the environment; two flags
-    /// contradict each other. The environment may also name a context instead of a URL.
+    /// Decides between a data directory, a store in a database and a server. The one that is named by a flag overrides the
+    /// environment; two flags contradict each other. The environment may also name a context instead of a URL.
     fn choose_place(&mut self, found: &ArgMatches) -> Result<(), clap::Error> {
         let by_flag = |name: &str| found.value_source(name) == Some(ValueSource::CommandLine);
-        match (by_flag("data"), by_flag("server")) {
-            (true, true) => {
-                let what = "--data and --server name different stores; give one of them";
-                return Err(crate::help::command().error(clap::error::ErrorKind::ArgumentConflict, what));
-            }
-            (true, false) => self.server = None,
-            (false, true) => {}
-            (false, false) if self.server.as_ref().is_none_or(String::is_empty) => {
+        let named: Vec<&str> = ["data", "store", "server"].into_iter().filter(|name| by_flag(name)).collect();
+        match named.as_slice() {
+            [] if self.server.as_ref().is_none_or(String::is_empty) => {
                 self.server = std::env::var(CONTEXT_VARIABLE).ok();
             }
-            (false, false) => {}
+            [] => {}
+            ["data"] => (self.store, self.server) = (None, None),
+            ["store"] => self.server = None,
+            [first, second, ..] => {
+                let what = format!("--{first} and --{second} name different stores; give one of them");
+                return Err(crate::help::command().error(clap::error::ErrorKind::ArgumentConflict, what));
+            }
+            ["server"] | [_] => {}
         }
         Ok(())
     }

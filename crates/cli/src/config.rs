@@ -98,6 +98,11 @@ struct SignatureToml {
     rule: Vec<SignatureRule>,
 }
 
+/// The smallest and the largest limit for the body of a request. A smaller one would refuse what every client sends, and
+/// a whole batch of the store fits into the largest one, with its payloads as base64.
+const BODY_LIMIT_MIN: usize = 1024;
+const BODY_LIMIT_MAX: usize = 128 * 1024 * 1024;
+
 /// The `[server]` section: the settings of `serve` for which it has no flag given. `--no-auth` is not among them, so that
 /// nobody forgets it in a file.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -115,8 +120,14 @@ pub(crate) struct ServerSettings {
     pub behind_proxy: bool,
     /// The name of the installation.
     pub instance: Option<String>,
+    /// The colour of the installation.
+    pub colour: Option<redrive_server::Colour>,
     /// The number of requests per second for each token.
     pub rate: Option<u32>,
+    /// The largest body of a request, in bytes.
+    pub body_bytes_max: Option<usize>,
+    /// The largest body of a request with a batch, in bytes.
+    pub batch_bytes_max: Option<usize>,
     /// The address under which people reach the server, for links in alerts.
     pub url: Option<String>,
 }
@@ -128,6 +139,13 @@ impl ServerSettings {
         }
         if self.rate == Some(0) {
             return Err("server: rate: 0 would refuse every request; leave it out for no limit".into());
+        }
+        for (name, max) in
+            [("body_bytes_max", self.body_bytes_max), ("batch_bytes_max", self.batch_bytes_max)]
+        {
+            if max.is_some_and(|max| !(BODY_LIMIT_MIN..=BODY_LIMIT_MAX).contains(&max)) {
+                return Err(format!("server: {name}: from {BODY_LIMIT_MIN} to {BODY_LIMIT_MAX} bytes"));
+            }
         }
         let is_http = |url: &String| url.starts_with("http://") || url.starts_with("https://");
         if self.url.as_ref().is_some_and(|url| !is_http(url)) {

@@ -141,6 +141,8 @@ pub(crate) struct App {
     /// The data directory.
     pub data: PathBuf,
     data_is_named: bool,
+    /// The store in a database that is used instead of the data directory.
+    store_url: Option<String>,
     /// The configuration file that was named, if any.
     pub config_path: Option<PathBuf>,
     /// The configuration.
@@ -169,6 +171,7 @@ impl App {
         Self {
             data: named.unwrap_or_else(|| data_directory(new)),
             data_is_named,
+            store_url: global.store.clone(),
             actor: actor.filter(|name| !name.is_empty()).unwrap_or_else(redrive::host::user),
             config_path: global.config,
             out,
@@ -252,7 +255,7 @@ impl App {
         access: Access,
         hold: Hold,
     ) -> Result<Link<'_>, CliError> {
-        if self.server.is_none() {
+        if self.server.is_none() && self.store_url.is_none() {
             if access == Access::Existing {
                 self.require_data()?;
             }
@@ -267,17 +270,18 @@ impl App {
         }
         let create = access == Access::Create;
         let options = OpenOptions { create, serve: hold == Hold::Long, ..OpenOptions::default() };
-        Ok(traces::observe(redrive::open(&self.data, options).await?))
+        let place = self.store_url.as_ref().map_or(self.data.as_path(), Path::new);
+        Ok(traces::observe(redrive::open(place, options).await?))
     }
 
     /// Refuses a server for a command that needs a data directory of this machine.
     pub(crate) fn refuse_server(&self, command: &str) -> Result<(), CliError> {
-        if self.server.is_none() {
+        if self.server.is_none() && self.store_url.is_none() {
             return Ok(());
         }
         let what =
             format!("`redrive {command}` works on a data directory of this machine, not through a server");
-        let hint = "name the directory with --data, or unset REDRIVE_URL and REDRIVE_CONTEXT";
+        let hint = "name the directory with --data, or unset REDRIVE_URL, REDRIVE_STORE and REDRIVE_CONTEXT";
         Err(CliError::usage(what).hint(hint))
     }
 
@@ -290,7 +294,10 @@ impl App {
     pub(crate) fn place(&self) -> String {
         match &self.server {
             Some(server) => server.store.url().to_owned(),
-            None => self.data.display().to_string(),
+            None => match &self.store_url {
+                Some(url) => redrive::without_password(url),
+                None => self.data.display().to_string(),
+            },
         }
     }
 
@@ -298,6 +305,9 @@ impl App {
     pub(crate) fn place_flags(&self) -> Vec<OsString> {
         match &self.server {
             Some(server) => server.flags(),
+            None if self.store_url.is_some() => {
+                vec!["--store".into(), self.store_url.clone().unwrap_or_default().into()]
+            }
             None => vec!["--data".into(), self.data.clone().into_os_string()],
         }
     }

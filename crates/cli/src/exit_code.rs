@@ -139,7 +139,8 @@ pub(crate) const fn store_error_code(kind: StoreErrorKind) -> ExitCode {
         StoreErrorKind::Locked
         | StoreErrorKind::Unreachable
         | StoreErrorKind::Protocol
-        | StoreErrorKind::Busy => ExitCode::Unreachable,
+        | StoreErrorKind::Busy
+        | StoreErrorKind::NotHolder => ExitCode::Unreachable,
     }
 }
 
@@ -248,6 +249,7 @@ mod tests {
             (StoreErrorKind::Untrusted, 5),
             (StoreErrorKind::Unauthenticated, 8),
             (StoreErrorKind::Busy, 9),
+            (StoreErrorKind::NotHolder, 9),
         ] {
             assert_eq!(CliError::from(StoreError::new(kind, "x")).code as u8, code, "{kind:?}");
         }

@@ -292,6 +292,9 @@ pub enum StoreErrorKind {
     Unauthenticated,
     /// The process that holds the store serves as many connections as it accepts.
     Busy,
+    /// The process that was asked does not hold the store any more. Nothing was done; the one that holds it now can be
+    /// asked.
+    NotHolder,
 }
 
 /// A failure below the domain. Whether the request took effect depends on the kind.

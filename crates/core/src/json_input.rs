@@ -8,8 +8,7 @@ use serde::de::DeserializeOwned;
 /// # Errors
 /// What is wrong, and where.
 pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
-    object(bytes)?;
-    serde_json::from_slice(bytes).map_err(|error| describe(&error))
+    serde_json::from_str(text(bytes)?).map_err(|error| describe(&error))
 }
 
 /// Refuses anything but a JSON object before an error could quote it.
@@ -17,13 +16,17 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
 /// # Errors
 /// What it is instead.
 pub fn object(bytes: &[u8]) -> Result<(), String> {
-    if let Err(error) = std::str::from_utf8(bytes) {
-        return Err(format!("not valid UTF-8 at byte {}", error.valid_up_to() + 1));
-    }
+    text(bytes).map(drop)
+}
+
+/// The text of a JSON object.
+fn text(bytes: &[u8]) -> Result<&str, String> {
+    let text = std::str::from_utf8(bytes)
+        .map_err(|error| format!("not valid UTF-8 at byte {}", error.valid_up_to() + 1))?;
     if bytes.trim_ascii_start().first() != Some(&b'{') {
         return Err("not a JSON object".into());
     }
-    Ok(())
+    Ok(text)
 }
 
 /// Describes what is wrong with JSON, without its content.

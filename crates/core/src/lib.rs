@@ -64,6 +64,7 @@ pub mod priority;
 pub mod priority_queue;
 pub mod progress;
 pub mod query;
+pub mod recording;
 pub mod reply;
 pub mod review;
 pub mod revision;

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 /// Ids that one call discloses one by one. A filter names more.
 pub const DISCLOSE_MAX: usize = 1_000;
+/// Small durable values that change with one recorded act: a record and the list that it is in, with room for more.
+pub const RECORD_WRITES_MAX: usize = 8;
 /// The highest death number that an import may bring: exact in every JSON reader, and with as many numbers left
 /// after it.
 pub const DEATH_IMPORT_MAX: u64 = 1 << 53;
@@ -311,6 +313,20 @@ pub const CALLS_IN_FLIGHT_MAX: usize = 1_024;
 pub const UNSENT_BYTES_MAX: usize = 1024 * 1024;
 /// How long a client of the store's socket may take to send its greeting.
 pub const GREETING_MAX: Duration = Duration::from_secs(10);
+/// Connections between nodes that have not yet proved where they come from. They have a limit of their own, so that
+/// strangers who connect and say nothing do not take the places of nodes.
+pub const HANDSHAKES_MAX: usize = 128;
+/// How long a node may take to connect to the node that holds the store, with TLS and greeting.
+pub const NODE_DIAL_MAX: Duration = Duration::from_secs(5);
+/// How long a node goes on looking for the node that holds the store before a call fails: as long as another node waits
+/// before it takes the place of a holder that is silent.
+pub const HOLDER_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the other end of a connection between nodes may leave everything unacknowledged, even when nothing is to be
+/// said, before the connection counts as broken. A machine that lost its power never says that it is gone.
+pub const NODE_SILENCE_MAX: Duration = Duration::from_secs(10);
+/// How often a call that can be repeated is sent after its reply was lost. More often means that the call itself is what
+/// breaks the connection.
+pub const NODE_REPEATS_MAX: u32 = 3;
 /// Captured operations that a process keeps in memory while its store cannot be written: an outage of minutes
 /// at the rate of a busy service. Beyond it, new ones are refused, counted and logged.
 pub const CAPTURED_MAX: usize = 10_000;
@@ -340,6 +356,8 @@ pub const ALERT_SUBJECT_CHARS_MAX: usize = 150;
 pub const ALERTS_AT_ONCE_MAX: usize = 10;
 /// Alerts that are listed as holding now.
 pub const ALERTS_SHOWN_MAX: usize = 200;
+/// Notices that are kept for people who want to know what was told lately. They are part of the state of the alerts.
+pub const ALERTS_TOLD_MAX: usize = 20;
 /// Queues with open letters whose growth is measured.
 pub const ALERTS_SAMPLED_MAX: usize = 300;
 /// Groups of each status that one evaluation of the alerts reads.

@@ -1,5 +1,5 @@
-//! Opens a data directory: directly, or through the process that holds it. Callers only see a `dyn Store` and need not
-//! know which it is.
+//! Opens a store: a data directory, directly or through the process that holds it, or a store in a database. Callers only
+//! see a `dyn Store` and need not know which it is.
 
 use redrive_core::error::StoreError;
 use redrive_core::ids::MessageId;
@@ -26,12 +26,49 @@ impl Default for OpenOptions {
     }
 }
 
-/// Opens the directory, or connects to the process that holds it.
+/// Opens a store: a data directory, or a store in PostgreSQL if the place is a `postgres://` URL. If another process holds
+/// it, connects to that process.
 ///
 /// # Errors
-/// Returns a [`StoreError`] that says what is wrong with the directory and what to do.
-pub async fn open(directory: &Path, options: OpenOptions) -> Result<Arc<dyn Store>, StoreError> {
-    redrive_store::open(directory, options.create, options.serve, options.patience).await
+/// Returns a [`StoreError`] that says what is wrong and what to do.
+pub async fn open(place: impl AsRef<Path>, options: OpenOptions) -> Result<Arc<dyn Store>, StoreError> {
+    let place = place.as_ref();
+    match place.to_str().filter(|text| is_postgres(text)) {
+        Some(url) => open_postgres(url, options).await,
+        None => redrive_store::open(place, options.create, options.serve, options.patience).await,
+    }
+}
+
+fn is_postgres(place: &str) -> bool {
+    place.starts_with("postgres://") || place.starts_with("postgresql://")
+}
+
+#[cfg(feature = "postgres")]
+async fn open_postgres(url: &str, options: OpenOptions) -> Result<Arc<dyn Store>, StoreError> {
+    use redrive_store::postgres::{NodeOptions, Options, join};
+    let host = crate::host::host().unwrap_or_else(|| "localhost".into());
+    let node = format!("{host}, process {}", std::process::id());
+    let store = Options { create: options.create, node, ..Options::default() };
+    join(url, NodeOptions { store, ..NodeOptions::default() }).await
+}
+
+#[cfg(not(feature = "postgres"))]
+async fn open_postgres(_: &str, _: OpenOptions) -> Result<Arc<dyn Store>, StoreError> {
+    let text = "this program was built without PostgreSQL; use a release, or build it with `cargo build --release \
+                --features postgres`";
+    Err(StoreError::new(redrive_core::error::StoreErrorKind::Unsupported, text))
+}
+
+/// The URL of a store without its password, for people to read.
+#[must_use]
+pub fn without_password(url: &str) -> String {
+    let hidden = || {
+        let (scheme, rest) = url.split_once("://")?;
+        let (user, host) = rest.split_once('@')?;
+        let (name, _) = user.split_once(':')?;
+        Some(format!("{scheme}://{name}@{host}"))
+    };
+    hidden().unwrap_or_else(|| url.to_owned())
 }
 
 /// Creates a new data directory from a backup and returns the number of bytes copied. Never overwrites a directory.

@@ -85,7 +85,7 @@ pub use consumer::{
 pub use dead_letter_policy::{DeadLetterPolicy, Difference, Drift, IntoOverride};
 #[cfg(feature = "memory")]
 pub use directory::memory;
-pub use directory::{OpenOptions, new_id, open, restore};
+pub use directory::{OpenOptions, new_id, open, restore, without_password};
 pub use eval::{EvalHandler, EvalRequest, EvalResult, Evaluator, Score, exact_match, json_subset};
 pub use group::{
     BoundGroup, GroupError, Health, HealthReport, HealthStatus, LoopGroup, LoopHealth, LoopState, OnFailure,

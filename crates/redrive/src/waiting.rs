@@ -36,7 +36,8 @@ pub(crate) fn is_fatal(error: &CallError) -> bool {
             | StoreErrorKind::Locked
             | StoreErrorKind::Io
             | StoreErrorKind::Unreachable
-            | StoreErrorKind::Busy => false,
+            | StoreErrorKind::Busy
+            | StoreErrorKind::NotHolder => false,
         },
     }
 }

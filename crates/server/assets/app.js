@@ -2,7 +2,7 @@
 //
 //   1. Copy buttons, and "select all on this page".
 //   2. Keys: j k move, Enter opens, x selects, / goes to the filter, g and a letter goes to a page, ? shows them all.
-//   3. Completion of field names in a filter.
+//   3. Completion of field names and values in a filter.
 //   4. Live pages: when the server reports a change, the same page is fetched again and its regions are replaced.
 //      The row under the pointer and what is selected or being typed never move; a hidden tab fetches nothing.
 "use strict";
@@ -97,11 +97,15 @@ document.addEventListener("keydown", (event) => {
   if (act) { event.preventDefault(); act(); }
 });
 
-// 3. Completion: the word before the cursor, if it is the beginning of a field.
+// 3. Completion: the word before the cursor, if it is the beginning of a field, or of a value of a field that has few.
 
 const input = document.querySelector("[data-fields]");
 if (input) {
   const fields = input.dataset.fields.split(" ");
+  const values = Object.fromEntries(input.dataset.values.split(" ").map((pair) => {
+    const [field, names] = pair.split("=");
+    return [field, names.split(",")];
+  }));
   const list = document.createElement("datalist");
   list.id = "filter-completions";
   input.after(list);
@@ -110,13 +114,20 @@ if (input) {
     const before = input.value.slice(0, input.selectionStart);
     const word = before.match(/[a-z_]*$/)[0];
     const kept = before.slice(0, before.length - word.length);
-    list.replaceChildren(...(word ? fields.filter((field) => field.startsWith(word)) : []).map((field) => {
+    const field = kept.match(/([a-z_]+):(?:[a-z_]+,)*$/)?.[1];
+    const known = field ? values[field] ?? [] : word ? fields.map((name) => `${name}:`) : [];
+    list.replaceChildren(...known.filter((name) => name.startsWith(word)).map((name) => {
       const option = document.createElement("option");
-      option.value = `${kept}${field}:`;
+      option.value = kept + name;
       return option;
     }));
   });
 }
+
+// On a narrow screen the navigation is one line that scrolls; it begins with the page that is open.
+const here = document.querySelector(".nav [aria-current]");
+const side = document.querySelector(".side");
+if (here && side.scrollWidth > side.clientWidth) side.scrollLeft = here.offsetLeft - side.clientWidth / 2;
 
 // 4. Live pages.
 

@@ -1,12 +1,14 @@
 //! What all requests share. The store in it is private: a request reaches it only through the gate of its caller.
 
-use crate::access::{Buckets, Sessions, Tokens};
+use crate::access::{Buckets, Identity, Peer, Sessions, Tokens};
 use crate::api::verbs::Lifted;
 use crate::config::Config;
 use crate::events::Events;
 use crate::metrics::HttpMetrics;
 use crate::problem::Problem;
 use axum::http::StatusCode;
+use redrive_core::access::TokenId;
+use redrive_core::error::Refusal;
 use redrive_core::store::Store;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -53,6 +55,42 @@ impl App {
                 format!("{WAITS_MAX} callers wait for work already; ask again without waiting, or later");
             Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_waits", what).retry_after(1)
         })
+    }
+
+    /// Who a token belongs to. A wrong one is on its way into the audit trail, without the token.
+    pub(crate) async fn log_in(&self, token: &str, peer: Option<Peer>) -> Result<Identity, Problem> {
+        let identity = self.tokens.verify(self.store.as_ref(), token).await;
+        identity.inspect_err(|problem| match problem.status() {
+            StatusCode::UNAUTHORIZED | StatusCode::TOO_MANY_REQUESTS => {
+                self.note_refused(Peer::name(peer), problem, problem.detail().to_owned());
+            }
+            _ => {}
+        })
+    }
+
+    /// Ends everything that was opened with a token that was revoked: sessions, streams and long polls.
+    pub(crate) fn revoked(&self, token: TokenId) {
+        self.tokens.forget(token);
+        self.sessions.close_all_of(token);
+    }
+
+    /// Notes in the log and for the audit trail that somebody asked for what they may not do.
+    pub(crate) fn note_not_allowed(&self, refusal: &Refusal, peer: Option<Peer>) {
+        tracing::warn!(%refusal, "refused");
+        if let Refusal::NotAllowed { who, verb, why } = refusal {
+            let detail = format!("{verb}: {why}; from {}", Peer::name(peer));
+            self.count_refusal(who.clone(), "not_allowed", detail);
+        }
+    }
+
+    /// Notes in the log and for the audit trail that a request was refused before anybody knew whose it is.
+    pub(crate) fn note_refused(&self, who: String, problem: &Problem, detail: String) {
+        tracing::warn!(code = problem.code(), who, "refused");
+        self.count_refusal(who, problem.code(), detail);
+    }
+
+    fn count_refusal(&self, who: String, code: &'static str, detail: String) {
+        self.config.refusals.note(&self.store, &self.config.stop, (who, code), detail);
     }
 
     /// How many callers wait for work.

@@ -2,6 +2,7 @@
 //! idle and how long a request's head may take. Ends them in order when the server stops. It knows nothing of what is
 //! asked.
 
+use crate::access::Peer;
 use crate::tls::TlsFiles;
 use axum::Router;
 use axum::extract::Request;
@@ -114,8 +115,8 @@ async fn accept(listener: TcpListener, room: Arc<Semaphore>, server: Server) {
             // Forget the connections that have ended.
             Some(_) = connections.join_next() => {}
             (accepted, permit) = accept_one(&listener, &room) => match accepted {
-                Ok(stream) => {
-                    connections.spawn(server.clone().converse(stream, permit));
+                Ok((stream, from)) => {
+                    connections.spawn(server.clone().converse(stream, from, permit));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "failed to accept a connection");
@@ -136,33 +137,35 @@ async fn accept(listener: TcpListener, room: Arc<Semaphore>, server: Server) {
 async fn accept_one(
     listener: &TcpListener,
     room: &Arc<Semaphore>,
-) -> (io::Result<TcpStream>, Option<OwnedSemaphorePermit>) {
+) -> (io::Result<(TcpStream, SocketAddr)>, Option<OwnedSemaphorePermit>) {
     // The semaphore is never closed, so there always is a permit.
     let permit = Arc::clone(room).acquire_owned().await.ok();
-    (listener.accept().await.map(|(stream, _)| stream), permit)
+    (listener.accept().await, permit)
 }
 
 impl Server {
     /// Answers the requests of one connection.
-    async fn converse(self, stream: TcpStream, _permit: Option<OwnedSemaphorePermit>) {
+    async fn converse(self, stream: TcpStream, from: SocketAddr, _permit: Option<OwnedSemaphorePermit>) {
         // Only an optimisation for small replies, so errors are ignored.
         let _ = stream.set_nodelay(true);
-        let Some(files) = self.tls.clone() else { return self.answer(stream).await };
+        let peer = Peer(from.ip());
+        let Some(files) = self.tls.clone() else { return self.answer(stream, peer).await };
         // Looking whether the files have changed may block for a moment.
         let Ok(tls) = tokio::task::spawn_blocking(move || files.current()).await else { return };
         let handshake = TlsAcceptor::from(tls).accept(stream);
         match tokio::time::timeout(self.config.head_within, handshake).await {
-            Ok(Ok(stream)) => self.answer(stream).await,
+            Ok(Ok(stream)) => self.answer(stream, peer).await,
             Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
             Err(_) => tracing::debug!("a TLS handshake took too long"),
         }
     }
 
-    async fn answer<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(self, stream: S) {
+    async fn answer<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(self, stream: S, peer: Peer) {
         let requests = Arc::new(Requests::default());
         let counted = Arc::clone(&requests);
         let router = TowerToHyperService::new(self.router);
-        let service = service_fn(move |request: Request<Incoming>| {
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(peer);
             let running = Running::begin(Arc::clone(&counted));
             let reply = router.call(request);
             async move {

@@ -148,6 +148,7 @@ const fn of_store(kind: StoreErrorKind) -> (StatusCode, &'static str) {
         StoreErrorKind::Untrusted => (S::SERVICE_UNAVAILABLE, "store_untrusted"),
         StoreErrorKind::Unauthenticated => (S::UNAUTHORIZED, "unauthenticated"),
         StoreErrorKind::Busy => (S::SERVICE_UNAVAILABLE, "busy"),
+        StoreErrorKind::NotHolder => (S::SERVICE_UNAVAILABLE, "not_holder"),
     }
 }
 

@@ -55,6 +55,11 @@ pub(crate) const CODES: &[Row] = &[
     ("no_such_token", 404, "There is no such token."),
     ("not_a_store", 503, "The place of the data holds something else."),
     ("not_allowed", 403, "The token does not allow this. `why` says what is missing."),
+    (
+        "not_holder",
+        503,
+        "The node that was asked does not hold the store any more. Nothing was done; try again.",
+    ),
     ("not_ready", 503, "The store does not answer."),
     ("not_text", 422, "The payload is not text, so it cannot be changed in a form."),
     ("page_failed", 500, "A page of the dashboard could not be made."),

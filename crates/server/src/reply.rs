@@ -110,13 +110,27 @@ pub(crate) fn page_request(limit: Option<usize>, cursor: Option<String>) -> Resu
     Ok(PageRequest { limit, cursor: cursor.map(Cursor::from_text) })
 }
 
+/// The results of a batch, in its order.
+#[derive(Serialize)]
+pub(crate) struct Items<T> {
+    items: Vec<Item<T>>,
+}
+
+/// What one entry of a batch gave, or its problem.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Item<T> {
+    Done(T),
+    Refused { error: Value },
+}
+
 /// The results of a batch, in its order: each is what one entry gave, or its problem under `error`.
-pub(crate) fn batch<T: Serialize>(results: BatchResults<T>) -> Json<Value> {
-    let entry = |result: Result<T, Refusal>| match result {
-        Ok(done) => serde_json::to_value(done).unwrap_or_default(),
-        Err(refusal) => serde_json::json!({"error": Problem::from(refusal).document()}),
+pub(crate) fn batch<T: Serialize>(results: BatchResults<T>) -> Json<Items<T>> {
+    let item = |result: Result<T, Refusal>| match result {
+        Ok(done) => Item::Done(done),
+        Err(refusal) => Item::Refused { error: Problem::from(refusal).document() },
     };
-    Json(serde_json::json!({"items": results.into_iter().map(entry).collect::<Vec<Value>>()}))
+    Json(Items { items: results.into_iter().map(item).collect() })
 }
 
 /// The only result of a batch of one.

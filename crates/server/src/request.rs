@@ -51,7 +51,19 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for LargeJson<T> {
     }
 }
 
-/// A body that says it is JSON, byte for byte: what it holds must not be written anew.
+/// A JSON object with a batch, which may be larger than one thing. Only for routes that have found out who is calling
+/// before they read it.
+pub(crate) struct BatchBody<T>(pub(crate) T);
+
+impl<T: DeserializeOwned> FromRequest<Arc<App>> for BatchBody<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Problem> {
+        RawJson::from_request(request, app).await?.parse().map(Self)
+    }
+}
+
+/// A body that says it is JSON, byte for byte: what it holds must not be written anew. It may be as large as a batch.
 pub(crate) struct RawJson(pub(crate) Bytes);
 
 impl FromRequest<Arc<App>> for RawJson {
@@ -60,7 +72,7 @@ impl FromRequest<Arc<App>> for RawJson {
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
         check_json(&parts.headers)?;
-        let bytes = read(body, app.config.body_bytes_max).await?;
+        let bytes = read(body, app.config.batch_bytes_max.max(app.config.body_bytes_max)).await?;
         note_body(&parts, &bytes);
         Ok(Self(bytes))
     }
@@ -70,6 +82,12 @@ impl RawJson {
     /// Reads it as a JSON object.
     pub(crate) fn parse<T: DeserializeOwned>(&self) -> Result<T, Problem> {
         parse(&self.0)
+    }
+
+    /// Refuses a body that is too large for one thing.
+    pub(crate) fn check_single(&self, app: &App) -> Result<(), Problem> {
+        let max = app.config.body_bytes_max;
+        if self.0.len() > max { Err(too_large(max)) } else { Ok(()) }
     }
 }
 
@@ -102,14 +120,13 @@ const DEPTH_MAX: usize = 64;
 
 /// Refuses JSON that nests too deep, before anything walks down into it.
 fn check_depth(bytes: &[u8]) -> Result<(), Problem> {
-    let (mut depth, mut quoted, mut escaped) = (0_usize, false, false);
-    for (at, byte) in bytes.iter().enumerate() {
+    let (mut depth, mut at) = (0_usize, 0);
+    while let Some(byte) = bytes.get(at) {
         match byte {
-            _ if escaped => escaped = false,
-            b'\\' if quoted => escaped = true,
-            b'"' => quoted = !quoted,
-            b'{' | b'[' if !quoted => depth += 1,
-            b'}' | b']' if !quoted => depth = depth.saturating_sub(1),
+            // Most of a body is text, which is skipped many bytes at a time.
+            b'"' => at = end_of_text(bytes, at + 1),
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
             _ => {}
         }
         if depth > DEPTH_MAX {
@@ -117,8 +134,22 @@ fn check_depth(bytes: &[u8]) -> Result<(), Problem> {
             let problem = Problem::bad_request("too_deep", what);
             return Err(problem.with("limit", DEPTH_MAX).with("position", at));
         }
+        at += 1;
     }
     Ok(())
+}
+
+/// Where the quotation mark is that ends a text, or the end of everything if there is none.
+fn end_of_text(bytes: &[u8], mut at: usize) -> usize {
+    while let Some(found) = bytes.get(at..).and_then(|rest| memchr::memchr2(b'"', b'\\', rest)) {
+        at += found;
+        if bytes.get(at) == Some(&b'"') {
+            return at;
+        }
+        // What follows a backslash is not looked at.
+        at += 2;
+    }
+    bytes.len()
 }
 
 /// Refuses a body that is not plain JSON.
@@ -161,7 +192,8 @@ pub(crate) async fn read(body: Body, max: usize) -> Result<Bytes, Problem> {
 }
 
 pub(crate) fn too_large(max: usize) -> Problem {
-    let what = format!("the body has more than {max} bytes; send less at a time");
+    let what =
+        format!("the body has more than {max} bytes; send less at a time, or raise the limit of the server");
     Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", what).with("limit", max)
 }
 

@@ -84,9 +84,8 @@ fn request_id(request: &Request) -> String {
     if let Some(id) = chosen.and_then(|id| std::str::from_utf8(id).ok()) {
         return id.to_owned();
     }
-    let mut random = [0_u8; 8];
     // Without randomness the id is of no use, but the request is answered all the same.
-    let _ = getrandom::fill(&mut random);
+    let random = crate::random::bytes::<8>().unwrap_or_default();
     random.iter().fold(String::with_capacity(16), |mut text, byte| {
         // Writing to a string cannot fail.
         let _ = write!(text, "{byte:02x}");

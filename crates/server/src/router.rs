@@ -1,6 +1,6 @@
 //! The router: which path leads where, and what every request passes before and after.
 
-use crate::access::{UsageSlot, check_origin};
+use crate::access::{Peer, UsageSlot, check_origin};
 use crate::api;
 use crate::app::App;
 use crate::config::Config;
@@ -11,7 +11,7 @@ use crate::problem::Problem;
 use crate::request_log::{self, RequestId};
 use axum::Router;
 use axum::body::{Body, HttpBody};
-use axum::extract::{Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
@@ -28,7 +28,8 @@ const SAFETY: [(&str, &str); 6] = [
          trusted-types redrive",
     ),
     ("x-content-type-options", "nosniff"),
-    ("referrer-policy", "no-referrer"),
+    // Other sites learn nothing. With `no-referrer` browsers would hide the origin of our own forms from us, too.
+    ("referrer-policy", "same-origin"),
     ("cross-origin-opener-policy", "same-origin"),
     ("cross-origin-resource-policy", "same-origin"),
     ("cache-control", "no-store"),
@@ -98,20 +99,28 @@ fn check_head(request: &Request) -> Result<(), Problem> {
     Ok(())
 }
 
+/// Checks the head of a request and where it comes from.
+fn check_before_routing(app: &App, request: &Request) -> Result<(), Problem> {
+    check_head(request).inspect_err(|problem| {
+        tracing::warn!(code = problem.code(), "refused a request before routing");
+    })?;
+    let checked = check_origin(&app.config, request.method(), request.uri(), request.headers());
+    checked.inspect_err(|problem| {
+        let peer = request.extensions().get::<Peer>().copied();
+        let route = request.extensions().get::<MatchedPath>().map_or("an unknown route", MatchedPath::as_str);
+        app.note_refused(Peer::name(peer), problem, format!("{} {route}", request.method()));
+    })
+}
+
 /// What every request passes: the checks of its head and of where it comes from before, the headers of every reply
 /// after.
 async fn guard(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let id = request.extensions().get::<RequestId>().cloned().unwrap_or_default();
     let usage = UsageSlot::default();
     request.extensions_mut().insert(usage.clone());
-    let checked = check_head(&request)
-        .and_then(|()| check_origin(&app.config, request.method(), request.uri(), request.headers()));
-    let mut response = match checked {
+    let mut response = match check_before_routing(&app, &request) {
         Ok(()) => next.run(request).await,
-        Err(problem) => {
-            tracing::warn!(code = problem.code(), request_id = id.0, "refused a request before routing");
-            problem.into_response()
-        }
+        Err(problem) => problem.into_response(),
     };
     if let Some(problem) = response.extensions_mut().remove::<Problem>() {
         let mut document = problem.document();

@@ -28,6 +28,7 @@ use redrive_core::metrics::{Stats, Timer};
 use redrive_core::operation::{Control, Member, Operation, OperationSpec, Preview, PreviewRequest};
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{Page, PageRequest, Query};
+use redrive_core::recording::{KvWrite, RecordRequest};
 use redrive_core::revision::Revision;
 use redrive_core::short_id::IdSuffixQuery;
 use redrive_core::store::{
@@ -517,8 +518,14 @@ impl<A: Access> Store for EngineStore<A> {
         value: Option<Vec<u8>>,
         expected: u64,
     ) -> StoreResult<u64> {
-        self.0
-            .write(WriteCost::GROWS, move |engine, _| engine.kv_put(&namespace, &key, value, expected))
-            .await
+        let write = KvWrite { namespace, key, value, expected };
+        self.0.write(WriteCost::GROWS, move |engine, _| engine.kv_put(write)).await
+    }
+
+    async fn record(&self, batch: Vec<RecordRequest>) -> StoreResult<BatchResults<()>> {
+        check_batch(batch.len(), batch.iter().map(RecordRequest::value_bytes).sum())?;
+        let grows = batch.iter().any(RecordRequest::grows);
+        let cost = if grows { WriteCost::GROWS } else { WriteCost::FREES };
+        self.0.write(cost, move |engine, now| engine.record(batch, now)).await
     }
 }

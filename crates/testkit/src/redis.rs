@@ -12,6 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// The ports of servers. Systems hand out greater ones to whoever asks for any.
+const PORTS: std::ops::Range<u16> = 20_000..30_000;
+
 /// A running server. It ends with this value, unless it is shared.
 #[derive(Debug)]
 pub struct Server {
@@ -21,6 +24,8 @@ pub struct Server {
     process: Option<Child>,
     /// Whether the server outlives this value.
     outlives: bool,
+    /// Keeps the port from other tests.
+    _reserved: Option<File>,
 }
 
 /// The server that all tests of this run share.
@@ -41,7 +46,7 @@ pub fn shared() -> Server {
         fs::write(&ready, server.port.to_string()).expect("a note that the server runs");
     }
     let port = fs::read_to_string(&ready).expect("the port").parse().expect("a number");
-    Server { directory, port, settings: Vec::new(), process: None, outlives: true }
+    Server { directory, port, settings: Vec::new(), process: None, outlives: true, _reserved: None }
 }
 
 impl Server {
@@ -55,12 +60,14 @@ impl Server {
         fs::create_dir_all(directory).expect("a directory for the server");
         let settings =
             settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let (port, reserved) = reserve_port();
         let mut server = Self {
             directory: directory.to_owned(),
-            port: free_port(),
+            port,
             settings,
             process: None,
             outlives: false,
+            _reserved: Some(reserved),
         };
         server.resume();
         server
@@ -165,7 +172,18 @@ impl Drop for Server {
     }
 }
 
-fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    listener.local_addr().expect("its address").port()
+/// Reserves a port for as long as the file is open. A server that is killed and started again needs the same port, so it is
+/// none of those that the system hands out, and no other test is given it meanwhile.
+fn reserve_port() -> (u16, File) {
+    let first = std::process::id() % u32::from(PORTS.end - PORTS.start);
+    let first = PORTS.start + u16::try_from(first).expect("a number below the number of ports");
+    for port in (first..PORTS.end).chain(PORTS.start..first) {
+        let path = std::env::temp_dir().join(format!("redrive-redis-port-{port}.lock"));
+        let reserved = File::create(path).expect("a file that reserves a port");
+        let free = || TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
+        if reserved.try_lock().is_ok() && free() {
+            return (port, reserved);
+        }
+    }
+    panic!("no port is free");
 }

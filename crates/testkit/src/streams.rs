@@ -327,6 +327,8 @@ pub enum Op {
     KeyState(usize, usize),
     /// Compare and set a key-value entry, with the right version or one too high.
     Kv(usize, Option<u8>, bool),
+    /// Record an act together with such an entry.
+    Record(usize, Option<u8>, bool),
 }
 
 /// The queues of every stream.
@@ -570,6 +572,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (0_usize..4, 0..FILTERS.len()).prop_map(|(n, what)| Op::Disclose(n, what)),
         1 => (0_usize..3, 0_usize..3).prop_map(|(q, k)| Op::KeyState(q, k)),
         1 => (0_usize..2, of(0_u8..9), proptest::bool::weighted(0.2)).prop_map(|(k, v, w)| Op::Kv(k, v, w)),
+        1 => (0_usize..2, of(0_u8..9), proptest::bool::weighted(0.2)).prop_map(|(k, v, w)| Op::Record(k, v, w)),
     ]
 }
 

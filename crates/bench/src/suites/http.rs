@@ -10,15 +10,17 @@ use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::{http1, http2};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use redrive::CancellationToken;
 use redrive::core::access::Access;
 use redrive::core::store::{Settle, Settlement, Store};
-use redrive_server::{Config, router};
-use serde_json::Value;
+use redrive_server::{Config, ListenConfig, Listener, router, serve};
+use serde::Deserialize;
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 
 const DURABLE: &str = "fsync before reply";
 /// The entries of a batch.
@@ -150,12 +152,13 @@ async fn over_http(
     (connections, batch): (usize, usize),
     messages: u64,
 ) -> BenchResult<Run> {
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let address = listener.local_addr()?;
+    let listener = Listener::bind(SocketAddr::from(([127, 0, 0, 1], 0)), None).await?;
+    let address = listener.address()?;
     // What is measured is HTTP, not the look-up of a token, which is remembered for a second anyway.
     let trusted = Some(Arc::new(Access::everything("bench")));
     let server = router(store, Config { without_auth: trusted, ..Config::default() });
-    let serving = tokio::spawn(async move { axum::serve(listener, server).await });
+    let stop = CancellationToken::new();
+    let serving = tokio::spawn(serve(vec![listener], server, ListenConfig::default(), stop));
     let rounds = messages / (connections * batch) as u64;
     let run = many(connections, rounds * (connections * batch) as u64, |_| {
         let payload = "x".repeat(args.payload);
@@ -166,14 +169,14 @@ async fn over_http(
                 (format!("/api/v1/queues/{queue}/messages"), format!("/api/v1/queues/{queue}/lease"));
             let one = serde_json::json!({"payload": payload});
             let body = if batch == 1 { one } else { serde_json::json!({"messages": vec![one; batch]}) };
-            let (body, wanted) = (body.to_string(), format!("{{\"max\":{batch}}}"));
+            let (body, wanted) = (Bytes::from(body.to_string()), Bytes::from(format!("{{\"max\":{batch}}}")));
             let mut watch = Stopwatch::new();
             for _ in 0..rounds {
                 let began = Instant::now();
                 client.post(&send, body.clone()).await?;
                 if matches!(job, Job::Life) {
-                    let leased: Value = serde_json::from_slice(&client.post(&lease, wanted.clone()).await?)?;
-                    ack(&mut client, &leased, batch).await?;
+                    let leased = client.post(&lease, wanted.clone()).await?;
+                    ack(&mut client, &serde_json::from_slice(&leased)?, batch).await?;
                 }
                 watch.lap(began);
             }
@@ -185,20 +188,37 @@ async fn over_http(
     run
 }
 
+/// What a worker reads of a lease.
+#[derive(Deserialize)]
+struct Leased<'a> {
+    #[serde(borrow)]
+    items: Vec<LeasedItem<'a>>,
+}
+
+#[derive(Deserialize)]
+struct LeasedItem<'a> {
+    token: &'a str,
+    /// A worker reads the payload, too.
+    #[serde(borrow)]
+    payload: Cow<'a, str>,
+}
+
 /// Acknowledges what was leased: one delivery by its own route, several in one call.
-async fn ack(client: &mut Client, leased: &Value, batch: usize) -> BenchResult<()> {
-    let items = leased.get("items").and_then(Value::as_array).ok_or("the lease has no items")?;
-    let tokens: Vec<&Value> = items.iter().filter_map(|item| item.get("token")).collect();
-    match tokens.as_slice() {
+async fn ack(client: &mut Client, leased: &Leased<'_>, batch: usize) -> BenchResult<()> {
+    if leased.items.iter().any(|item| item.payload.is_empty()) {
+        return Err("a delivery has no payload".into());
+    }
+    match leased.items.as_slice() {
         [] => {}
-        [token] if batch == 1 => {
-            let token = token.as_str().ok_or("the token is no text")?;
-            client.post(&format!("/api/v1/deliveries/{token}/ack"), "{}".to_owned()).await?;
+        [item] if batch == 1 => {
+            let path = format!("/api/v1/deliveries/{}/ack", item.token);
+            client.post(&path, Bytes::from_static(b"{}")).await?;
         }
         many => {
-            let entry = |token: &&Value| serde_json::json!({"token": token, "ack": {}});
-            let body = serde_json::json!({"settle": many.iter().map(entry).collect::<Vec<_>>()});
-            client.post("/api/v1/deliveries/settle", body.to_string()).await?;
+            let entries: Vec<String> =
+                many.iter().map(|item| format!(r#"{{"token":"{}","ack":{{}}}}"#, item.token)).collect();
+            let body = format!(r#"{{"settle":[{}]}}"#, entries.join(","));
+            client.post("/api/v1/deliveries/settle", Bytes::from(body)).await?;
         }
     }
     Ok(())
@@ -236,7 +256,7 @@ impl Client {
     }
 
     /// Posts JSON and returns the body of a reply that reports success.
-    async fn post(&mut self, path: &str, body: String) -> BenchResult<Bytes> {
+    async fn post(&mut self, path: &str, body: Bytes) -> BenchResult<Bytes> {
         let uri = match self.sender {
             Sender::Http1(_) => path.to_owned(),
             Sender::Http2(_) => format!("http://{}{path}", self.host),
@@ -246,7 +266,7 @@ impl Client {
             Sender::Http1(_) => request.header("host", &self.host),
             Sender::Http2(_) => request,
         };
-        let request = request.body(Full::new(Bytes::from(body)))?;
+        let request = request.body(Full::new(body))?;
         let response: Response<Incoming> = match &mut self.sender {
             Sender::Http1(sender) => {
                 sender.ready().await?;

@@ -13,6 +13,8 @@ pub(super) struct Run {
     pub(super) calls: Histogram<u64>,
     /// The rate of the bare limit in the same run.
     pub(super) bare: Option<f64>,
+    /// The processor time of this process, which other processes on the machine change less than the rate.
+    pub(super) processor: Option<Duration>,
 }
 
 /// The durations of the calls of one task.
@@ -63,10 +65,27 @@ pub(super) fn run_of(items: u64, took: Duration, watches: Vec<Stopwatch>) -> Run
     for watch in watches {
         let _ = calls.add(&watch.calls);
     }
-    Run { items, took, calls, bare: None }
+    Run { items, took, calls, bare: None, processor: None }
+}
+
+/// The processor time that this process has used so far, as the system counts it: in hundredths of a second.
+pub(super) fn processor_time() -> Option<Duration> {
+    const TICKS_PER_SECOND: u64 = 100;
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // The name of the program, in parentheses, may contain anything.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = |n: usize| fields.get(n)?.parse::<u64>().ok();
+    Some(Duration::from_millis((ticks(11)? + ticks(12)?) * 1_000 / TICKS_PER_SECOND))
 }
 
 impl Run {
+    /// The processor time for each item, in microseconds.
+    fn processor_us(&self) -> Option<f64> {
+        #[expect(clippy::cast_precision_loss, reason = "a rate is not exact")]
+        let items = self.items.max(1) as f64;
+        self.processor.map(|time| time.as_secs_f64() * 1e6 / items)
+    }
+
     pub(super) fn rate(&self) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "a rate is not exact")]
         let items = self.items as f64;
@@ -87,6 +106,8 @@ pub(super) struct Figure {
     per_second_max: f64,
     /// The median over the runs of this rate divided by the bare limit of the same run.
     of_bare: Option<f64>,
+    /// The median over the runs of the processor time for each item, of this process.
+    processor_us: Option<f64>,
     p50_us: u64,
     p95_us: u64,
     p99_us: u64,
@@ -98,6 +119,8 @@ impl Figure {
         rates.sort_by(f64::total_cmp);
         let mut ratios: Vec<f64> = runs.iter().filter_map(|r| r.bare.map(|bare| r.rate() / bare)).collect();
         ratios.sort_by(f64::total_cmp);
+        let mut processor: Vec<f64> = runs.iter().filter_map(Run::processor_us).collect();
+        processor.sort_by(f64::total_cmp);
         let middle = |sorted: &[f64]| sorted.get(sorted.len() / 2).copied();
         let mut calls = new_histogram();
         for run in runs {
@@ -112,6 +135,7 @@ impl Figure {
             per_second_min: rates.first().copied().unwrap_or(0.0),
             per_second_max: rates.last().copied().unwrap_or(0.0),
             of_bare: middle(&ratios),
+            processor_us: middle(&processor),
             p50_us: calls.value_at_quantile(0.50),
             p95_us: calls.value_at_quantile(0.95),
             p99_us: calls.value_at_quantile(0.99),
@@ -120,8 +144,18 @@ impl Figure {
 }
 
 impl Row for Figure {
-    const HEADINGS: &'static [&'static str] =
-        &["what", "durability", "batch", "items/s", "min..max", "of bare", "p50 us", "p95 us", "p99 us"];
+    const HEADINGS: &'static [&'static str] = &[
+        "what",
+        "durability",
+        "batch",
+        "items/s",
+        "min..max",
+        "of bare",
+        "cpu us",
+        "p50 us",
+        "p95 us",
+        "p99 us",
+    ];
 
     fn cells(&self) -> Vec<String> {
         vec![
@@ -131,6 +165,7 @@ impl Row for Figure {
             format!("{:.0}", self.per_second),
             format!("{:.0}..{:.0}", self.per_second_min, self.per_second_max),
             self.of_bare.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}")),
+            self.processor_us.map_or_else(|| "-".into(), |time| format!("{time:.1}")),
             self.p50_us.to_string(),
             self.p95_us.to_string(),
             self.p99_us.to_string(),

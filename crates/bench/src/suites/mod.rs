@@ -4,6 +4,7 @@
 mod bare;
 mod http;
 mod measure;
+mod pages;
 mod printer;
 mod queue;
 mod signature;
@@ -33,6 +34,8 @@ pub enum Suite {
     /// A million dead letters in 200 groups: ingest, groups, filtered pages, text search, redrive beside live
     /// work
     Triage,
+    /// Every page of the dashboard with a million dead letters in 200 groups: time, bytes, records read
+    Pages,
     /// The HTTP API over real connections, beside the library in the same run
     Http,
     /// How fast failures are analysed: signature, group, class, verdict
@@ -51,6 +54,9 @@ pub struct BenchArgs {
     /// Where to create the temporary store [default: the temporary directory]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
+    /// The database in which the suite `store` creates its stores, each in a schema of its own, instead of directories
+    #[arg(long, value_name = "URL")]
+    pub store: Option<String>,
     /// How often each measurement is repeated
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub runs: u32,
@@ -60,10 +66,10 @@ pub struct BenchArgs {
     /// Messages per run [default: as many as the suite needs]
     #[arg(long, value_name = "N")]
     pub messages: Option<u64>,
-    /// Dead letters of the triage suite
+    /// Dead letters of the suites triage and pages
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     pub letters: u64,
-    /// Groups of the triage suite
+    /// Groups of the suites triage and pages
     #[arg(long, value_name = "N", default_value_t = 200)]
     pub groups: u64,
     /// Bytes of each payload
@@ -99,6 +105,7 @@ pub async fn run(args: BenchArgs) -> Result<(), BenchError> {
         Suite::Queue => queue::run(&printer, &args),
         Suite::Signature => signature::run(&printer, &args),
         Suite::Triage => triage::run(&printer, args).await,
+        Suite::Pages => pages::run(&printer, args).await,
         Suite::Http => http::run(&printer, args).await,
         Suite::Store => store::run(&printer, args).await,
         Suite::Socket => socket::run(&printer, args).await,

@@ -1,13 +1,16 @@
-//! The socket suite: the same work on a store in this process and on one that another process holds, in turn, in the
-//! same run. What it shows is the ratio of the two: what the path between the processes costs. Rates depend on what else
-//! the machine does; the processor time of all processes together, for each message, hardly does.
+//! The socket suite: the same work on a store in this process and on one that another process holds, reached over its
+//! socket and over TCP as nodes do, in turn, in the same run. What it shows is the ratio to the store in this process: what
+//! the path between the processes costs. Rates depend on what else the machine does; the processor time of all processes
+//! together, for each message, hardly does.
 
 use super::measure::{Run, new_histogram};
 use super::printer::{Printer, Row};
 use super::store::{cycle_run, enqueue_run, open};
 use super::{BenchArgs, BenchError, BenchResult, failed_at, temp_directory};
 use redrive::core::store::Store;
+use redrive_store::entropy::System;
 use redrive_store::remote::RemoteStore;
+use redrive_store::remote::tcp::{self, Identity, Published, TcpLimits};
 use serde::Serialize;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
@@ -29,10 +32,12 @@ fn cpu_time() -> Duration {
     Duration::from_secs(part(used.tv_sec)) + Duration::from_nanos(part(used.tv_nsec))
 }
 
-/// A process that holds a data directory and serves its socket.
+/// A process that holds a data directory and serves its socket and a port.
 struct Holder {
     child: Child,
     says: BufReader<ChildStdout>,
+    address: String,
+    published: Published,
 }
 
 impl Holder {
@@ -46,24 +51,28 @@ impl Holder {
             .stdout(Stdio::piped())
             .spawn()?;
         let out = child.stdout.take().ok_or("the holder has no standard output")?;
-        let mut holder = Self { child, says: BufReader::new(out) };
-        if holder.line()? != READY {
+        let mut says = BufReader::new(out);
+        if line(&mut says)? != READY {
             return Err("the process that should hold the data directory did not open it".into());
         }
-        Ok(holder)
+        let address = line(&mut says)?;
+        let published = serde_json::from_str(&line(&mut says)?)?;
+        Ok(Self { child, says, address, published })
     }
 
-    fn line(&mut self) -> BenchResult<String> {
-        let mut line = String::new();
-        self.says.read_line(&mut line)?;
-        Ok(line.trim().to_owned())
+    /// Connects to it.
+    async fn reach(&self, route: Route, directory: &Path) -> BenchResult<Arc<dyn Store>> {
+        Ok(match route {
+            Route::Socket => Arc::new(RemoteStore::connect(directory).await?),
+            Route::Tcp => Arc::new(tcp::connect(self.address.clone(), self.published.clone()).await?),
+        })
     }
 
     /// Ends the process and returns the processor time that it used since it was ready.
     fn end(mut self) -> BenchResult<Duration> {
         // It ends when nobody is left to write to it.
         drop(self.child.stdin.take());
-        let nanos = self.line()?.parse()?;
+        let nanos = line(&mut self.says)?.parse()?;
         self.child.wait()?;
         Ok(Duration::from_nanos(nanos))
     }
@@ -76,14 +85,26 @@ impl Drop for Holder {
     }
 }
 
-/// Holds a data directory and serves its socket until the standard input ends.
+fn line(says: &mut BufReader<ChildStdout>) -> BenchResult<String> {
+    let mut line = String::new();
+    says.read_line(&mut line)?;
+    Ok(line.trim().to_owned())
+}
+
+/// Holds a data directory and serves its socket and a port until the standard input ends.
 pub(super) async fn hold(directory: &Path, printer: &Printer) -> BenchResult<()> {
     let store = redrive_store::open_serving(directory, redrive_store::sqlite::Options::default())?;
+    let identity = Identity::new(&System)?;
+    let published = serde_json::to_string(&identity.published())?;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    let server = tcp::serve(&store, listener, identity, TcpLimits::default())?;
     let before = cpu_time();
     printer.say(READY);
+    printer.say(&server.address().to_string());
+    printer.say(&published);
     let ended = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new())).await;
     printer.say(&(cpu_time() - before).as_nanos().to_string());
-    drop(store);
+    drop((server, store));
     ended.map_err(|error| BenchError::from(format!("waiting for the end panicked: {error}")))??;
     Ok(())
 }
@@ -141,6 +162,13 @@ impl Work {
     }
 }
 
+/// A way to a store that another process holds.
+#[derive(Clone, Copy)]
+enum Route {
+    Socket,
+    Tcp,
+}
+
 async fn measure_all(printer: &Printer, args: &BenchArgs, root: &Path) -> BenchResult<Vec<Figure>> {
     let messages = args.messages.unwrap_or(100_000);
     printer.note(&format!(
@@ -152,21 +180,25 @@ async fn measure_all(printer: &Printer, args: &BenchArgs, root: &Path) -> BenchR
     let mut figures = Vec::new();
     for work in Work::ALL {
         for (callers, divided_by) in CALLERS {
-            let mut pairs = Vec::new();
+            let mut runs = Vec::new();
             for number in 1..=args.runs.max(1) {
                 let directory = root.join(format!("{}-{}-{callers}-{number}", work.name(), work.batch()));
                 std::fs::create_dir_all(&directory).map_err(|e| failed_at("create", &directory, &e))?;
                 let store = open(directory.join("library")).await?;
                 let library = timed(work, store, args, callers, messages / divided_by).await?;
-                let held = directory.join("socket");
-                let holder = Holder::start(&held)?;
-                let store: Arc<dyn Store> = Arc::new(RemoteStore::connect(&held).await?);
-                let mut socket = timed(work, store, args, callers, messages / divided_by).await?;
-                socket.cpu += holder.end()?;
-                pairs.push((library, socket));
+                let mut others = Vec::new();
+                for (route, name) in [(Route::Socket, "socket"), (Route::Tcp, "tcp")] {
+                    let held = directory.join(name);
+                    let holder = Holder::start(&held)?;
+                    let store = holder.reach(route, &held).await?;
+                    let mut other = timed(work, store, args, callers, messages / divided_by).await?;
+                    other.cpu += holder.end()?;
+                    others.push(other);
+                }
+                runs.push((library, others));
                 let _ = std::fs::remove_dir_all(&directory);
             }
-            figures.push(Figure::of(work, callers, &pairs));
+            figures.push(Figure::of(work, callers, &runs));
         }
     }
     Ok(figures)
@@ -198,6 +230,39 @@ async fn timed(
     Ok(Timed { run, cpu: cpu_time() - before })
 }
 
+/// What was measured on one path.
+#[derive(Serialize)]
+struct Measured {
+    per_second: f64,
+    /// The median over the runs of the rate divided by the library's rate of the same run.
+    of_library: f64,
+    cpu_us: f64,
+    p50_us: u64,
+    p99_us: u64,
+}
+
+impl Measured {
+    /// From the runs on this path, each beside the library's of the same run.
+    fn of(runs: &[(&Timed, &Timed)]) -> Self {
+        let median = |of: &dyn Fn(&(&Timed, &Timed)) -> f64| {
+            let mut values: Vec<f64> = runs.iter().map(of).collect();
+            values.sort_by(f64::total_cmp);
+            values.get(values.len() / 2).copied().unwrap_or(0.0)
+        };
+        let mut calls = new_histogram();
+        for (_, timed) in runs {
+            let _ = calls.add(&timed.run.calls);
+        }
+        Self {
+            per_second: median(&|(_, timed)| timed.run.rate()),
+            of_library: median(&|(library, timed)| timed.run.rate() / library.run.rate()),
+            cpu_us: median(&|(_, timed)| timed.cpu_us_per_message()),
+            p50_us: calls.value_at_quantile(0.50),
+            p99_us: calls.value_at_quantile(0.99),
+        }
+    }
+}
+
 /// One row of the report.
 #[derive(Serialize)]
 struct Figure {
@@ -205,44 +270,25 @@ struct Figure {
     callers: usize,
     batch: usize,
     runs: usize,
-    library_per_second: f64,
-    socket_per_second: f64,
-    /// The median over the runs of the socket's rate divided by the library's rate of the same run.
-    of_library: f64,
-    library_cpu_us: f64,
-    socket_cpu_us: f64,
-    library_p50_us: u64,
-    library_p99_us: u64,
-    socket_p50_us: u64,
-    socket_p99_us: u64,
+    library: Measured,
+    socket: Measured,
+    tcp: Measured,
 }
 
 impl Figure {
-    fn of(work: Work, callers: usize, pairs: &[(Timed, Timed)]) -> Self {
-        let median = |of: &dyn Fn(&(Timed, Timed)) -> f64| {
-            let mut values: Vec<f64> = pairs.iter().map(of).collect();
-            values.sort_by(f64::total_cmp);
-            values.get(values.len() / 2).copied().unwrap_or(0.0)
+    fn of(work: Work, callers: usize, runs: &[(Timed, Vec<Timed>)]) -> Self {
+        let other = |n: usize| -> Vec<_> {
+            runs.iter().filter_map(|(library, others)| Some((library, others.get(n)?))).collect()
         };
-        let (mut library, mut socket) = (new_histogram(), new_histogram());
-        for (by_library, by_socket) in pairs {
-            let _ = library.add(&by_library.run.calls);
-            let _ = socket.add(&by_socket.run.calls);
-        }
+        let library: Vec<_> = runs.iter().map(|(library, _)| (library, library)).collect();
         Self {
             what: work.name(),
             callers,
             batch: work.batch(),
-            runs: pairs.len(),
-            library_per_second: median(&|(library, _)| library.run.rate()),
-            socket_per_second: median(&|(_, socket)| socket.run.rate()),
-            of_library: median(&|(library, socket)| socket.run.rate() / library.run.rate()),
-            library_cpu_us: median(&|(library, _)| library.cpu_us_per_message()),
-            socket_cpu_us: median(&|(_, socket)| socket.cpu_us_per_message()),
-            library_p50_us: library.value_at_quantile(0.50),
-            library_p99_us: library.value_at_quantile(0.99),
-            socket_p50_us: socket.value_at_quantile(0.50),
-            socket_p99_us: socket.value_at_quantile(0.99),
+            runs: runs.len(),
+            library: Measured::of(&library),
+            socket: Measured::of(&other(0)),
+            tcp: Measured::of(&other(1)),
         }
     }
 }
@@ -254,23 +300,26 @@ impl Row for Figure {
         "batch",
         "library/s",
         "socket/s",
-        "of library",
-        "cpu us library/socket",
-        "library p50/p99 us",
-        "socket p50/p99 us",
+        "tcp/s",
+        "socket, tcp of library",
+        "cpu us library/socket/tcp",
+        "p50 us library/socket/tcp",
+        "p99 us library/socket/tcp",
     ];
 
     fn cells(&self) -> Vec<String> {
+        let Self { library, socket, tcp, .. } = self;
         vec![
             self.what.into(),
             self.callers.to_string(),
             self.batch.to_string(),
-            format!("{:.0}", self.library_per_second),
-            format!("{:.0}", self.socket_per_second),
-            format!("{:.2}", self.of_library),
-            format!("{:.1}/{:.1}", self.library_cpu_us, self.socket_cpu_us),
-            format!("{}/{}", self.library_p50_us, self.library_p99_us),
-            format!("{}/{}", self.socket_p50_us, self.socket_p99_us),
+            format!("{:.0}", library.per_second),
+            format!("{:.0}", socket.per_second),
+            format!("{:.0}", tcp.per_second),
+            format!("{:.2}, {:.2}", socket.of_library, tcp.of_library),
+            format!("{:.1}/{:.1}/{:.1}", library.cpu_us, socket.cpu_us, tcp.cpu_us),
+            format!("{}/{}/{}", library.p50_us, socket.p50_us, tcp.p50_us),
+            format!("{}/{}/{}", library.p99_us, socket.p99_us, tcp.p99_us),
         ]
     }
 }

@@ -1,7 +1,7 @@
 //! The store suite: the embedded store beside the bare limit of the same run, in a temporary directory.
 
 use super::bare::{Append, BareFile};
-use super::measure::{Figure, Run, Stopwatch, run_of};
+use super::measure::{Figure, Run, Stopwatch, processor_time, run_of};
 use super::printer::Printer;
 use super::worker;
 use super::{BenchArgs, BenchError, BenchResult, failed_at, temp_directory};
@@ -56,7 +56,7 @@ async fn measure_all(printer: &Printer, args: &BenchArgs, root: &Path) -> BenchR
         let rate = limit.rate();
         bare.push(limit);
         let beside = |run: Run| Run { bare: Some(rate), ..run };
-        let fresh = |name: &str| open(directory.join(name));
+        let fresh = |name: &str| open(place(args, &directory, number, name));
         plain.push(beside(enqueue_run(fresh("plain").await?, args, messages, false).await?));
         rich.push(beside(enqueue_run(fresh("rich").await?, args, messages, true).await?));
         cycle.push(beside(cycle_run(fresh("cycle").await?, args, messages, 64, 4).await?));
@@ -75,6 +75,12 @@ async fn measure_all(printer: &Printer, args: &BenchArgs, root: &Path) -> BenchR
         Figure::of("enqueue, worker, ack", DURABLE, 64, &handled),
         Figure::of("failure to dead letter", DURABLE, 64, &dead),
     ])
+}
+
+/// Where a store of this run is created.
+fn place(args: &BenchArgs, directory: &Path, run: u32, name: &str) -> PathBuf {
+    let schema = |url: &String| format!("{url}?schema=redrive_bench_{}_{run}_{name}", std::process::id());
+    args.store.as_ref().map_or_else(|| directory.join(name), |url| schema(url).into())
 }
 
 pub(super) async fn open(directory: PathBuf) -> BenchResult<Arc<dyn Store>> {
@@ -114,7 +120,7 @@ where
     Fut: Future<Output = BenchResult<Stopwatch>> + Send + 'static,
 {
     let mut set = JoinSet::new();
-    let began = Instant::now();
+    let (began, used) = (Instant::now(), processor_time());
     for n in 0..tasks {
         set.spawn(task(n));
     }
@@ -122,7 +128,8 @@ where
     while let Some(done) = set.join_next().await {
         watches.push(done.map_err(|e| BenchError::from(format!("a bench task panicked: {e}")))??);
     }
-    Ok(run_of(items, began.elapsed(), watches))
+    let processor = processor_time().zip(used).map(|(after, before)| after.saturating_sub(before));
+    Ok(Run { processor, ..run_of(items, began.elapsed(), watches) })
 }
 
 async fn bare_run(args: &BenchArgs, messages: u64, directory: &Path) -> BenchResult<Run> {

@@ -40,7 +40,7 @@ const BASELINE: Duration = Duration::from_secs(10);
 
 /// One row of the report.
 #[derive(Serialize)]
-struct Figure {
+pub(super) struct Figure {
     what: String,
     /// The number of items, or of measured calls.
     items: u64,
@@ -165,7 +165,7 @@ fn failed(args: &BenchArgs, token: LeaseToken, n: u64) -> Settlement {
 }
 
 /// From failure to durable dead letter; enqueues and leases are not timed.
-async fn ingest(store: &Arc<dyn Store>, args: &BenchArgs) -> BenchResult<Figure> {
+pub(super) async fn ingest(store: &Arc<dyn Store>, args: &BenchArgs) -> BenchResult<Figure> {
     let policy = QueuePolicy { lease: Span::from_hours(1), ..QueuePolicy::default() };
     let mut queues = Vec::new();
     for n in 0..QUEUES {

@@ -6,18 +6,19 @@ use super::measure::{Figure, Run};
 use super::printer::Printer;
 use super::store::{enqueue_run, open};
 use super::{BenchArgs, BenchError, BenchResult, failed_at, temp_directory};
+use redrive::CancellationToken;
 use redrive::core::access::Access;
 use redrive::core::dead_letter::Actor;
 use redrive::core::ids::QueueName;
 use redrive::core::policy::QueuePolicy;
 use redrive::core::store::Store;
 use redrive::core::time::Span;
-use redrive_server::{Config, router};
+use redrive_server::{Config, ListenConfig, Listener, router};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 const DURABLE: &str = "fsync before reply";
@@ -131,12 +132,11 @@ async fn with_clients(args: &BenchArgs, directory: PathBuf, messages: u64) -> Be
 }
 
 async fn serve(store: Arc<dyn Store>) -> BenchResult<(SocketAddr, tokio::task::JoinHandle<()>)> {
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let address = listener.local_addr()?;
+    let listener = Listener::bind(SocketAddr::from(([127, 0, 0, 1], 0)), None).await?;
+    let address = listener.address()?;
     let access = Some(Arc::new(Access::everything("bench")));
     let server = router(store, Config { without_auth: access, ..Config::default() });
-    let serving = tokio::spawn(async move {
-        let _ = axum::serve(listener, server).await;
-    });
+    let stop = CancellationToken::new();
+    let serving = tokio::spawn(redrive_server::serve(vec![listener], server, ListenConfig::default(), stop));
     Ok((address, serving))
 }

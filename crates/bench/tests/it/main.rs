@@ -1,7 +1,12 @@
 //! Short runs of every torture driver, and deliberate bugs that each driver must catch. `scripts/campaign`
 //! makes the long runs; `docs/reliability.md` has their results.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a failed step in a test is a failed test")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a failed step in a test is a failed test"
+)]
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -108,5 +113,29 @@ mod controls {
         let output =
             torture("audit-outside-commit", &["powercut", "--states", "150", "--long", "0", "--nested", "0"]);
         assert!(output.text.contains("I48"), "{}", output.text);
+    }
+}
+
+/// The figures of the pages of the dashboard over so many letters, by page.
+fn pages(letters: u32) -> BTreeMap<String, serde_json::Value> {
+    let home = tempfile::Builder::new().prefix("pages").tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_redrive-bench"));
+    command.args(["--suite", "pages", "--groups", "200", "--runs", "1", "--json"]);
+    command.args(["--letters", &letters.to_string()]).arg("--dir").arg(home.path());
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let rows: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
+    rows.into_iter().map(|row| (row["page"].as_str().unwrap().to_owned(), row)).collect()
+}
+
+#[test]
+fn pages_stay_small_and_read_no_more_because_there_are_more_letters() {
+    let (some, many) = (pages(10_000), pages(20_000));
+    assert_eq!(many.len(), some.len());
+    for (page, row) in many {
+        let number = |row: &serde_json::Value, name: &str| row[name].as_u64().unwrap();
+        assert!(number(&row, "bytes") < 100_000, "{page}: {row}");
+        assert!(number(&row, "records") <= 1_500, "{page}: {row}");
+        assert_eq!(number(&row, "records"), number(&some[&page], "records"), "{page}: {row}");
     }
 }

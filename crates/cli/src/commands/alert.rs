@@ -1,15 +1,28 @@
 //! `alert`: shows the alerts that hold, the rules and the channels, tests a channel, and silences rules and subjects.
 //! The rules themselves are evaluated by a process that stays, such as a server.
 
+use super::token::understood;
 use crate::connect::{Access, App, Hold};
 use crate::exit_code::{CliError, CommandResult, ExitCode};
 use crate::output::{Column, Show, ValueFormat};
 use clap::{Args, Subcommand};
-use redrive::alerts::test_channel;
-use redrive::core::alert::{ActiveAlert, ChannelView, Rule, Silence, kv};
+use redrive::ServerStore;
+use redrive::alerts::{no_such_channel, test_channel};
+use redrive::core::alert::{ActiveAlert, ChannelView, Rule, RuleView, Silence, kv};
+use redrive::core::error::{CallError, Refusal};
+use redrive::core::failure::Failure;
+use redrive::core::ids::MessageId;
 use redrive::core::json_input::nearest;
+use redrive::core::store::{Letters as _, Store as _, Work as _};
 use redrive::core::time::Span;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use std::time::{Duration, Instant};
+
+/// Where a server has its alerts.
+const PATH: &str = "/api/v1/alerts";
+/// How long to wait for the first delivery of a test by a server.
+const TESTED_WITHIN: Duration = Duration::from_secs(60);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -120,17 +133,6 @@ impl Show for Silence {
     }
 }
 
-/// A rule as it is listed.
-#[derive(Serialize)]
-struct RuleView {
-    rule: Rule,
-    enabled: bool,
-    level: String,
-    limit: f64,
-    clear: f64,
-    channels: Vec<String>,
-}
-
 impl Show for RuleView {
     const COLUMNS: &'static [Column] = &[
         Column::main("rule"),
@@ -146,7 +148,7 @@ impl Show for RuleView {
         vec![
             self.rule.to_string(),
             self.enabled.to_string(),
-            self.level.clone(),
+            self.level.to_string(),
             amount(self.rule, self.limit),
             amount(self.rule, self.clear),
             channels,
@@ -178,15 +180,21 @@ fn amount(rule: Rule, value: f64) -> String {
     }
 }
 
-/// Runs an `alert` command.
+/// Runs an `alert` command: on the store and the configuration, or by the routes of a server.
 pub(crate) async fn run(app: &App, command: AlertCommand) -> CommandResult {
     match command {
         AlertCommand::List(args) => list(app, &args).await,
-        AlertCommand::Test { channel } => test(app, &channel).await,
+        AlertCommand::Test { channel } => {
+            match app.server() {
+                Some(server) => test_by_server(&server.store, &channel).await?,
+                None => test_here(app, &channel).await?,
+            }
+            app.out.note(&format!("the channel {channel} took the test"));
+            Ok(ExitCode::Ok)
+        }
         AlertCommand::Silence(args) => silence(app, args).await,
         AlertCommand::Unsilence { name } => {
-            let store = app.open(Access::Existing, Hold::Moment).await?;
-            if !kv::unsilence(&*store, &name).await? {
+            if !unsilence(app, &name).await? {
                 let what = format!("nothing is silenced as {name:?}");
                 let hint = "`redrive alert list --silenced` shows what is";
                 return Err(CliError::new(ExitCode::NotFound, what).hint(hint));
@@ -197,53 +205,117 @@ pub(crate) async fn run(app: &App, command: AlertCommand) -> CommandResult {
     }
 }
 
+/// What a server shows of its alerts.
+#[derive(Deserialize)]
+struct ServerAlerts {
+    active: Vec<ActiveAlert>,
+    channels: Vec<ChannelView>,
+    silenced: Vec<Silence>,
+    rules: Vec<RuleView>,
+}
+
+async fn alerts_of(server: &ServerStore) -> Result<ServerAlerts, CliError> {
+    understood(server.request("GET", PATH, None).await?.unwrap_or_default())
+}
+
 async fn list(app: &App, args: &ListArgs) -> CommandResult {
-    let settings = &app.config.alerts;
-    let count = if args.rules {
-        let view = |rule: &Rule| {
-            let of = settings.rule(*rule);
-            let (limit, clear) = (of.limit.0, of.clear.0);
-            let (enabled, level) = (of.enabled, of.level.to_string());
-            RuleView { rule: *rule, enabled, level, limit, clear, channels: of.channels }
-        };
-        let rules: Vec<RuleView> = Rule::ALL.iter().map(view).collect();
-        app.out.all(&rules)?;
-        rules.len()
-    } else if args.channels {
-        let channels: Vec<ChannelView> =
-            settings.channels.iter().map(|(name, channel)| channel.view(name)).collect();
-        app.out.all(&channels)?;
-        channels.len()
-    } else {
-        let store = app.open(Access::Existing, Hold::Moment).await?;
-        if args.silenced {
-            let now = store.info().await?.now;
-            let silences: Vec<Silence> = kv::silences(&*store).await?.at(now).cloned().collect();
-            app.out.all(&silences)?;
-            silences.len()
-        } else {
-            let active = kv::record(&*store).await?.active;
-            app.out.all(&active)?;
-            active.len()
+    let count = match app.server() {
+        Some(server) => {
+            let alerts = alerts_of(&server.store).await?;
+            if args.rules {
+                print(app, &alerts.rules)?
+            } else if args.channels {
+                print(app, &alerts.channels)?
+            } else if args.silenced {
+                print(app, &alerts.silenced)?
+            } else {
+                print(app, &alerts.active)?
+            }
+        }
+        None if args.rules => print(app, &app.config.alerts.rule_views())?,
+        None if args.channels => {
+            let channels = app.config.alerts.channels.iter().map(|(name, channel)| channel.view(name));
+            print(app, &channels.collect::<Vec<_>>())?
+        }
+        None => {
+            let store = app.open(Access::Existing, Hold::Moment).await?;
+            if args.silenced {
+                let now = store.info().await?.now;
+                print(app, &kv::silences(&*store).await?.at(now).cloned().collect::<Vec<_>>())?
+            } else {
+                print(app, &kv::record(&*store).await?.active)?
+            }
         }
     };
     Ok(if count == 0 && args.fail_empty { ExitCode::NothingMatched } else { ExitCode::Ok })
 }
 
-async fn test(app: &App, channel: &str) -> CommandResult {
+/// Prints a list and returns how long it is.
+fn print<T: Show + Serialize>(app: &App, items: &[T]) -> Result<usize, CliError> {
+    app.out.all(items)?;
+    Ok(items.len())
+}
+
+fn test_failed(why: impl std::fmt::Display) -> CliError {
+    CliError::new(ExitCode::Error, format!("the test failed: {why}"))
+}
+
+async fn test_here(app: &App, channel: &str) -> Result<(), CliError> {
     let links = app.config.server.url.clone();
-    test_channel(&app.config.alerts, channel, app.user(), links)
-        .await
-        .map_err(|why| CliError::new(ExitCode::Error, format!("the test failed: {why}")))?;
-    app.out.note(&format!("the channel {channel} took the test"));
-    Ok(ExitCode::Ok)
+    test_channel(&app.config.alerts, channel, app.user(), links).await.map_err(test_failed)
+}
+
+/// Has a server send a test, and waits for its first delivery.
+async fn test_by_server(server: &ServerStore, channel: &str) -> Result<(), CliError> {
+    let body = json!({"channel": channel});
+    let Some(reply) = server.request("POST", &format!("{PATH}/test"), Some(&body)).await? else {
+        let known = alerts_of(server).await?.channels;
+        let known: Vec<&str> = known.iter().map(|channel| channel.name.as_str()).collect();
+        return Err(test_failed(no_such_channel(channel, &known)));
+    };
+    let id = understood::<TestSent>(reply)?.message;
+    let began = Instant::now();
+    let mut seen = server.changes(None, Span::ZERO).await?.at;
+    while began.elapsed() < TESTED_WITHIN {
+        match outcome(server, id).await? {
+            Some(result) => return result.map_err(test_failed),
+            None => seen = server.changes(Some(seen), Span::from_secs(1)).await?.at,
+        }
+    }
+    let seconds = TESTED_WITHIN.as_secs();
+    Err(test_failed(format!("it was not delivered within {seconds} s; the message is {id}")))
+}
+
+/// How the first delivery of a test ended. `None` if it has not.
+async fn outcome(server: &ServerStore, id: MessageId) -> Result<Option<Result<(), String>>, CliError> {
+    let failure = |failures: &[Failure]| failures.last().map(|failure| Err(failure.error.message.clone()));
+    match server.message(id).await {
+        Ok(message) => Ok(failure(&message.failures)),
+        Err(CallError::Refused(Refusal::NoSuchMessage { .. })) => match server.letter(id).await {
+            Ok(letter) => Ok(failure(&letter.message.failures)),
+            Err(CallError::Refused(Refusal::NoSuchLetter { .. })) => Ok(Some(Ok(()))),
+            Err(error) => Err(error.into()),
+        },
+        Err(error) => Err(error.into()),
+    }
 }
 
 async fn silence(app: &App, args: SilenceArgs) -> CommandResult {
-    let store = app.open(Access::Existing, Hold::Moment).await?;
-    let now = store.info().await?.now;
-    let silence = Silence::of(&args.name, args.span, app.user().to_owned(), args.reason, now)?;
-    kv::silence(&*store, &silence).await?;
+    let silence = match app.server() {
+        Some(server) => {
+            let body = json!({"name": args.name, "for": args.span, "reason": args.reason});
+            let reply = server.store.request("POST", &format!("{PATH}/silence"), Some(&body)).await?;
+            understood(reply.unwrap_or_default())?
+        }
+        None => {
+            let store = app.open(Access::Existing, Hold::Moment).await?;
+            let now = store.info().await?.now;
+            let by = app.user().to_owned();
+            let silence = Silence::of(&args.name, args.span, by, args.reason.clone(), now)?;
+            kv::silence(&*store, &silence, app.actor(args.reason)).await?;
+            silence
+        }
+    };
     let known: Vec<&str> = Rule::ALL.iter().map(|rule| rule.name()).collect();
     if silence.rule.is_none()
         && let Some(near) = nearest(&args.name, &known)
@@ -255,4 +327,27 @@ async fn silence(app: &App, args: SilenceArgs) -> CommandResult {
     }
     app.out.one(&silence)?;
     Ok(ExitCode::Ok)
+}
+
+/// Ends a silence. Returns whether there was one.
+async fn unsilence(app: &App, name: &str) -> Result<bool, CliError> {
+    if let Some(server) = app.server() {
+        let body = json!({"name": name});
+        let reply = server.store.request("POST", &format!("{PATH}/silence"), Some(&body)).await?;
+        return Ok(understood::<SilenceEnded>(reply.unwrap_or_default())?.ended);
+    }
+    let store = app.open(Access::Existing, Hold::Moment).await?;
+    Ok(kv::unsilence(&*store, name, app.actor(None)).await?)
+}
+
+/// A test that a server sent.
+#[derive(Deserialize)]
+struct TestSent {
+    message: MessageId,
+}
+
+/// Whether a silence ended.
+#[derive(Deserialize)]
+struct SilenceEnded {
+    ended: bool,
 }

@@ -10,13 +10,14 @@ use crate::output::{Column, Format, Show, ValueFormat, compact, escape};
 use clap::Args;
 use redrive::alerts::AlertLoop;
 use redrive::core::access::{Access as TokenAccess, Grant};
+use redrive::core::dead_letter::Actor;
 use redrive::core::error::CallError;
 use redrive::core::store::Store;
 use redrive::maintenance::Maintenance;
 use redrive::push;
 use redrive::{BoundGroup, CancellationToken, GroupError, Heartbeat, LoopGroup, Runnable};
 use redrive_server::{
-    ListenConfig, Listener, Protection, TlsFiles, check_bind, create_token, list_tokens, router,
+    ListenConfig, Listener, Protection, Refusals, TlsFiles, check_bind, create_token, list_tokens, router,
 };
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -103,12 +104,12 @@ pub(crate) async fn run(app: &App, args: ServeArgs) -> CommandResult {
     let queues = app.config.queues.keys().cloned().collect();
     app.seed(&mut link, &queues).await?;
     let store = link.store();
-    let token = if args.no_auth { None } else { first_token(store.as_ref(), app.user()).await? };
+    let token = if args.no_auth { None } else { first_token(store.as_ref(), &app.actor(None)).await? };
     let listeners = bind(&addresses, settings.listen.is_empty(), tls.as_ref()).await?;
     let url = settings.url(&listeners)?;
     let stop = CancellationToken::new();
     let config = settings.config(app, args.no_auth, &addresses, stop.clone());
-    let http = HttpServer::new(listeners, router(Arc::clone(&store), config), stop.clone());
+    let http = HttpServer::new(listeners, Arc::clone(&store), config);
     let links = settings.url.clone().unwrap_or_else(|| url.clone());
     let alerts = AlertLoop::new(Arc::clone(&store), app.config.alerts.clone())?.links(links);
     let pushed =
@@ -184,13 +185,13 @@ pub(super) fn failed(error: GroupError) -> CliError {
 }
 
 /// Creates a token for the administrator if there is no token at all, and returns its text.
-async fn first_token(store: &dyn Store, by: &str) -> Result<Option<String>, CliError> {
+async fn first_token(store: &dyn Store, by: &Actor) -> Result<Option<String>, CliError> {
     if !list_tokens(store).await?.is_empty() {
         return Ok(None);
     }
     let access =
         TokenAccess { name: FIRST_TOKEN.into(), roles: BTreeSet::from([Grant::Admin]), queues: Vec::new() };
-    let (token, _) = create_token(store, access, by.to_owned(), None).await?;
+    let (token, _) = create_token(store, access, by, None).await?;
     Ok(Some(token.reveal()))
 }
 
@@ -229,7 +230,10 @@ impl ServeArgs {
             tls_key,
             behind_proxy: self.behind_proxy || config.behind_proxy,
             instance: self.instance.clone().or_else(|| config.instance.clone()),
+            colour: config.colour,
             rate: self.rate.or(config.rate),
+            body_bytes_max: config.body_bytes_max,
+            batch_bytes_max: config.batch_bytes_max,
             url: config.url.clone(),
         }
     }
@@ -291,6 +295,7 @@ impl ServerSettings {
         let ips = addresses.iter().map(SocketAddr::ip).filter(|ip| !ip.is_unspecified());
         redrive_server::Config {
             instance: self.instance.clone().unwrap_or(defaults.instance),
+            colour: self.colour,
             hosts: self.hosts.iter().cloned().chain(ips.map(literal)).collect(),
             masking: app.config.known.masking.clone(),
             known: app.config.known.clone(),
@@ -298,8 +303,11 @@ impl ServerSettings {
             without_auth: no_auth.then(|| Arc::new(TokenAccess::everything("anyone"))),
             tls: self.tls_cert.is_some() || self.behind_proxy,
             stop,
-            body_bytes_max: defaults.body_bytes_max,
+            alerts: app.config.alerts.without_channels(),
+            body_bytes_max: self.body_bytes_max.unwrap_or(defaults.body_bytes_max),
+            batch_bytes_max: self.batch_bytes_max.unwrap_or(defaults.batch_bytes_max),
             login_codes: defaults.login_codes,
+            refusals: defaults.refusals,
             process_metrics: Some(redrive::metrics::render_open_ended),
         }
     }
@@ -310,17 +318,21 @@ pub(super) struct HttpServer {
     /// The bound addresses; empty once the loop has taken them.
     listeners: Mutex<Vec<Listener>>,
     router: redrive_server::Router,
+    store: Arc<dyn Store>,
+    refusals: Refusals,
     stop: CancellationToken,
 }
 
 impl HttpServer {
-    /// A server of these routes on these addresses, until `stop`.
+    /// A server over this store on these addresses, until the configuration says to stop.
     pub(super) fn new(
         listeners: Vec<Listener>,
-        router: redrive_server::Router,
-        stop: CancellationToken,
+        store: Arc<dyn Store>,
+        config: redrive_server::Config,
     ) -> Self {
-        Self { listeners: Mutex::new(listeners), router, stop }
+        let (refusals, stop) = (config.refusals.clone(), config.stop.clone());
+        let router = router(Arc::clone(&store), config);
+        Self { listeners: Mutex::new(listeners), router, store, refusals, stop }
     }
 }
 
@@ -338,9 +350,12 @@ impl Runnable for HttpServer {
         loop {
             heartbeat.beat();
             tokio::select! {
-                () = &mut serving => return Ok(()),
+                () = &mut serving => break,
                 () = tokio::time::sleep(BEAT) => {}
             }
         }
+        // No request is left that could be refused.
+        self.refusals.write(self.store.as_ref()).await;
+        Ok(())
     }
 }

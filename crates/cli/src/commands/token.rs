@@ -183,7 +183,7 @@ async fn create(
     }
     let store = app.open(Access::Create, Hold::Moment).await?;
     let access = TokenAccess { name, roles: roles.into_iter().collect(), queues };
-    let (token, record) = create_token(&*store, access, app.user().to_owned(), expires).await?;
+    let (token, record) = create_token(&*store, access, &app.actor(None), expires).await?;
     Ok(NewToken { token: token.reveal(), view: record.into() })
 }
 
@@ -202,10 +202,11 @@ async fn revoke(app: &App, id: TokenId) -> Result<Option<TokenView>, CliError> {
         return reply.map(understood).transpose();
     }
     let store = app.open(Access::Existing, Hold::Moment).await?;
-    Ok(revoke_token(&*store, id).await?.map(TokenView::from))
+    Ok(revoke_token(&*store, id, &app.actor(None)).await?.map(TokenView::from))
 }
 
-fn understood<T: DeserializeOwned>(reply: Value) -> Result<T, CliError> {
+/// Reads the reply of a server.
+pub(super) fn understood<T: DeserializeOwned>(reply: Value) -> Result<T, CliError> {
     serde_json::from_value(reply).map_err(|error| {
         CliError::new(ExitCode::Error, format!("the reply of the server cannot be understood: {error}"))
             .hint("use the same release of Redrive on both sides")

@@ -61,8 +61,8 @@ fn an_editor_changes_what_is_delivered_and_the_original_can_be_restored() {
     assert_eq!(payload(&workspace, &id), ODD.as_bytes(), "bit for bit");
     let letter = workspace.json(&["dlq", "show", &id]);
     assert_eq!(letter["edits"].as_array().unwrap().len(), 2);
-    let acts: Vec<Value> = workspace.items(&["audit", "list"]).iter().map(|row| row["act"].clone()).collect();
-    assert_eq!(acts.iter().filter(|act| **act != "reveal").collect::<Vec<_>>(), ["restore", "retry", "edit"]);
+    let acts = workspace.acts();
+    assert_eq!(acts.iter().filter(|act| *act != "reveal").collect::<Vec<_>>(), ["restore", "retry", "edit"]);
     assert_eq!(acts.last().unwrap(), "reveal", "who edits sees everything, and that is on record first");
     workspace.run(&["doctor", "--deep"]).ok();
 }

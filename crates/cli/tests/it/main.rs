@@ -12,9 +12,11 @@
 mod acts;
 mod alerts;
 mod bad_input;
+mod browser;
 mod bulk;
 mod classify;
 mod config;
+mod demo;
 mod edit;
 mod evidence;
 mod groups;

@@ -44,8 +44,7 @@ fn a_message_fails_dies_is_retried_and_succeeds() {
     let letter = workspace.json(&["dlq", "show", &id]);
     assert_eq!((&letter["status"], &letter["resolution"]), (&"resolved".into(), &"retried".into()));
     workspace.run(&["dlq", "stats", "--fail-if", "open>0"]).ok();
-    let acts: Vec<String> = workspace.items(&["audit", "list"]).iter().map(|row| text(&row["act"])).collect();
-    assert_eq!(acts, ["resolve group", "retry", "reveal", "configure"]);
+    assert_eq!(workspace.acts(), ["resolve group", "retry", "reveal", "configure"]);
     let head = text(&workspace.json(&["audit", "verify"])["head"]);
     workspace.run(&["audit", "verify", "--head", &head]).ok();
     workspace.run(&["audit", "verify", "--head", &"1".repeat(64)]).code(10);

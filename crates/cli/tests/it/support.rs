@@ -51,7 +51,7 @@ impl Workspace {
             command.env_remove(name);
         }
         command.env("REDRIVE_DATA", self.data()).env("USER", "tester").stdin(Stdio::null());
-        let here = ["serve", "restore", "init", "completions", "help", "--help", "--version"];
+        let here = ["serve", "demo", "restore", "init", "completions", "help", "--help", "--version"];
         if std::env::var_os(BY_SERVER).is_some() && !args.iter().any(|arg| here.contains(arg)) {
             let (server, token) = self.server.get_or_init(|| self.start_server());
             command.env("REDRIVE_URL", &server.url).env("REDRIVE_TOKEN", token);
@@ -114,6 +114,12 @@ impl Workspace {
     /// The items of a list command.
     pub(crate) fn items(&self, args: &[&str]) -> Vec<Value> {
         self.json(args)["items"].as_array().unwrap().clone()
+    }
+
+    /// The acts in the audit trail, latest first, without those that started the server of these commands.
+    pub(crate) fn acts(&self) -> Vec<String> {
+        let acts = self.items(&["audit", "list"]).into_iter().map(|row| text(&row["act"]));
+        acts.filter(|act| act != "create token").collect()
     }
 
     /// Creates a queue that gives up after the second attempt and never waits.
@@ -261,24 +267,37 @@ pub(crate) fn http(
     read_reply(stream)
 }
 
-/// Reads a reply up to the end of the connection.
+/// Reads a reply: as many bytes as it promises, or up to the end of the connection.
 pub(crate) fn read_reply(mut stream: TcpStream) -> std::io::Result<HttpReply> {
-    let mut bytes = Vec::new();
-    stream.read_to_end(&mut bytes)?;
+    let (mut bytes, mut chunk) = (Vec::new(), vec![0; 64 * 1024]);
     let broken = || std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
-    let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").ok_or_else(broken)?;
-    let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
-    let body = bytes[end + 4..].to_vec();
-    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).ok_or_else(broken)?;
-    let length = head.lines().find_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok())?
-    });
-    // A reply that was cut off is no reply.
-    if length.is_some_and(|length| length != body.len()) {
-        return Err(broken());
+    loop {
+        let read = stream.read(&mut chunk)?;
+        bytes.extend_from_slice(&chunk[..read]);
+        let end = bytes.windows(4).position(|four| four == b"\r\n\r\n");
+        let head = end.map(|end| String::from_utf8_lossy(&bytes[..end]).into_owned());
+        let length = head.as_deref().and_then(promised_length);
+        let body = end.map(|end| &bytes[end + 4..]);
+        let is_whole = body.zip(length).is_some_and(|(body, length)| body.len() >= length);
+        if read > 0 && !is_whole {
+            continue;
+        }
+        let (head, body) = head.zip(body).ok_or_else(broken)?;
+        // A reply that was cut off is no reply.
+        if length.is_some_and(|length| length != body.len()) {
+            return Err(broken());
+        }
+        let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).ok_or_else(broken)?;
+        return Ok(HttpReply { status, body: body.to_vec(), head });
     }
-    Ok(HttpReply { status, head, body })
+}
+
+/// The length that a head promises for its body.
+fn promised_length(head: &str) -> Option<usize> {
+    head.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse().ok())?
+    })
 }
 
 /// The result of a run.

@@ -3,6 +3,7 @@
 
 use super::Access;
 use crate::dead_letter::{Act, ActRequest};
+use crate::disclosure::Disclosed;
 use crate::error::Refusal;
 use crate::filter::Filter;
 use crate::ids::{IdError, MessageId, QueueName, serde_as_text};
@@ -105,6 +106,9 @@ pub(super) fn within(access: &Access, call: &mut Call) -> Result<Lookup, Refusal
                 disclosure.filter = Some(narrowed(access, filter)?);
                 return Ok(Lookup::Nothing);
             }
+            None if disclosure.what == Disclosed::Message => {
+                return Ok(Lookup::QueuesOfMessages(disclosure.ids.clone()));
+            }
             None => disclosure.ids.clone(),
         },
         Call::Queues {}
@@ -139,7 +143,8 @@ pub(super) fn within(access: &Access, call: &mut Call) -> Result<Lookup, Refusal
         | Call::IdsEnding { .. }
         | Call::KvGet { .. }
         | Call::KvList { .. }
-        | Call::KvPut { .. } => {
+        | Call::KvPut { .. }
+        | Call::Record { .. } => {
             return Err(access.refuse(verb, "it concerns all queues, and the token is limited to some"));
         }
     };

@@ -62,6 +62,9 @@ pub struct AlertState {
     pub counted: BTreeMap<Rule, BTreeMap<String, Counted>>,
     /// Two samples of the depth of each queue with open letters, older and newer, to measure growth.
     pub samples: BTreeMap<String, (Sample, Sample)>,
+    /// The latest notices, oldest first, for people to look at.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub told: Vec<Notice>,
     /// Notices that were decided but perhaps not sent yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub outbox: Vec<Notice>,
@@ -112,6 +115,9 @@ pub fn evaluate(
         round.tell_count(count, first);
     }
     let active = round.view(&levels);
+    round.state.told.extend(round.notices.iter().cloned());
+    let excess = round.state.told.len().saturating_sub(limits::ALERTS_TOLD_MAX);
+    round.state.told.drain(..excess);
     Evaluation { notices: round.notices, active, state: round.state }
 }
 

@@ -4,9 +4,11 @@
 use super::{
     AlertRecord, CHANNEL_HEADER, KIND, NAMESPACE, Notice, QUEUE, RECORD_KEY, SILENCES_KEY, Silence, Silences,
 };
+use crate::dead_letter::Actor;
 use crate::error::{CallError, Refusal, StoreError, StoreErrorKind, StoreResult};
 use crate::ids::MessageId;
 use crate::message::{NewMessage, Payload};
+use crate::recording::{KvWrite, OutsideAct, RecordRequest};
 use crate::store::Store;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -40,13 +42,15 @@ pub async fn write<T: Serialize>(
     value: &T,
     expected: u64,
 ) -> StoreResult<Option<u64>> {
-    let bytes = serde_json::to_vec(value)
-        .map_err(|error| StoreError::new(StoreErrorKind::Protocol, error.to_string()))?;
-    match store.kv_put(NAMESPACE.into(), key.into(), Some(bytes), expected).await {
+    match store.kv_put(NAMESPACE.into(), key.into(), Some(encode(value)?), expected).await {
         Ok(version) => Ok(Some(version)),
         Err(CallError::Refused(Refusal::KvConflict { .. })) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, StoreError> {
+    serde_json::to_vec(value).map_err(|error| StoreError::new(StoreErrorKind::Protocol, error.to_string()))
 }
 
 /// The alerts that hold and the channels, as of the last evaluation.
@@ -65,33 +69,44 @@ pub async fn silences(store: &dyn Store) -> StoreResult<Silences> {
     Ok(read(store, SILENCES_KEY).await?.0)
 }
 
-/// Silences something.
+/// Silences something, which the audit trail records.
 ///
 /// # Errors
 /// Those of the store, and a refusal if too much is silenced.
-pub async fn silence(store: &dyn Store, silence: &Silence) -> StoreResult<()> {
+pub async fn silence(store: &dyn Store, silence: &Silence, actor: Actor) -> StoreResult<()> {
     let now = store.info().await?.now;
-    change(store, |silences| silences.add(silence.clone(), now)).await
+    let request = RecordRequest::new(OutsideAct::SilenceAlert, actor, silence.name())
+        .with_detail(format!("until {}", silence.until));
+    change(store, request, |silences| silences.add(silence.clone(), now).map(|()| true)).await.map(drop)
 }
 
-/// Ends what is silenced under this name. Returns whether there was something.
+/// Ends what is silenced under this name, which the audit trail records. Returns whether there was something.
 ///
 /// # Errors
 /// Those of the store.
-pub async fn unsilence(store: &dyn Store, name: &str) -> StoreResult<bool> {
+pub async fn unsilence(store: &dyn Store, name: &str, actor: Actor) -> StoreResult<bool> {
     let now = store.info().await?.now;
-    change(store, |silences| Ok(silences.end(name, now))).await
+    let request = RecordRequest::new(OutsideAct::UnsilenceAlert, actor, name);
+    change(store, request, |silences| Ok(silences.end(name, now))).await
 }
 
-async fn change<T>(
+/// Changes what is silenced, in one commit with its record. `change` says whether there is something to change.
+async fn change(
     store: &dyn Store,
-    change: impl Fn(&mut Silences) -> Result<T, Refusal>,
-) -> StoreResult<T> {
+    request: RecordRequest,
+    change: impl Fn(&mut Silences) -> Result<bool, Refusal>,
+) -> StoreResult<bool> {
     for _ in 0..CONFLICTS_MAX {
-        let (mut silences, version) = read::<Silences>(store, SILENCES_KEY).await?;
-        let result = change(&mut silences)?;
-        if write(store, SILENCES_KEY, &silences, version).await?.is_some() {
-            return Ok(result);
+        let (mut silences, expected) = read::<Silences>(store, SILENCES_KEY).await?;
+        if !change(&mut silences)? {
+            return Ok(false);
+        }
+        let (namespace, key) = (NAMESPACE.to_owned(), SILENCES_KEY.to_owned());
+        let write = KvWrite { namespace, key, value: Some(encode(&silences)?), expected };
+        match store.record(vec![request.clone().writing(write)]).await?.into_iter().next() {
+            Some(Err(Refusal::KvConflict { .. })) => {}
+            Some(Err(refusal)) => return Err(refusal.into()),
+            Some(Ok(())) | None => return Ok(true),
         }
     }
     let why = "others change the silences all the time; try again";
@@ -103,8 +118,7 @@ async fn change<T>(
 /// # Errors
 /// If the notice has no JSON form.
 pub fn message(id: MessageId, notice: &Notice, channel: &str) -> StoreResult<NewMessage> {
-    let bytes = serde_json::to_vec(notice)
-        .map_err(|error| StoreError::new(StoreErrorKind::Protocol, error.to_string()))?;
+    let bytes = encode(notice)?;
     let queue = QUEUE
         .parse()
         .map_err(|error: crate::ids::IdError| StoreError::new(StoreErrorKind::Protocol, error.to_string()))?;

@@ -17,7 +17,7 @@ pub use evaluate::{Active, AlertState, Counted, Evaluation, Sample, evaluate};
 pub use facts::{CountFact, Facts, LevelFact, facts_of_stats};
 pub use quiet_hours::QuietHours;
 pub use record::{ActiveAlert, AlertRecord, ChannelView, Silence, Silences};
-pub use settings::{AlertSettings, Limit, RuleSettings};
+pub use settings::{AlertSettings, Limit, RuleSettings, RuleView};
 
 use crate::failure::named;
 use crate::time::Time;

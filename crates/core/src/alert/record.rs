@@ -1,7 +1,8 @@
-//! What is kept of alerts for people to look at: the alerts that hold now, the channels, and what is silenced. Whoever
-//! evaluates the rules writes the record; whoever shows it reads it from the store's small durable values.
+//! What is kept of alerts for people to look at: the alerts that hold now, what was told lately, the rules, the channels,
+//! and what is silenced. Whoever evaluates the rules writes the record; whoever shows it reads it from the store's small
+//! durable values.
 
-use super::{AlertLevel, Rule};
+use super::{AlertLevel, Notice, Rule, RuleView};
 use crate::error::Refusal;
 use crate::limits;
 use crate::message::check_span;
@@ -47,6 +48,12 @@ pub struct AlertRecord {
     pub active: Vec<ActiveAlert>,
     /// The channels, by name.
     pub channels: Vec<ChannelView>,
+    /// What was told lately, oldest first.
+    #[serde(default)]
+    pub told: Vec<Notice>,
+    /// The rules.
+    #[serde(default)]
+    pub rules: Vec<RuleView>,
 }
 
 /// Something that nobody is told about for a while.

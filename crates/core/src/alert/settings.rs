@@ -6,7 +6,7 @@ use super::{AlertLevel, QuietHours, Rule};
 use crate::error::Refusal;
 use crate::limits;
 use crate::time::Span;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 
 /// A threshold: a number, or a duration in milliseconds.
@@ -125,6 +125,23 @@ const fn is_exclusive(rule: Rule) -> bool {
     }
 }
 
+/// A rule as it is listed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RuleView {
+    /// The rule.
+    pub rule: Rule,
+    /// Whether the rule is used.
+    pub enabled: bool,
+    /// How urgent its alerts are.
+    pub level: AlertLevel,
+    /// The value from which on it fires; durations in milliseconds.
+    pub limit: f64,
+    /// The value below which it may end.
+    pub clear: f64,
+    /// The channels that are told. All of them if empty.
+    pub channels: Vec<String>,
+}
+
 /// What a file says about a rule.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -190,6 +207,22 @@ impl AlertSettings {
     #[must_use]
     pub fn rule(&self, rule: Rule) -> RuleSettings {
         self.rules.get(&rule).cloned().unwrap_or_else(|| RuleSettings::of(rule))
+    }
+
+    /// Every rule as it is listed.
+    #[must_use]
+    pub fn rule_views(&self) -> Vec<RuleView> {
+        let view = |rule: &Rule| {
+            let RuleSettings { enabled, level, limit, clear, channels, .. } = self.rule(*rule);
+            RuleView { rule: *rule, enabled, level, limit: limit.0, clear: clear.0, channels }
+        };
+        Rule::ALL.iter().map(view).collect()
+    }
+
+    /// The same settings without the channels, which may have secrets.
+    #[must_use]
+    pub fn without_channels(&self) -> Self {
+        Self { channels: BTreeMap::new(), ..self.clone() }
     }
 
     /// Replaces the settings of one rule.

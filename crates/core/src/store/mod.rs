@@ -27,7 +27,8 @@ pub use crate::waiting::WaitingFor;
 pub use encoding::Encoding;
 pub use types::*;
 pub use verbs::{
-    CALL_VERSION, CALL_VERSION_HEADER, CALL_VERSION_OLDEST, Caller, Gate, Gated, Role, Verb, encode_reply,
+    CALL_VERSION, CALL_VERSION_HEADER, CALL_VERSION_OLDEST, Caller, Gate, Gated, Role, Route, Routed, Verb,
+    encode_reply,
 };
 
 use crate::audit::{AuditReport, AuditRow, AuditTrimmed};
@@ -49,6 +50,7 @@ use crate::metrics::Stats;
 use crate::operation::{Control, Member, Operation, OperationSpec, Preview, PreviewRequest};
 use crate::policy::QueuePolicy;
 use crate::query::{Page, PageRequest, Query};
+use crate::recording::RecordRequest;
 use crate::revision::Revision;
 use crate::short_id::IdSuffixQuery;
 use crate::time::{Span, Time};
@@ -88,8 +90,8 @@ verbs! {
         /// connection to another process, because the holder of the store maintains it.
         fn tidy(limit: usize) -> Option<Reaped> as Tidy, needs Worker;
 
-        /// Returns true as soon as one of the queues may have due messages, or false after `at_most`. A caller that
-        /// waits costs nothing until then. When messages become due, about as many callers are woken as there is work
+        /// Returns true as soon as one of the queues may have due messages, or false after `at_most`. A queue that nobody
+        /// has sent to yet may be among them. A caller that waits costs nothing until then. When messages become due, about as many callers are woken as there is work
         /// for; one that is woken and does not lease delays the others by a moment only.
         fn wait(queues: Vec<QueueName>, at_most: Span) -> bool as Wait, needs Worker;
 
@@ -288,6 +290,11 @@ verbs! {
         /// there is none). Returns the new version.
         fn kv_put(namespace: String, key: String, value: Option<Vec<u8>>, expected: u64) -> u64
             as KvPut, needs Admin;
+
+        /// Records acts that no other verb records, one audit row each, and changes the small durable values that belong
+        /// to an act in the same commit (**I48**). An act whose values are not as expected is refused, and changes and
+        /// records nothing.
+        fn record(batch: Vec<RecordRequest>) -> BatchResults<()> as Record, needs Admin, by batch;
     }
 }
 

@@ -4,6 +4,7 @@ use super::*;
 use crate::dead_letter::Act;
 use crate::filter::Filter;
 use crate::ids::{LeaseToken, Secret};
+use crate::recording::OutsideAct;
 
 fn actor() -> Actor {
     Actor { reason: Some("an outage".into()), ..Actor::new("mallory", "api") }
@@ -45,6 +46,7 @@ fn calls_with_actors() -> Vec<Call> {
         Call::Start { spec },
         Call::Control { id: operation, control: Control::Pause, actor: actor() },
         Call::AuditTrim { before: Time::from_millis(5), actor: actor() },
+        Call::Record { batch: vec![RecordRequest::new(OutsideAct::RevokeToken, actor(), "t")] },
     ]
 }
 

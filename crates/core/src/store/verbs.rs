@@ -5,6 +5,7 @@ use super::{Encoding, LetterSettle, LetterSettlement};
 use crate::dead_letter::{Act, ActRequest, Actor};
 use crate::error::{CallError, StoreError, StoreErrorKind, StoreResult};
 use crate::operation::OperationSpec;
+use crate::recording::RecordRequest;
 use async_trait::async_trait;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -118,6 +119,12 @@ impl NamesActors for Vec<LetterSettlement> {
     }
 }
 
+impl NamesActors for Vec<RecordRequest> {
+    fn add_actors<'a>(&'a mut self, actors: &mut Vec<&'a mut Actor>) {
+        actors.extend(self.iter_mut().map(|request| &mut request.actor));
+    }
+}
+
 impl NamesActors for OperationSpec {
     fn add_actors<'a>(&'a mut self, actors: &mut Vec<&'a mut Actor>) {
         actors.push(&mut self.actor);
@@ -186,6 +193,29 @@ impl Gated {
     }
 }
 
+/// Chooses, for every call, the store that carries it out.
+#[async_trait]
+pub trait Route: Send + Sync {
+    /// The store that carries out this verb, named as in the table of verbs.
+    ///
+    /// # Errors
+    /// Why there is none at the moment.
+    async fn route(&self, verb: &'static str) -> StoreResult<Arc<dyn super::Store>>;
+}
+
+/// A store that passes every call on to the one that its route chooses.
+pub struct Routed {
+    pub(super) route: Arc<dyn Route>,
+}
+
+impl Routed {
+    /// A store behind a route.
+    #[must_use]
+    pub fn new(route: Arc<dyn Route>) -> Self {
+        Self { route }
+    }
+}
+
 /// A gate replaced the call by one of another verb, which is a bug in the gate.
 pub(super) fn another_verb(call: &super::Call) -> CallError {
     let text = format!("the call came out of its gate as {}; nothing was done", call.verb());
@@ -244,6 +274,15 @@ macro_rules! verbs {
                         #[allow(clippy::wildcard_enum_match_arm, reason = "a gate changes arguments, not verbs")]
                         other => Err(another_verb(&other)),
                     }
+                }
+            )*}
+        )*
+
+        $(
+            #[async_trait]
+            impl $trait for Routed {$(
+                async fn $method(&self, $($arg: $type),*) -> StoreResult<$reply> {
+                    self.route.route(stringify!($method)).await?.$method($($arg),*).await
                 }
             )*}
         )*

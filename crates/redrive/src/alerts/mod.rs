@@ -11,7 +11,7 @@ mod gather;
 mod mail;
 mod send;
 
-pub use send::{Channels, test_channel};
+pub use send::{Channels, no_such_channel, test_channel};
 
 use crate::handler::Handler;
 use crate::runnable::{Heartbeat, Runnable};
@@ -104,18 +104,24 @@ impl AlertLoop {
             let silences = with_timeout(kv::silences(store)).await?;
             let done = evaluate(&self.settings, &facts, &silences, self.links.as_deref(), &state, now);
             let notices = done.notices.len();
+            let record = AlertRecord {
+                active: done.active,
+                channels: self.channels.views(),
+                told: done.state.told.clone(),
+                rules: self.settings.rule_views(),
+            };
             let next = AlertState { outbox: done.notices, ..done.state };
             if next != state {
                 let Some(version) = with_timeout(kv::write(store, STATE_KEY, &next, version)).await? else {
                     continue;
                 };
                 next.outbox.iter().for_each(log);
-                self.show(AlertRecord { active: done.active, channels: self.channels.views() }).await?;
+                self.show(record).await?;
                 if notices > 0 {
                     self.send_outbox(next, version).await?;
                 }
             } else {
-                self.show(AlertRecord { active: done.active, channels: self.channels.views() }).await?;
+                self.show(record).await?;
             }
             return Ok(notices);
         }

@@ -154,6 +154,17 @@ impl Handler for Channels {
     }
 }
 
+/// What to say about a channel that is not there.
+#[must_use]
+pub fn no_such_channel(channel: &str, known: &[&str]) -> String {
+    let hint = match nearest(channel, known) {
+        Some(near) => format!("; did you mean `{near}`?"),
+        None if known.is_empty() => "; redrive.toml has no [alerts.channels]".into(),
+        None => format!("; there are {}", known.join(", ")),
+    };
+    format!("there is no channel {channel:?}{hint}")
+}
+
 /// Sends a test to one channel, past the queue, so that whoever asked sees at once whether it worked.
 ///
 /// # Errors
@@ -169,12 +180,7 @@ pub async fn test_channel(
     let channels = Channels::new(settings);
     if !channels.0.contains_key(channel) {
         let known: Vec<&str> = channels.0.keys().map(String::as_str).collect();
-        let hint = match nearest(channel, &known) {
-            Some(near) => format!("; did you mean `{near}`?"),
-            None if known.is_empty() => "; redrive.toml has no [alerts.channels]".into(),
-            None => format!("; there are {}", known.join(", ")),
-        };
-        return Err(format!("there is no channel {channel:?}{hint}"));
+        return Err(no_such_channel(channel, &known));
     }
     let notice = Notice::test(channel, by, now, links);
     let message =

@@ -236,13 +236,18 @@ async fn an_alert_ends_and_a_silence_is_kept() {
     let by = "ada".to_owned();
     let now = store.info().await.unwrap().now;
     let silence = Silence::of("payments", Span::from_hours(1), by, Some("deploy".into()), now).unwrap();
-    kv::silence(&*store, &silence).await.unwrap();
+    let actor = || redrive::core::dead_letter::Actor::new("ada", "test");
+    kv::silence(&*store, &silence, actor()).await.unwrap();
     die(&store, "payments", "e").await;
     assert_eq!(watch.check().await.unwrap(), 0, "it is silenced");
-    let AlertRecord { active, channels } = kv::record(&*store).await.unwrap();
+    let AlertRecord { active, channels, told, rules } = kv::record(&*store).await.unwrap();
     assert_eq!((active[0].rule, active[0].told, channels[0].name.as_str()), (Rule::Depth, None, "log"));
-    assert!(kv::unsilence(&*store, "payments").await.unwrap());
-    assert!(!kv::unsilence(&*store, "payments").await.unwrap());
+    assert!(told.is_empty());
+    let used =
+        |rule: Rule| rules.iter().find(|view| view.rule == rule && view.enabled).map(|view| view.limit);
+    assert_eq!((used(Rule::Depth), used(Rule::Growth)), (Some(2.0), None), "only those that are used");
+    assert!(kv::unsilence(&*store, "payments", actor()).await.unwrap());
+    assert!(!kv::unsilence(&*store, "payments", actor()).await.unwrap());
     assert_eq!(watch.check().await.unwrap(), 1);
     for letter in crate::support::letters(&store).await {
         let act = redrive::core::dead_letter::ActRequest {
@@ -254,7 +259,10 @@ async fn an_alert_ends_and_a_silence_is_kept() {
         store.act(vec![act]).await.unwrap().remove(0).unwrap();
     }
     assert_eq!(watch.check().await.unwrap(), 1, "it is over");
-    assert!(kv::record(&*store).await.unwrap().active.is_empty());
+    let AlertRecord { active, told, .. } = kv::record(&*store).await.unwrap();
+    assert!(active.is_empty());
+    let told: Vec<_> = told.iter().map(|notice| (notice.rule, notice.status)).collect();
+    assert_eq!(told, [(Rule::Depth, NoticeStatus::Firing), (Rule::Depth, NoticeStatus::Cleared)]);
     let worker = watch.worker().unwrap();
     let handle = worker.handle();
     let working = tokio::spawn(async move { worker.run().await.unwrap() });

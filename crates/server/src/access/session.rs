@@ -1,11 +1,12 @@
 //! Sessions of people with a browser: opened with a token, held in memory, known by a random cookie. A restart of the
-//! server ends them all.
+//! server ends them all, and revoking a token ends those that were opened with it.
 
+use super::Identity;
 use axum::http::{HeaderMap, header};
-use redrive_core::access::Access;
+use redrive_core::access::TokenId;
 use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The longest life of a session.
@@ -21,7 +22,7 @@ const PLAIN: &str = "redrive-session";
 const SECURE: &str = "__Host-redrive-session";
 
 struct Session {
-    access: Arc<Access>,
+    identity: Identity,
     opened: Instant,
     seen: Instant,
 }
@@ -38,7 +39,7 @@ pub(crate) struct Sessions(Mutex<HashMap<[u8; 32], Session>>);
 
 impl Sessions {
     /// Opens a session and returns the value of its cookie.
-    pub(crate) fn open(&self, access: Arc<Access>) -> Result<String, getrandom::Error> {
+    pub(crate) fn open(&self, identity: Identity) -> Result<String, getrandom::Error> {
         let mut random = [0; 32];
         getrandom::fill(&mut random)?;
         let value = random.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
@@ -50,27 +51,33 @@ impl Sessions {
         {
             sessions.remove(&oldest);
         }
-        sessions.insert(Sha256::digest(&value).into(), Session { access, opened: now, seen: now });
+        sessions.insert(Sha256::digest(&value).into(), Session { identity, opened: now, seen: now });
         Ok(value)
     }
 
     /// The caller of a session that is still open.
-    pub(crate) fn find(&self, value: &str) -> Option<Arc<Access>> {
+    pub(crate) fn find(&self, value: &str) -> Option<Identity> {
         self.find_at(value, Instant::now())
     }
 
-    fn find_at(&self, value: &str, now: Instant) -> Option<Arc<Access>> {
+    fn find_at(&self, value: &str, now: Instant) -> Option<Identity> {
         let key: [u8; 32] = Sha256::digest(value).into();
         let mut sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let session = sessions.get_mut(&key).filter(|session| session.is_live(now))?;
         session.seen = now;
-        Some(Arc::clone(&session.access))
+        Some(session.identity.clone())
     }
 
     /// Ends a session.
     pub(crate) fn close(&self, value: &str) {
         let key: [u8; 32] = Sha256::digest(value).into();
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+    }
+
+    /// Ends the sessions that were opened with a token.
+    pub(crate) fn close_all_of(&self, token: TokenId) {
+        let mut sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        sessions.retain(|_, session| session.identity.token != Some(token));
     }
 }
 
@@ -91,12 +98,14 @@ pub(crate) fn set_cookie(value: &str, tls: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use redrive_core::access::Access;
+    use std::sync::Arc;
 
     #[test]
     fn a_session_ends_when_it_is_idle_old_or_closed() {
         let sessions = Sessions::default();
-        let access = Arc::new(Access::everything("ada"));
-        let value = sessions.open(Arc::clone(&access)).unwrap();
+        let identity = |token| Identity { access: Arc::new(Access::everything("ada")), token };
+        let value = sessions.open(identity(None)).unwrap();
         let start = Instant::now();
         assert!(sessions.find(&value).is_some());
         assert!(sessions.find("guess").is_none());
@@ -107,9 +116,14 @@ mod tests {
             let live = sessions.find_at(&value, at).is_some();
             assert_eq!(live, at < start + LIFE, "{at:?}");
         }
-        let value = sessions.open(access).unwrap();
+        let value = sessions.open(identity(None)).unwrap();
         sessions.close(&value);
         assert!(sessions.find(&value).is_none());
+        let [first, second] = [1, 2].map(|n| TokenId::new([n; 6]));
+        let values = [Some(first), Some(second), Some(first), None]
+            .map(|token| sessions.open(identity(token)).unwrap());
+        sessions.close_all_of(first);
+        assert_eq!(values.map(|value| sessions.find(&value).is_some()), [false, true, false, true]);
     }
 
     #[test]

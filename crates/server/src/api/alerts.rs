@@ -8,7 +8,7 @@ use crate::request::JsonBody;
 use axum::Json;
 use axum::http::StatusCode;
 use redrive_core::alert::{AlertRecord, Notice, Silence, kv};
-use redrive_core::error::Refusal;
+use redrive_core::dead_letter::Actor;
 use redrive_core::ids::MessageId;
 use redrive_core::store::{Role, Store};
 use redrive_core::time::Span;
@@ -18,22 +18,14 @@ use std::sync::Arc;
 
 /// The store, for callers who have this role for all queues.
 fn whole_store(caller: &Caller, role: Role, verb: &str) -> Result<Arc<dyn Store>, Problem> {
-    let refuse = |why: String| {
-        let who = caller.access.name.clone();
-        let refusal = Refusal::NotAllowed { who, verb: verb.to_owned(), why };
-        tracing::warn!(%refusal, "refused");
-        Problem::from(refusal)
-    };
-    if !caller.access.allows(role) {
-        return Err(refuse(format!("it needs the role {role}")));
-    }
+    caller.require(role, verb)?;
     if !caller.access.queues.is_empty() {
-        return Err(refuse("it concerns all queues, and the token is for some of them".into()));
+        return Err(caller.refuse(verb, "it concerns all queues, and the token is for some of them".into()));
     }
     Ok(caller.app.store())
 }
 
-/// The alerts, the channels and what is silenced.
+/// The alerts, the channels, the rules, and what is silenced.
 #[derive(Serialize)]
 pub(crate) struct AlertsView {
     #[serde(flatten)]
@@ -47,8 +39,13 @@ pub(crate) async fn view(caller: &Caller) -> Result<AlertsView, Problem> {
     let now = store.info().await?.now;
     let silenced = kv::silences(&*store).await?.at(now).cloned().collect();
     let mut record = kv::record(&*store).await?;
-    for alert in &mut record.active {
-        alert.text = caller.rules().mask_text(&alert.text).into_owned();
+    let texts = record.active.iter_mut().map(|alert| &mut alert.text);
+    for text in texts.chain(record.told.iter_mut().map(|notice| &mut notice.text)) {
+        *text = caller.rules().mask_text(text).into_owned();
+    }
+    if record.rules.is_empty() {
+        // No process has evaluated the rules yet: those of this server are the ones that will be.
+        record.rules = caller.app.config.alerts.rule_views();
     }
     Ok(AlertsView { record, silenced })
 }
@@ -104,20 +101,20 @@ pub(crate) async fn set_silence(
     caller: &Caller,
     name: &str,
     span: Span,
-    reason: Option<String>,
+    actor: Actor,
 ) -> Result<Silence, Problem> {
     let store = whole_store(caller, Role::Operator, "silence_alert")?;
     let now = store.info().await?.now;
-    let silence = Silence::of(name, span, caller.access.name.clone(), reason, now)?;
-    kv::silence(&*store, &silence).await?;
+    let silence = Silence::of(name, span, actor.name.clone(), actor.reason.clone(), now)?;
+    kv::silence(&*store, &silence, actor).await?;
     tracing::info!(name, until = %silence.until, by = silence.by, "alerts are silenced");
     Ok(silence)
 }
 
 /// Ends a silence. Returns whether there was one.
-pub(crate) async fn end_silence(caller: &Caller, name: &str) -> Result<bool, Problem> {
+pub(crate) async fn end_silence(caller: &Caller, name: &str, actor: Actor) -> Result<bool, Problem> {
     let store = whole_store(caller, Role::Operator, "silence_alert")?;
-    Ok(kv::unsilence(&*store, name).await?)
+    Ok(kv::unsilence(&*store, name, actor).await?)
 }
 
 /// `POST /api/v1/alerts/silence`: silences a rule or a subject for a while, or ends that if no time is given.
@@ -126,9 +123,9 @@ pub(crate) async fn silence(
     JsonBody(body): JsonBody<SilenceBody>,
 ) -> Result<Json<Value>, Problem> {
     let Some(span) = body.span else {
-        let ended = end_silence(&caller, &body.name).await?;
+        let ended = end_silence(&caller, &body.name, caller.actor(body.reason)).await?;
         return Ok(Json(json!({"name": body.name, "ended": ended})));
     };
-    let silence = set_silence(&caller, &body.name, span, body.reason).await?;
+    let silence = set_silence(&caller, &body.name, span, caller.actor(body.reason)).await?;
     Ok(Json(serde_json::to_value(silence).unwrap_or_default()))
 }

@@ -37,9 +37,9 @@ pub(crate) async fn stream(
     caller.store.info().await?;
     let interest = Interest { access: Arc::clone(&caller.access), queues: params.queue };
     let last_seen = headers.get("last-event-id").map(|value| value.to_str().unwrap_or_default());
-    let app = &caller.app;
+    let app = Arc::clone(&caller.app);
     let client = app.events.subscribe(app.store(), &app.config.stop, interest, last_seen).await?;
-    let mut response = Response::new(Body::from_stream(chunks(client)));
+    let mut response = Response::new(Body::from_stream(chunks(caller, client)));
     let reply = response.headers_mut();
     reply.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     // Proxies that collect replies before they pass them on would hold events back.
@@ -47,15 +47,19 @@ pub(crate) async fn stream(
     Ok(response)
 }
 
-/// The stream of a client.
-fn chunks(client: Client) -> impl stream::Stream<Item = Result<Bytes, Infallible>> {
+/// The stream of a client, which ends with its token.
+fn chunks(caller: Caller, client: Client) -> impl stream::Stream<Item = Result<Bytes, Infallible>> {
     let greeting = Some(client.greeting());
     let end = Instant::now() + STREAM_MAX;
-    stream::unfold((client, greeting), move |(mut client, greeting)| async move {
+    stream::unfold((caller, client, greeting), move |(caller, mut client, greeting)| async move {
         if let Some(greeting) = greeting {
-            return Some((Ok(greeting), (client, None)));
+            return Some((Ok(greeting), (caller, client, None)));
         }
-        let next = tokio::time::timeout_at(end, client.next()).await.ok()??;
-        Some((Ok(next), (client, None)))
+        let next = tokio::select! {
+            next = tokio::time::timeout_at(end, client.next()) => next.ok()??,
+            () = caller.revoked() => return None,
+        };
+        // The token may have been revoked on the store itself, or have expired.
+        caller.is_still_known().await.then_some((Ok(next), (caller, client, None)))
     })
 }

@@ -4,8 +4,8 @@ use super::endpoint::Endpoint;
 use super::ids::IdInPath;
 use crate::access::Caller;
 use crate::problem::Problem;
-use crate::reply::{batch, expected_version, only, with_version};
-use crate::request::{JsonBody, OptionalBody, Path};
+use crate::reply::{Items, batch, expected_version, only, with_version};
+use crate::request::{BatchBody, OptionalBody, Path};
 use axum::Json;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
@@ -14,7 +14,7 @@ use redrive_core::dead_letter::{Act, ActRequest, Retry};
 use redrive_core::ids::{MessageId, QueueName};
 use redrive_core::json_input;
 use redrive_core::message::Priority;
-use redrive_core::store::{Letters as _, Role};
+use redrive_core::store::{LetterState, Letters as _, Role};
 use redrive_core::time::{Span, Time};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -231,7 +231,10 @@ pub(crate) struct ActsBody {
 }
 
 /// `POST /api/v1/dlq/acts`: acts on a few letters in one commit, with a result for each.
-pub(crate) async fn acts(caller: Caller, JsonBody(body): JsonBody<ActsBody>) -> Result<Json<Value>, Problem> {
+pub(crate) async fn acts(
+    caller: Caller,
+    BatchBody(body): BatchBody<ActsBody>,
+) -> Result<Json<Items<LetterState>>, Problem> {
     if body.acts.is_empty() || body.acts.len() > ACTS_MAX {
         let what =
             format!("send 1 to {ACTS_MAX} acts; more are an operation: POST /api/v1/operations/preview");

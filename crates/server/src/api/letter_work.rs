@@ -4,12 +4,12 @@
 use super::letter_acts::named_act;
 use crate::access::Caller;
 use crate::problem::Problem;
-use crate::reply::batch;
-use crate::request::{JsonBody, OptionalBody, Path};
+use crate::reply::{Items, batch};
+use crate::request::{BatchBody, OptionalBody, Path};
 use axum::Json;
 use redrive_core::ids::{LeaseToken, QueueName};
 use redrive_core::limits;
-use redrive_core::store::{LetterLeaseRequest, LetterSettle, LetterSettlement, Letters as _};
+use redrive_core::store::{LetterLeaseRequest, LetterSettle, LetterSettlement, LetterState, Letters as _};
 use redrive_core::time::{Span, Time};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -107,8 +107,8 @@ impl Entry {
 /// `POST /api/v1/letter-deliveries/settle`: says what became of leased letters, with a result for each.
 pub(crate) async fn settle(
     caller: Caller,
-    JsonBody(body): JsonBody<SettleBody>,
-) -> Result<Json<Value>, Problem> {
+    BatchBody(body): BatchBody<SettleBody>,
+) -> Result<Json<Items<LetterState>>, Problem> {
     if body.settle.is_empty() || body.settle.len() > limits::BATCH_ENTRIES_MAX {
         let what = format!("settle 1 to {} letters", limits::BATCH_ENTRIES_MAX);
         return Err(Problem::bad_request("bad_batch", what));

@@ -6,14 +6,15 @@ use super::transfer::merged;
 use crate::access::Caller;
 use crate::ndjson::{self, Line, Lines};
 use crate::problem::Problem;
-use crate::reply::{Shown, batch, only, page_request};
-use crate::request::{JsonBody, OptionalBody, Params, Path, RawJson, check_encoding, parse};
+use crate::reply::{Items, Shown, batch, only, page_request};
+use crate::request::{BatchBody, JsonBody, OptionalBody, Params, Path, RawJson, check_encoding, parse};
 use crate::request_key::idempotency_key;
 use axum::Json;
 use axum::extract::{FromRequest as _, Request};
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
 use redrive_core::disclosure::{Disclosed, Disclosure};
+use redrive_core::error::{CallError, Refusal};
 use redrive_core::failure::{ErrorInfo, FailureReport};
 use redrive_core::filter::Filter;
 use redrive_core::ids::{IdSequence, LeaseToken, MessageId, QueueName};
@@ -25,11 +26,15 @@ use redrive_core::progress::Progress;
 use redrive_core::query::Query;
 use redrive_core::store::{Call, LeaseRequest, Letters as _, Settle, Settled, Settlement, Work as _};
 use redrive_core::time::Span;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use std::time::Duration;
 
 /// The longest time for which a lease waits for work.
 const WAIT_MAX: Span = Span::from_secs(60);
+/// The shortest and longest pause after being woken without getting a message.
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+const PAUSE_MAX: Duration = Duration::from_millis(250);
 
 /// Whether a body is a batch.
 #[derive(Deserialize)]
@@ -48,8 +53,7 @@ struct SendBatch {
 static IDS: IdSequence = IdSequence::new();
 
 pub(crate) fn new_id() -> Result<MessageId, Problem> {
-    let mut random = [0; 10];
-    getrandom::fill(&mut random).map_err(|error| {
+    let random = crate::random::bytes().map_err(|error| {
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "no_randomness", error.to_string()).retry_after(1)
     })?;
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -60,24 +64,23 @@ pub(crate) fn new_id() -> Result<MessageId, Problem> {
 #[derive(Clone)]
 struct Sending {
     caller: Caller,
-    queue: QueueName,
-    trace: Option<String>,
+    /// The values of what a message does not say itself.
+    template: NewMessage,
     key: Option<String>,
 }
 
 impl Sending {
     /// A message, with the position in its batch or stream, if it is in one.
-    fn message(&self, spec: MessageSpec, at: Option<usize>) -> Result<NewMessage, Problem> {
-        let template = NewMessage {
-            enqueued_by: Some(self.caller.access.name.clone()),
-            trace: self.trace.clone(),
-            ..NewMessage::new(new_id()?, self.queue.clone(), Payload::default())
-        };
-        if let Some(other) = spec.queue.as_ref().filter(|other| **other != self.queue) {
-            let what = format!("the message names queue {other}, and the path {}", self.queue);
+    fn message(&self, mut spec: MessageSpec, at: Option<usize>) -> Result<NewMessage, Problem> {
+        let queue = &self.template.queue;
+        if let Some(other) = spec.queue.as_ref().filter(|other| *other != queue) {
+            let what = format!("the message names queue {other}, and the path {queue}");
             return Err(Problem::bad_request("two_queues", what));
         }
-        let mut message = spec.into_message(&template)?;
+        if spec.id.is_none() {
+            spec.id = Some(new_id()?);
+        }
+        let mut message = spec.into_message(&self.template)?;
         if let (None, Some(key)) = (&message.key, &self.key) {
             message.key = Some(at.map_or_else(|| key.clone(), |at| format!("{key}/{at}")));
         }
@@ -94,17 +97,22 @@ pub(crate) async fn send(
     let headers = request.headers();
     let key = idempotency_key(headers)?;
     let trace = headers.get("traceparent").and_then(|value| value.to_str().ok()).map(str::to_owned);
-    let sending = Sending { caller: caller.clone(), queue, trace, key };
+    let enqueued_by = Some(caller.access.name.clone());
+    let template = NewMessage { enqueued_by, trace, ..NewMessage::new(new_id()?, queue, Payload::default()) };
+    let sending = Sending { caller: caller.clone(), template, key };
     if ndjson::is_stream(headers) {
         return stream(sending, request);
     }
     let body = RawJson::from_request(request, &caller.app).await?;
-    if body.parse::<Probe>()?.messages.is_none() {
-        let sent = only(caller.store.enqueue(vec![sending.message(body.parse()?, None)?]).await?)?;
-        let status = if sent.duplicate { StatusCode::OK } else { StatusCode::CREATED };
-        return Ok((status, Json(sent)).into_response());
-    }
-    let SendBatch { messages } = body.parse()?;
+    let messages = match read_sent(&body)? {
+        Sent::One(spec) => {
+            body.check_single(&caller.app)?;
+            let sent = only(caller.store.enqueue(vec![sending.message(*spec, None)?]).await?)?;
+            let status = if sent.duplicate { StatusCode::OK } else { StatusCode::CREATED };
+            return Ok((status, Json(sent)).into_response());
+        }
+        Sent::Batch(messages) => messages,
+    };
     if messages.is_empty() || messages.len() > limits::BATCH_ENTRIES_MAX {
         let what = format!("a batch has 1 to {} messages", limits::BATCH_ENTRIES_MAX);
         return Err(Problem::bad_request("bad_batch", what));
@@ -113,12 +121,31 @@ pub(crate) async fn send(
     Ok(batch(caller.store.enqueue(all.collect::<Result<_, _>>()?).await?).into_response())
 }
 
+/// What is sent in a body.
+enum Sent {
+    One(Box<MessageSpec>),
+    Batch(Vec<MessageSpec>),
+}
+
+/// Reads a message or a batch. What is right is read in one pass: only a mistake is looked at again, to find out which of
+/// the two was meant.
+fn read_sent(body: &RawJson) -> Result<Sent, Problem> {
+    let batch = || body.parse().map(|SendBatch { messages }| Sent::Batch(messages));
+    let first = body.0.trim_ascii_start().strip_prefix(b"{").unwrap_or_default().trim_ascii_start();
+    if first.starts_with(b"\"messages\"") {
+        return batch();
+    }
+    body.parse().map(|spec| Sent::One(Box::new(spec))).or_else(|problem| match body.parse::<Probe>() {
+        Ok(Probe { messages: Some(_) }) => batch(),
+        Ok(Probe { messages: None }) | Err(_) => Err(problem),
+    })
+}
+
 /// Sends the messages of a stream as they come, with a result for each line.
 fn stream(sending: Sending, request: Request) -> Result<Response, Problem> {
     check_encoding(request.headers())?;
     // Once the reply has begun, a caller who may not send could only be told line by line.
-    let sample = NewMessage::new(new_id()?, sending.queue.clone(), Payload::default());
-    sending.caller.may(Call::Enqueue { batch: vec![sample] })?;
+    sending.caller.may(Call::Enqueue { batch: vec![sending.template.clone()] })?;
     let lines = Lines::new(request.into_body());
     Ok(ndjson::answer(lines, sending, |sending, batch| async move {
         let (mut messages, mut order) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
@@ -148,14 +175,20 @@ pub(crate) struct LeaseBody {
     host: Option<String>,
 }
 
+/// The messages that were leased.
+#[derive(Serialize)]
+pub(crate) struct Leased {
+    items: Vec<Delivery>,
+}
+
 /// `POST /api/v1/queues/{queue}/lease`: leases messages, and waits for some if asked to.
 pub(crate) async fn lease(
     caller: Caller,
     Path(queue): Path<QueueName>,
     OptionalBody(body): OptionalBody<LeaseBody>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Leased>, Problem> {
     let request = LeaseRequest {
-        queues: vec![queue.clone()],
+        queues: vec![queue],
         max: body.max.unwrap_or(1),
         lease_for: body.lease,
         worker: body.worker.unwrap_or_else(|| caller.access.name.clone()),
@@ -163,20 +196,43 @@ pub(crate) async fn lease(
         host: body.host,
     };
     let wait = body.wait.unwrap_or(Span::ZERO).min(WAIT_MAX);
+    let deliveries = if wait == Span::ZERO {
+        caller.store.lease(request).await?
+    } else {
+        lease_within(&caller, request, wait).await?
+    };
+    Ok(Json(Leased { items: deliveries }))
+}
+
+/// Leases messages as soon as there are some. A queue that nobody has sent to yet may come to be meanwhile.
+async fn lease_within(caller: &Caller, request: LeaseRequest, wait: Span) -> Result<Vec<Delivery>, Problem> {
     let until = tokio::time::Instant::now() + wait.to_std();
-    let mut deliveries: Vec<Delivery> = caller.store.lease(request.clone()).await?;
-    if deliveries.is_empty() && wait > Span::ZERO {
-        let _room = caller.app.room_to_wait()?;
-        while deliveries.is_empty() {
-            let left = until.saturating_duration_since(tokio::time::Instant::now());
-            let left = Span::from_millis(u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
-            if left == Span::ZERO || !caller.wait(vec![queue.clone()], left).await? {
-                break;
-            }
-            deliveries = caller.store.lease(request.clone()).await?;
+    let (mut room, mut pause) = (None, Duration::ZERO);
+    loop {
+        let deliveries = match caller.store.lease(request.clone()).await {
+            Err(CallError::Refused(Refusal::NoSuchQueue { .. })) => Vec::new(),
+            leased => leased?,
+        };
+        let left = until.saturating_duration_since(tokio::time::Instant::now());
+        if !deliveries.is_empty() || left.is_zero() {
+            return Ok(deliveries);
         }
+        if room.is_none() {
+            room = Some(caller.app.room_to_wait()?);
+        }
+        // A message that is held back may look ready; without a pause this would spin.
+        tokio::time::sleep(pause.min(left)).await;
+        let left = Span::from_millis(u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
+        if !caller.wait(request.queues.clone(), left).await? {
+            // The time is over, the server stops, or the token was revoked, which the gate would refuse.
+            return if caller.is_still_known().await {
+                Ok(Vec::new())
+            } else {
+                Err(caller.no_longer_known())
+            };
+        }
+        pause = (pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
     }
-    Ok(Json(json!({"items": deliveries})))
 }
 
 async fn settle(caller: &Caller, token: LeaseToken, what: Settle) -> Result<Json<Settled>, Problem> {
@@ -344,8 +400,8 @@ struct SettleEntry {
 /// `POST /api/v1/deliveries/settle`: settles many deliveries in one commit, with a result for each.
 pub(crate) async fn settle_many(
     caller: Caller,
-    JsonBody(body): JsonBody<SettleBody>,
-) -> Result<Json<Value>, Problem> {
+    BatchBody(body): BatchBody<SettleBody>,
+) -> Result<Json<Items<Settled>>, Problem> {
     if body.settle.is_empty() || body.settle.len() > limits::BATCH_ENTRIES_MAX {
         let what = format!("settle 1 to {} deliveries", limits::BATCH_ENTRIES_MAX);
         return Err(Problem::bad_request("bad_batch", what));

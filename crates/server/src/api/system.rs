@@ -1,18 +1,18 @@
 //! The store itself: markers, counters, the audit trail, tokens and sessions.
 
-use crate::access::{Caller, create_token, list_tokens, revoke_token, set_cookie};
+use crate::access::{Caller, Peer, create_token, list_tokens, revoke_token, set_cookie};
 use crate::app::App;
 use crate::problem::Problem;
 use crate::reply::{PageParams, Shown, page_request};
 use crate::request::{JsonBody, Params, Path};
-use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse as _, Response};
+use axum::{Extension, Json};
 use redrive_core::access::{Access, Grant, QueuePattern, TokenId, TokenRecord};
 use redrive_core::audit::{AuditFilter, AuditReport};
 use redrive_core::group::Marker;
-use redrive_core::metrics::{Report, Stats, report};
+use redrive_core::metrics::{Report, Stats, report_with};
 use redrive_core::store::{Letters as _, Store as _};
 use redrive_core::time::{Span, TimeBound, TimeError};
 use serde::Deserialize;
@@ -26,7 +26,7 @@ pub(crate) async fn stats(caller: Caller) -> Result<Json<Stats>, Problem> {
 
 /// `GET /api/v1/stats/report`
 pub(crate) async fn stats_report(caller: Caller) -> Result<Json<Report>, Problem> {
-    Ok(Json(report(&caller.store.stats().await?)))
+    Ok(Json(report_with(&caller.store.stats().await?, &caller.app.config.alerts)))
 }
 
 /// `GET /api/v1/markers`
@@ -144,8 +144,8 @@ pub(crate) async fn new_token(
         return Err(Problem::bad_request("bad_body", "a token needs a name and at least one role"));
     }
     let access = Access { name: body.name, roles: body.roles.into_iter().collect(), queues: body.queues };
-    let by = caller.access.name.clone();
-    let (token, record) = create_token(caller.store.as_ref(), access, by, body.expires_in).await?;
+    let by = caller.actor(None);
+    let (token, record) = create_token(caller.store.as_ref(), access, &by, body.expires_in).await?;
     let mut reply = shown(&record);
     if let Some(members) = reply.as_object_mut() {
         members.insert("token".into(), token.reveal().into());
@@ -155,7 +155,8 @@ pub(crate) async fn new_token(
 
 /// `DELETE /api/v1/tokens/{id}`
 pub(crate) async fn revoke(caller: Caller, Path(id): Path<TokenId>) -> Result<Json<Value>, Problem> {
-    let gone = revoke_token(caller.store.as_ref(), id).await?;
+    let gone = revoke_token(caller.store.as_ref(), id, &caller.actor(None)).await?;
+    caller.app.revoked(id);
     let missing = || Problem::new(StatusCode::NOT_FOUND, "no_such_token", format!("there is no token {id}"));
     Ok(Json(shown(&gone.ok_or_else(missing)?)))
 }
@@ -170,11 +171,12 @@ pub(crate) struct LoginBody {
 /// `POST /api/v1/session`: opens a session for a browser, known by a cookie.
 pub(crate) async fn login(
     State(app): State<Arc<App>>,
+    peer: Option<Extension<Peer>>,
     JsonBody(body): JsonBody<LoginBody>,
 ) -> Result<Response, Problem> {
-    let access = app.tokens.verify(app.store().as_ref(), body.token.trim()).await?;
-    let name = access.name.clone();
-    let value = app.sessions.open(access).map_err(|error| {
+    let identity = app.log_in(body.token.trim(), peer.map(|Extension(peer)| peer)).await?;
+    let name = identity.access.name.clone();
+    let value = app.sessions.open(identity).map_err(|error| {
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "no_randomness", error.to_string()).retry_after(1)
     })?;
     Ok(with_cookie(&set_cookie(&value, app.config.tls), Json(json!({"name": name}))))

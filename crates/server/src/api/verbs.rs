@@ -107,6 +107,13 @@ fn masked<T: MaskedView + serde::Serialize>(
     encode_reply(buffer, &reply.map(|shown| shown.masked(rules)))
 }
 
+/// The reply to a call that is not for callers from elsewhere.
+fn only_there(buffer: &mut Vec<u8>) -> Result<(), StoreError> {
+    let what = "this is only possible on the machine of the server; run it there";
+    let refused = StoreError::new(StoreErrorKind::Unsupported, what);
+    encode_reply(buffer, &StoreResult::<()>::Err(refused.into()))
+}
+
 /// Waits for work, if there is room for one more that waits.
 async fn wait(
     caller: &Caller,
@@ -181,11 +188,12 @@ async fn answer(caller: &Caller, call: Call, buffer: &mut Vec<u8>) -> Result<(),
         Call::KvPut { namespace, key, value, expected } if namespace == RUNS => {
             encode_reply(buffer, &store.kv_put(namespace, key, value, expected).await)?;
         }
-        Call::Backup { .. } | Call::KvGet { .. } | Call::KvPut { .. } | Call::KvList { .. } => {
-            let what = "this is only possible on the machine of the server; run it there";
-            let refused = StoreError::new(StoreErrorKind::Unsupported, what);
-            encode_reply(buffer, &StoreResult::<()>::Err(refused.into()))?;
-        }
+        // A server records by itself what its callers do.
+        Call::Backup { .. }
+        | Call::KvGet { .. }
+        | Call::KvPut { .. }
+        | Call::KvList { .. }
+        | Call::Record { .. } => only_there(buffer)?,
         Call::Wait { queues, at_most } => wait(caller, queues, at_most, buffer).await?,
         Call::Changes { since, at_most } => changes(caller, since, at_most, buffer).await?,
         Call::Tidy { .. } => encode_reply(buffer, &StoreResult::Ok(None::<redrive_core::store::Reaped>))?,

@@ -183,13 +183,12 @@ impl Situation {
                 held => format!(", and {} because of it", plural(held, "message waits", "messages wait")),
             };
             let state = if breaker.state == BreakerState::Open { "open" } else { "half open" };
-            let _ = std::fmt::Write::write_fmt(
-                &mut text,
-                format_args!(
-                    " The breaker {} of {} has been {state} for {since}{held}.",
-                    breaker.key, breaker.queue
-                ),
-            );
+            // One breaker for a whole queue has the name of the queue.
+            let name = match breaker.key.as_str() {
+                key if key == breaker.queue.as_str() => format!("of {key}"),
+                key => format!("{key} of {}", breaker.queue),
+            };
+            text.push_str(&format!(" The breaker {name} has been {state} for {since}{held}."));
         }
         Diagnosis { tone, headline, text, link: Some(format!("/groups/{}", group.id)) }
     }

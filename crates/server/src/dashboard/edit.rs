@@ -238,7 +238,7 @@ pub(super) async fn diff(
 /// JSON on lines, so that a small change is a small difference; anything else as it is.
 fn pretty(text: &str) -> String {
     let shown = super::payload::show(text.as_bytes(), super::payload::Form::Tree);
-    let laid_out: String = shown.pieces.iter().map(|piece| piece.text.as_str()).collect();
+    let laid_out = shown.text();
     if shown.left_out == 0 { laid_out } else { text.to_owned() }
 }
 

@@ -4,6 +4,7 @@
 use super::assets::{ICON_PATH, SCRIPT_PATH, STYLE_PATH};
 use super::text::number;
 use super::visitor::{Theme, Visitor};
+use crate::config::{Colour, Config};
 use redrive_core::breaker::BreakerState;
 use redrive_core::group::{Group, GroupQuery, GroupStatus};
 use redrive_core::query::PageRequest;
@@ -129,18 +130,18 @@ pub(super) fn is_waiting(group: &Group) -> bool {
     }
 }
 
-/// The colour of an installation follows from its name: production is red.
-pub(super) fn tone_of(instance: &str) -> &'static str {
+/// The colour of an installation that names none follows from its name: production is red.
+fn colour_of(instance: &str) -> Colour {
     let name = instance.to_ascii_lowercase();
     let begins = |words: &[&str]| words.iter().any(|word| name.starts_with(word));
     if begins(&["prod", "live"]) {
-        "red"
+        Colour::Red
     } else if begins(&["stag", "test", "qa", "pre"]) {
-        "amber"
+        Colour::Amber
     } else if begins(&["dev", "local", "demo"]) {
-        "blue"
+        Colour::Blue
     } else {
-        "grey"
+        Colour::Grey
     }
 }
 
@@ -175,7 +176,7 @@ impl Frame {
     pub(super) async fn new(visitor: &Visitor, section: Section, title: impl Into<String>) -> Self {
         let counts = counts(visitor).await;
         let mut frame = Self::bare(
-            &visitor.caller.app.config.instance,
+            &visitor.caller.app.config,
             visitor.theme,
             visitor.here.path_and_query().map_or("/groups", |here| here.as_str()),
             title,
@@ -188,11 +189,11 @@ impl Frame {
     }
 
     /// A frame without navigation, for the login page and for errors.
-    pub(super) fn bare(instance: &str, theme: Theme, here: &str, title: impl Into<String>) -> Self {
+    pub(super) fn bare(config: &Config, theme: Theme, here: &str, title: impl Into<String>) -> Self {
         Self {
             title: title.into(),
-            instance: instance.to_owned(),
-            tone: tone_of(instance),
+            instance: config.instance.clone(),
+            tone: config.colour.unwrap_or_else(|| colour_of(&config.instance)).name(),
             who: String::new(),
             theme,
             here: here.to_owned(),
@@ -235,9 +236,13 @@ mod tests {
 
     #[test]
     fn production_is_red() {
-        for (name, tone) in [("prod-eu", "red"), ("Staging", "amber"), ("demo", "blue"), ("redrive", "grey")]
-        {
-            assert_eq!(tone_of(name), tone);
+        let known = [("prod-eu", "red"), ("Staging", "amber"), ("demo", "blue"), ("redrive", "grey")];
+        let theme = Theme::default();
+        for (name, tone) in known {
+            let mut config = Config { instance: name.into(), ..Config::default() };
+            assert_eq!(Frame::bare(&config, theme, "/", "").tone, tone);
+            config.colour = Some(Colour::Amber);
+            assert_eq!(Frame::bare(&config, theme, "/", "").tone, "amber", "whoever names a colour gets it");
         }
     }
 }

@@ -16,15 +16,18 @@ use redrive_core::group::{GroupAct, GroupDetail, GroupEvent, GroupStatus, Marker
 use redrive_core::ids::GroupId;
 use redrive_core::limits;
 use redrive_core::operation::{Preview, PreviewRequest};
-use redrive_core::query::PageRequest;
+use redrive_core::query::{PageRequest, Query};
 use redrive_core::signature::Variable;
-use redrive_core::store::{Letters as _, Role, Work as _};
+use redrive_core::store::{Letters, Role, Work as _};
 use redrive_core::time::{Span, Time};
+use std::collections::BTreeMap;
 
 /// A group with at most so many open letters is surveyed for its page; larger ones only when somebody is about to act.
 const SURVEYED_MAX: u64 = 10_000;
 /// Names shown of each kind.
 const NAMES: usize = 5;
+/// The latest letters that are looked at to say at which attempt they died.
+const LOOKED_AT: usize = 50;
 
 /// A name with its share.
 pub(super) struct Part {
@@ -130,11 +133,12 @@ pub(super) async fn show(visitor: Visitor, Path(id): Path<GroupId>) -> Result<Re
         Some(sample) => store.letter(sample.id).await.ok().map(|letter| visitor.show(&letter)),
         None => None,
     };
+    let attempts = attempts(store.as_ref(), id).await;
     let stack =
         sample.and_then(|letter| letter.error.stack).map(|text| stack::lines(&text)).unwrap_or_default();
     let title = named(&detail.group.error_type);
     let frame = Frame::new(&visitor, Section::Groups, title).await;
-    let page = view(frame, &detail, &markers, &breakers?, caution, stack, may_act, visitor.now);
+    let page = view(frame, &detail, &markers, &breakers?, caution, &attempts, stack, may_act, visitor.now);
     render(&visitor, &page)
 }
 
@@ -145,6 +149,7 @@ fn view(
     markers: &[Marker],
     breakers: &[BreakerView],
     caution: Option<Caution>,
+    attempts: &[NameCount],
     stack: Vec<stack::Line>,
     may_act: bool,
     now: Time,
@@ -172,7 +177,7 @@ fn view(
         chart: histogram(detail, markers, breakers, now),
         chart_rows: chart_rows(detail),
         varies: what_varies(detail),
-        breakdowns: breakdowns(detail),
+        breakdowns: breakdowns(detail, attempts),
         stack,
         samples: detail.samples.iter().map(|sample| sample_row(sample, now)).collect(),
         similar: detail.similar.iter().map(similar_row).collect(),
@@ -343,7 +348,22 @@ fn varies(variable: &Variable) -> Breakdown {
     Breakdown { title: "", parts }
 }
 
-fn breakdowns(detail: &GroupDetail) -> Vec<Breakdown> {
+/// The attempts at which the latest letters of a group died, most frequent first.
+async fn attempts(store: &dyn Letters, id: GroupId) -> Vec<NameCount> {
+    let Ok(filter) = tables::parse(&format!("group:{id}")) else { return Vec::new() };
+    let latest = Query { filter, page: PageRequest::first(LOOKED_AT) };
+    let Ok(page) = store.letters(latest).await else { return Vec::new() };
+    let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
+    for letter in &page.items {
+        *counts.entry(letter.message.attempts).or_default() += 1;
+    }
+    let mut all: Vec<NameCount> =
+        counts.into_iter().map(|(n, count)| NameCount { name: n.to_string(), count, over: 0 }).collect();
+    all.sort_by_key(|attempt| std::cmp::Reverse(attempt.count));
+    all
+}
+
+fn breakdowns(detail: &GroupDetail, attempts: &[NameCount]) -> Vec<Breakdown> {
     let filter = |field: &str, value: &str| {
         let text = format!("group:{} {field}:{}", detail.group.id, tables::quoted(value));
         Some(format!("/dlq?filter={}", query(&text)))
@@ -375,6 +395,7 @@ fn breakdowns(detail: &GroupDetail) -> Vec<Breakdown> {
         names("Version", "version", &detail.versions),
         names("Host", "host", &detail.hosts),
         names("Worker", "worker", &detail.workers),
+        names("Attempt at which its latest letters died", "attempts", attempts),
         places,
     ];
     all.into_iter().filter(|breakdown| !breakdown.parts.is_empty()).collect()

@@ -245,8 +245,8 @@ pub(super) async fn list(visitor: Visitor, Asked(asked): Asked) -> Result<Respon
     let address = |changes: &[(&str, &str)]| tables::address(&visitor.here, changes);
     let (shares, counted) = match by {
         By::Cause => (None, ""),
-        By::Type | By::Kind | By::Queue => (Some(shares(by, &situation)), "open letters"),
-        By::Version | By::Host => (Some(shares(by, &situation)), "failures"),
+        By::Type | By::Kind | By::Queue => (Some(shares(by, &situation)), "Open letters"),
+        By::Version | By::Host => (Some(shares(by, &situation)), "Failures"),
     };
     let statuses = tab.statuses().iter().map(|status| format!(" --status {status}")).collect::<String>();
     let page = GroupsPage {

@@ -2,7 +2,7 @@
 
 use super::fields::{Asked, Sent};
 use super::frame::{Frame, Section};
-use super::payload::{Form, Piece, show as show_payload};
+use super::payload::{Form, Line, show as show_payload};
 use super::text::{Marked, Pill, When, bytes, plural, query, shell, short_id, span};
 use super::timeline::{Moment, moments};
 use super::visitor::{Failure, Visitor};
@@ -68,7 +68,7 @@ struct LetterPage {
     cause: Option<String>,
     trail: Vec<String>,
     stack: Vec<stack::Line>,
-    payload: Vec<Piece>,
+    payload: Vec<Line>,
     payload_note: String,
     forms: Vec<(&'static str, String, bool)>,
     left_out: String,
@@ -225,7 +225,7 @@ fn view(
         payload_note: payload_note(letter),
         forms: Form::ALL.map(|(known, name)| (name, here(name), known == form)).into(),
         left_out: if shown.left_out > 0 { bytes(shown.left_out as u64) } else { String::new() },
-        payload: shown.pieces,
+        payload: shown.lines,
         is_masked: masking == Masking::On,
         is_revealed: masking == Masking::Lifted,
         may_reveal: visitor.caller.access.reveals(),

@@ -9,7 +9,9 @@ use askama::Template;
 use axum::http::StatusCode;
 use axum::response::Response;
 use redrive_core::dead_letter::{DeadLetter, Status};
+use redrive_core::failure::{Category, Reason, Route, Severity};
 use redrive_core::filter::{Field, Filter, FilterError};
+use redrive_core::priority::Priority;
 use redrive_core::query::{Cursor, Page, PageRequest, Query};
 use redrive_core::store::{Letters as _, Role, Store as _};
 use redrive_core::time::Time;
@@ -190,6 +192,7 @@ struct LettersPage {
     filter: String,
     mistake: Option<Mistake>,
     fields: String,
+    values: String,
     presets: Vec<Preset>,
     heads: Vec<Head>,
     chosen: String,
@@ -208,6 +211,20 @@ struct LettersPage {
 /// The names of the fields of the filter language, for completion.
 fn field_names() -> String {
     Field::names().collect::<Vec<_>>().join(" ")
+}
+
+/// The values of the fields that have only a few, for completion: `status=pending,review priority=critical,high`.
+fn field_values() -> String {
+    let names = |field: &str, names: Vec<&str>| format!("{field}={}", names.join(","));
+    let all = [
+        names("status", Status::ALL.iter().map(|status| status.name()).collect()),
+        names("reason", Reason::ALL.iter().map(|reason| reason.name()).collect()),
+        names("category", Category::ALL.iter().map(|category| category.name()).collect()),
+        names("route", Route::ALL.iter().map(|route| route.name()).collect()),
+        names("severity", Severity::ALL.iter().map(|severity| severity.name()).collect()),
+        names("priority", Priority::ALL.iter().map(|priority| priority.name()).collect()),
+    ];
+    all.join(" ")
 }
 
 /// The columns that are asked for.
@@ -277,6 +294,7 @@ async fn view(
         frame: Frame::new(visitor, Section::Letters, "Dead letters").await,
         mistake,
         fields: field_names(),
+        values: field_values(),
         presets: presets(&filter),
         heads: COLUMNS
             .map(|(column, name, label)| Head {
@@ -370,5 +388,10 @@ mod tests {
         }
         Filter::parse(tables::OPEN).unwrap();
         assert!(field_names().contains("status") && field_names().contains("payload"));
+        for (field, values) in field_values().split(' ').filter_map(|pair| pair.split_once('=')) {
+            for value in values.split(',') {
+                Filter::parse(&format!("{field}:{value}")).unwrap();
+            }
+        }
     }
 }

@@ -4,10 +4,11 @@
 use super::fields::{Asked, Fields, Sent};
 use super::frame::Frame;
 use super::visitor::{Failure, Theme, local_path, see_other, with_cookie};
-use crate::access::{cookie_of, is_local, set_cookie};
+use crate::access::{Identity, Peer, cookie_of, is_local, set_cookie};
 use crate::app::App;
 use crate::problem::Problem;
 use askama::Template;
+use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{Html, IntoResponse as _, Response};
@@ -69,7 +70,7 @@ struct LoginPage {
 }
 
 fn page(app: &App, theme: Theme, next: &str, wrong: Option<String>) -> Response {
-    let frame = Frame::bare(&app.config.instance, theme, "/login", "Log in");
+    let frame = Frame::bare(&app.config, theme, "/login", "Log in");
     let status = if wrong.is_some() { StatusCode::UNAUTHORIZED } else { StatusCode::OK };
     let page = LoginPage { frame, next: next.to_owned(), wrong, reload: false };
     (status, Html(page.render().unwrap_or_default())).into_response()
@@ -79,7 +80,7 @@ fn page(app: &App, theme: Theme, next: &str, wrong: Option<String>) -> Response 
 /// which browsers send only from our own pages; from this one they send it.
 pub(super) fn again(app: &App, theme: Theme, here: &str) -> Response {
     let Some(here) = local_path(here) else { return see_other("/login") };
-    let frame = Frame::bare(&app.config.instance, theme, here, "One moment");
+    let frame = Frame::bare(&app.config, theme, here, "One moment");
     let page = LoginPage { frame, next: here.to_owned(), wrong: None, reload: true };
     Html(page.render().unwrap_or_default()).into_response()
 }
@@ -93,6 +94,7 @@ fn next_of(fields: &Fields) -> &str {
 /// `GET /login`, also with a one-time code.
 pub(super) async fn show(
     State(app): State<Arc<App>>,
+    peer: Option<Extension<Peer>>,
     headers: HeaderMap,
     Asked(fields): Asked,
 ) -> Result<Response, Failure> {
@@ -101,8 +103,11 @@ pub(super) async fn show(
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let access = is_local(host).then(|| app.config.login_codes.redeem(code, Instant::now())).flatten();
     match access {
-        Some(access) => open(&app, access, next_of(&fields)),
+        Some(access) => open(&app, Identity { access, token: None }, next_of(&fields)),
         None => {
+            let problem = Problem::new(StatusCode::UNAUTHORIZED, "unauthenticated", "the code does not work");
+            let who = Peer::name(peer.map(|Extension(peer)| peer));
+            app.note_refused(who, &problem, problem.detail().to_owned());
             let why = "The code in this link does not work any more: it works once, within a minute, on the machine \
                        of the server. Ask for a new one, or log in with a token.";
             Ok(page(&app, theme, next_of(&fields), Some(why.into())))
@@ -113,22 +118,22 @@ pub(super) async fn show(
 /// `POST /login`
 pub(super) async fn enter(
     State(app): State<Arc<App>>,
+    peer: Option<Extension<Peer>>,
     headers: HeaderMap,
     Sent(fields): Sent,
 ) -> Result<Response, Failure> {
     let token = fields.get("token").unwrap_or_default();
-    match app.tokens.verify(app.store().as_ref(), token).await {
-        Ok(access) => open(&app, access, next_of(&fields)),
+    match app.log_in(token, peer.map(|Extension(peer)| peer)).await {
+        Ok(identity) => open(&app, identity, next_of(&fields)),
         Err(problem) => {
-            tracing::warn!(code = problem.code(), "a login was refused");
             let why = format!("That did not work: {}.", problem.detail());
             Ok(page(&app, Theme::of(&headers), next_of(&fields), Some(why)))
         }
     }
 }
 
-fn open(app: &App, access: Arc<Access>, next: &str) -> Result<Response, Failure> {
-    let value = app.sessions.open(access).map_err(|error| {
+fn open(app: &App, identity: Identity, next: &str) -> Result<Response, Failure> {
+    let value = app.sessions.open(identity).map_err(|error| {
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "no_randomness", error.to_string()).retry_after(1)
     })?;
     Ok(with_cookie(see_other(next), &set_cookie(&value, app.config.tls)))

@@ -132,7 +132,7 @@ fn problem_page(app: &App, theme: Theme, here: &str, problem: &Problem) -> Respo
         _ => "The store cannot answer at the moment",
     };
     let page = ProblemPage {
-        frame: Frame::bare(&app.config.instance, theme, here, heading),
+        frame: Frame::bare(&app.config, theme, here, heading),
         status: problem.status().as_u16(),
         heading,
         detail: problem.detail().to_owned(),

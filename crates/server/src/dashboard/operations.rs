@@ -72,6 +72,10 @@ fn progress(operation: &Operation, class: &str) -> Svg {
 
 /// The title of an operation.
 fn title(operation: &Operation) -> String {
+    // While its members are written down nobody knows how many there are.
+    if operation.stage == Stage::Freezing {
+        return format!("{} letters", words(&operation.act, 0).title);
+    }
     format!(
         "{} {}",
         words(&operation.act, operation.members).title,
@@ -112,6 +116,7 @@ struct OperationsPage {
     rows: Vec<Row>,
     next: Option<String>,
     cli: String,
+    curl: String,
 }
 
 /// `GET /operations`
@@ -123,6 +128,7 @@ pub(super) async fn list(visitor: Visitor, Asked(asked): Asked) -> Result<Respon
         rows: page.items.iter().map(|operation| row(operation, visitor.now)).collect(),
         next: page.next.as_ref().map(|next| tables::address(&visitor.here, &[("cursor", next.as_str())])),
         cli: "redrive op list".into(),
+        curl: tables::curl("GET", "/api/v1/operations", None),
     };
     render(&visitor, &view)
 }
@@ -305,9 +311,14 @@ fn steps(operation: &Operation) -> Vec<Step> {
     let has_canary = operation.rollout.canary.is_some();
     let canary =
         operation.canary_to.max(operation.rollout.canary.map_or(0, |canary| canary.size(operation.members)));
+    let (frozen, canary) = if operation.stage == Stage::Freezing {
+        ("Writing down".to_owned(), "Canary".to_owned())
+    } else {
+        (format!("Frozen {}", number(operation.members)), format!("Canary of {}", number(canary)))
+    };
     let all = [
-        (0, true, format!("Frozen {}", number(operation.members))),
-        (1, has_canary, format!("Canary of {}", number(canary))),
+        (0, true, frozen),
+        (1, has_canary, canary),
         (2, has_canary, format!("Watched {}", span(operation.rollout.observe))),
         (3, true, if matches!(operation.act, Act::Retry(_)) { rate } else { "Acting".into() }),
         (4, true, "Outcomes".into()),
@@ -383,7 +394,11 @@ fn buttons(operation: &Operation) -> Vec<Button> {
         Stage::Settling | Stage::Done | Stage::Cancelled => Vec::new(),
         Stage::Undoing | Stage::Undone => return Vec::new(),
     };
-    if can_undo && operation.outcomes.sent() > operation.outcomes.undone {
+    // A message that has run cannot be taken back; what an act has changed can be changed back.
+    let of = &operation.outcomes;
+    let is_retry = matches!(operation.act, Act::Retry(_));
+    let is_left = if is_retry { of.running > 0 } else { of.sent() > of.undone };
+    if can_undo && is_left {
         all.insert(all.len().min(1), undo);
     }
     all

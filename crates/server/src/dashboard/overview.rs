@@ -8,7 +8,7 @@ use super::groups::{self, Row, situation};
 use super::queues::{self, QueueRow};
 use super::text::{beginning, hour, number};
 use super::visitor::{Failure, Visitor, see_other};
-use super::{operations, render};
+use super::{operations, render, tables, workers};
 use askama::Template;
 use axum::response::Response;
 use redrive_core::group::{Group, GroupStatus};
@@ -49,7 +49,11 @@ struct OverviewPage {
     fresh: Vec<Row>,
     queues: Vec<QueueRow>,
     operations: Vec<operations::Row>,
+    workers: Vec<workers::Brief>,
+    workers_count: String,
     is_empty: bool,
+    cli: &'static str,
+    curl: String,
 }
 
 /// `GET /`
@@ -59,7 +63,9 @@ pub(super) async fn show(visitor: Visitor) -> Result<Response, Failure> {
     }
     let situation = situation(&visitor).await?;
     let store = &visitor.caller.store;
-    let (queues, operations) = tokio::join!(store.queues(), store.operations(PageRequest::first(20)));
+    let (queues, operations, workers) =
+        tokio::join!(store.queues(), store.operations(PageRequest::first(20)), store.workers());
+    let (workers, workers_count) = workers::brief(workers?, FEW, visitor.now);
     let running = visitor.show(&operations?.items);
     let running = running.iter().filter(|operation| !operation.stage.is_over()).take(FEW);
     let fresh =
@@ -85,7 +91,11 @@ pub(super) async fn show(visitor: Visitor) -> Result<Response, Failure> {
             .collect(),
         queues: rows,
         operations: running.map(|operation| operations::row(operation, visitor.now)).collect(),
+        workers,
+        workers_count,
         is_empty: situation.groups.is_empty(),
+        cli: "redrive dlq stats",
+        curl: tables::curl("GET", "/api/v1/stats/report", None),
     };
     render(&visitor, &view)
 }

@@ -34,19 +34,35 @@ pub(super) struct Piece {
     pub(super) text: String,
 }
 
+/// A line of a payload. An object or a list that has something in it can be folded: one line opens it, another closes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Line {
+    pub(super) pieces: Vec<Piece>,
+    pub(super) opens: bool,
+    pub(super) closes: bool,
+}
+
 /// A payload, ready to be shown.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Shown {
-    pub(super) pieces: Vec<Piece>,
+    pub(super) lines: Vec<Line>,
     /// How many bytes are not shown.
     pub(super) left_out: usize,
+}
+
+impl Shown {
+    /// The lines as text.
+    pub(super) fn text(&self) -> String {
+        let line = |line: &Line| line.pieces.iter().map(|piece| piece.text.as_str()).collect::<String>();
+        self.lines.iter().map(line).collect::<Vec<_>>().join("\n")
+    }
 }
 
 /// Shows bytes in a form. What is not JSON is shown raw instead of as a tree.
 pub(super) fn show(bytes: &[u8], form: Form) -> Shown {
     if form == Form::Hex {
         let (shown, rest) = bytes.split_at(bytes.len().min(HEX_MAX));
-        return Shown { pieces: vec![plain("", hex(shown))], left_out: rest.len() };
+        return Shown { lines: vec![flat(vec![plain("", hex(shown))])], left_out: rest.len() };
     }
     let text = String::from_utf8_lossy(bytes);
     let mut end = text.len().min(SHOWN_MAX);
@@ -55,9 +71,14 @@ pub(super) fn show(bytes: &[u8], form: Form) -> Shown {
     }
     let (head, rest) = text.split_at(end);
     if form == Form::Tree && rest.is_empty() && serde_json::from_slice::<IgnoredAny>(bytes).is_ok() {
-        return Shown { pieces: tree(head), left_out: 0 };
+        return Shown { lines: tree(head), left_out: 0 };
     }
-    Shown { pieces: masked_parts("", head), left_out: rest.len() }
+    Shown { lines: vec![flat(masked_parts("", head))], left_out: rest.len() }
+}
+
+/// A line that neither opens nor closes anything, or a text of several lines.
+fn flat(pieces: Vec<Piece>) -> Line {
+    Line { pieces, ..Line::default() }
 }
 
 fn plain(class: &'static str, text: impl Into<String>) -> Piece {
@@ -90,40 +111,43 @@ fn masked_parts(class: &'static str, text: &str) -> Vec<Piece> {
 }
 
 /// Lays out a valid JSON document: every token as it is written, on lines that follow from the structure.
-fn tree(json: &str) -> Vec<Piece> {
-    let mut pieces: Vec<Piece> = Vec::new();
+fn tree(json: &str) -> Vec<Line> {
+    let mut lines: Vec<Line> = Vec::new();
+    let mut line = Line::default();
     let mut depth: usize = 0;
-    let mut lines = 1;
     let mut tokens = Tokens(json).peekable();
-    let mut new_line = |pieces: &mut Vec<Piece>, depth: usize| {
-        lines += 1;
-        pieces.push(plain("", format!("\n{}", "  ".repeat(depth.min(60)))));
-        lines
+    // Ends the line and begins the next one, indented by its depth.
+    let mut end = |line: &mut Line, depth: usize| {
+        let indent = plain("", "  ".repeat(depth.min(60)));
+        lines.push(std::mem::replace(line, flat(if depth == 0 { Vec::new() } else { vec![indent] })));
+        lines.len()
     };
     while let Some(token) = tokens.next() {
         match token {
             "{" | "[" => {
-                pieces.push(plain("p", token));
+                line.pieces.push(plain("p", token));
                 if let Some(close) = tokens.next_if(|next| matches!(*next, "}" | "]")) {
-                    pieces.push(plain("p", close));
+                    line.pieces.push(plain("p", close));
                 } else {
                     depth += 1;
-                    new_line(&mut pieces, depth);
+                    line.opens = true;
+                    end(&mut line, depth);
                 }
             }
             "}" | "]" => {
                 depth = depth.saturating_sub(1);
-                new_line(&mut pieces, depth);
-                pieces.push(plain("p", token));
+                end(&mut line, depth);
+                line.closes = true;
+                line.pieces.push(plain("p", token));
             }
             "," => {
-                pieces.push(plain("p", token));
-                if new_line(&mut pieces, depth) > LINES_MAX {
-                    pieces.push(plain("p", "… (see it raw)"));
+                line.pieces.push(plain("p", token));
+                if end(&mut line, depth) > LINES_MAX {
+                    line.pieces.push(plain("p", "… (see it raw)"));
                     break;
                 }
             }
-            ":" => pieces.push(plain("p", ": ")),
+            ":" => line.pieces.push(plain("p", ": ")),
             text => {
                 let class = match text.as_bytes().first() {
                     Some(b'"') if tokens.peek() == Some(&":") => "k",
@@ -131,11 +155,16 @@ fn tree(json: &str) -> Vec<Piece> {
                     Some(b't' | b'f' | b'n') => "w",
                     _ => "d",
                 };
-                pieces.extend(masked_parts(class, text));
+                line.pieces.extend(masked_parts(class, text));
             }
         }
     }
-    pieces
+    lines.push(line);
+    // What was opened and not reached its end is closed, so that the page stays well-formed.
+    let closed = lines.iter().filter(|line| line.closes).count();
+    let open = lines.iter().filter(|line| line.opens).count().saturating_sub(closed);
+    lines.extend(std::iter::repeat_n(Line { closes: true, ..Line::default() }, open));
+    lines
 }
 
 /// The tokens of a valid JSON document.
@@ -181,8 +210,8 @@ fn hex(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    fn text(shown: &Shown) -> String {
-        shown.pieces.iter().map(|piece| piece.text.as_str()).collect()
+    fn pieces(shown: &Shown) -> impl Iterator<Item = &Piece> {
+        shown.lines.iter().flat_map(|line| &line.pieces)
     }
 
     #[test]
@@ -190,32 +219,44 @@ mod tests {
         let json = r#"{"b": 123456789012345678901234567890, "a":[1.50,{}, [] ,null],"s":"a \"b\", {c}: d"}"#;
         let shown = show(json.as_bytes(), Form::Tree);
         assert_eq!(
-            text(&shown),
+            shown.text(),
             "{\n  \"b\": 123456789012345678901234567890,\n  \"a\": [\n    1.50,\n    {},\n    [],\n    null\n  ],\n  \
              \"s\": \"a \\\"b\\\", {c}: d\"\n}"
         );
         let classes: Vec<&str> =
-            shown.pieces.iter().map(|p| p.class).filter(|c| !c.is_empty() && *c != "p").collect();
+            pieces(&shown).map(|p| p.class).filter(|c| !c.is_empty() && *c != "p").collect();
         assert_eq!(classes, ["k", "d", "k", "d", "w", "k", "s"]);
+        let folds: Vec<(bool, bool)> = shown.lines.iter().map(|line| (line.opens, line.closes)).collect();
+        let (open, close, none) = ((true, false), (false, true), (false, false));
+        assert_eq!(folds, [open, none, open, none, none, none, none, close, none, close]);
+    }
+
+    #[test]
+    fn a_tree_that_is_cut_off_is_closed() {
+        let json = format!("[[{}1]]", "1,".repeat(LINES_MAX + 9));
+        let shown = show(json.as_bytes(), Form::Tree);
+        let count = |is: fn(&Line) -> bool| shown.lines.iter().filter(|line| is(line)).count();
+        assert_eq!((count(|line| line.opens), count(|line| line.closes)), (2, 2));
+        assert!(shown.text().contains("see it raw"));
     }
 
     #[test]
     fn what_is_masked_stands_out() {
         let shown = show(br#"{"password":"[masked]","to":"[masked:email]"}"#, Form::Tree);
         let masked: Vec<&str> =
-            shown.pieces.iter().filter(|p| p.class == "masked").map(|p| p.text.as_str()).collect();
+            pieces(&shown).filter(|p| p.class == "masked").map(|p| p.text.as_str()).collect();
         assert_eq!(masked, ["[masked]", "[masked:email]"]);
     }
 
     #[test]
     fn anything_else_is_raw_and_bytes_are_bytes() {
-        assert_eq!(text(&show(b"not {json", Form::Tree)), "not {json");
-        assert_eq!(text(&show(b"{\"a\":1}", Form::Raw)), "{\"a\":1}");
+        assert_eq!(show(b"not {json", Form::Tree).text(), "not {json");
+        assert_eq!(show(b"{\"a\":1}", Form::Raw).text(), "{\"a\":1}");
         assert_eq!(
-            text(&show(b"ABC\0\xff", Form::Hex)),
+            show(b"ABC\0\xff", Form::Hex).text(),
             format!("00000000  {:<47}  ABC..\n", "41 42 43 00 ff")
         );
         let long = show(&vec![b'x'; SHOWN_MAX + 7], Form::Tree);
-        assert_eq!((long.left_out, text(&long).len()), (7, SHOWN_MAX));
+        assert_eq!((long.left_out, long.text().len()), (7, SHOWN_MAX));
     }
 }

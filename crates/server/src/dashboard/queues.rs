@@ -13,12 +13,12 @@ use askama::Template;
 use axum::response::Response;
 use redrive_core::breaker::{BreakerState, BreakerView};
 use redrive_core::ids::QueueName;
-use redrive_core::message::Priority;
+use redrive_core::message::{Message, Priority};
 use redrive_core::metrics::{Event, Stats};
 use redrive_core::policy::QueuePolicy;
 use redrive_core::query::{PageRequest, Query};
 use redrive_core::store::{Queue, Role, Store as _, WaitingFor, Work as _};
-use redrive_core::time::Span;
+use redrive_core::time::{Span, Time};
 
 /// The messages that are looked at to say how they spread over priorities.
 const LOOKED_AT: usize = 1_000;
@@ -153,7 +153,7 @@ pub(super) async fn show(visitor: Visitor, Path(name): Path<QueueName>) -> Resul
         frame: Frame::new(&visitor, Section::Queues, text.clone()).await,
         state,
         paused: queue.paused.then(|| queue.paused_by.clone().unwrap_or_else(|| "somebody".into())),
-        figures: figures(&queue, open, stats.as_ref()),
+        figures: figures(&queue, open, stats.as_ref(), &messages, visitor.now),
         waits: waits(waiting),
         priorities_of: match messages.len() {
             LOOKED_AT => format!("of the first {}", number(LOOKED_AT as u64)),
@@ -177,7 +177,14 @@ pub(super) async fn show(visitor: Visitor, Path(name): Path<QueueName>) -> Resul
     render(&visitor, &view)
 }
 
-fn figures(queue: &Queue, open: u64, stats: Option<&Stats>) -> Vec<(&'static str, String, String)> {
+/// The numbers at the top. Messages are in the order in which they were sent, so the first one that waits is the oldest.
+fn figures(
+    queue: &Queue,
+    open: u64,
+    stats: Option<&Stats>,
+    messages: &[Message],
+    now: Time,
+) -> Vec<(&'static str, String, String)> {
     let mine = |event: Event| {
         let counters = stats.into_iter().flat_map(|stats| &stats.counters);
         counters.filter(move |c| c.event == event && c.queue == queue.name).map(|c| c.totals)
@@ -187,16 +194,27 @@ fn figures(queue: &Queue, open: u64, stats: Option<&Stats>) -> Vec<(&'static str
     let lived = since.zip(stats).map_or(0, |(since, stats)| stats.now.since(since).as_millis());
     let waiting = u64::try_from(queue.counts.waiting).unwrap_or(0);
     let drain = match (done, lived) {
+        _ if waiting == 0 => "nothing waits".to_owned(),
         (0, _) | (_, 0) => "no message was done yet".to_owned(),
         (done, lived) => {
             let ms = waiting.saturating_mul(lived) / done;
             format!("about {} at the usual rate", rough(Span::from_millis(ms)))
         }
     };
+    let sent = mine(Event::Enqueued).fold((0, None), |(count, since): (u64, Option<Time>), totals| {
+        (count + totals.count, Some(since.map_or(totals.since, |known| known.min(totals.since))))
+    });
+    let age = |(_, since): (u64, Option<Time>)| since.map_or(0, |since| now.since(since).as_millis());
+    let rates = format!("{} come in, {} are done", rate(sent.0, age(sent)), rate(done, lived));
+    let oldest = messages.first().map(|message| rough(now.since(message.envelope.enqueued_at)));
     vec![
         ("Ready", number(queue.ready), drain),
-        ("Scheduled", number(queue.scheduled), "for later, or for a retry".into()),
-        ("In flight", count(queue.counts.leased), "leased to workers".into()),
+        (
+            "Oldest",
+            oldest.unwrap_or_else(|| "–".into()),
+            format!("{} for later, or for a retry", number(queue.scheduled)),
+        ),
+        ("In flight", count(queue.counts.leased), rates),
         (
             "Open dead letters",
             number(open),
@@ -209,12 +227,22 @@ fn figures(queue: &Queue, open: u64, stats: Option<&Stats>) -> Vec<(&'static str
     ]
 }
 
+/// How many there are in a second, on average: `0.4/s`, `120/s`.
+fn rate(count: u64, ms: u64) -> String {
+    let tenths = count.saturating_mul(10_000).checked_div(ms).unwrap_or(0);
+    if tenths < 100 {
+        format!("{}.{}/s", tenths / 10, tenths % 10)
+    } else {
+        format!("{}/s", number(tenths / 10))
+    }
+}
+
 fn waits(waiting: Option<WaitingFor>) -> Vec<(String, String)> {
     let parts = waiting.iter().flat_map(WaitingFor::parts);
     parts.filter(|(_, n)| *n > 0).map(|(what, n)| (what.to_owned(), number(n))).collect()
 }
 
-fn priorities(messages: &[redrive_core::message::Message]) -> Vec<Part> {
+fn priorities(messages: &[Message]) -> Vec<Part> {
     let total = messages.len() as u64;
     let of = |priority: Priority| messages.iter().filter(|m| m.envelope.priority == priority).count() as u64;
     let part = |priority: &Priority| {
@@ -311,6 +339,12 @@ pub(super) async fn act(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rates_have_a_digit_where_it_matters() {
+        assert_eq!([rate(0, 0), rate(4, 10_000), rate(95, 10_000)], ["0.0/s", "0.4/s", "9.5/s"]);
+        assert_eq!(rate(12_345, 1_000), "12,345/s");
+    }
 
     #[test]
     fn the_backoff_is_a_table_of_times() {

@@ -159,13 +159,14 @@ pub(super) async fn act(visitor: Visitor, Sent(fields): Sent) -> Result<Response
                 return Err(wrong("a token needs at least one role".into()).into());
             }
             let lifetime: Option<Span> = fields.read("expires_in")?;
-            let by = visitor.caller.access.name.clone();
-            let (token, _) = create_token(store, access, by, lifetime).await?;
+            let (token, _) = create_token(store, access, &visitor.actor(None), lifetime).await?;
             page(&visitor, Some(token.reveal()), None).await
         }
         "revoke" => {
             let id: TokenId = fields.need("id")?;
-            revoke_token(store, id).await?.ok_or_else(|| {
+            let gone = revoke_token(store, id, &visitor.actor(None)).await?;
+            visitor.caller.app.revoked(id);
+            gone.ok_or_else(|| {
                 Problem::new(StatusCode::NOT_FOUND, "no_such_token", format!("there is no token {id}"))
             })?;
             Ok(see_other("/settings"))

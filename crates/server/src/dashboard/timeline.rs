@@ -21,17 +21,21 @@ pub(super) fn moments(letter: &DeadLetter, now: Time) -> Vec<Moment> {
     let entries = letter.timeline();
     let near = letter.record.dead_at;
     let shown = entries.iter().filter(|entry| entry.what != TimelineEvent::Started);
-    let waits = backoffs(&entries);
+    let waits = waits(&entries);
     shown.map(|entry| moment(entry, letter, &waits, near, now)).collect()
 }
 
-/// How long the message backed off after each failed attempt: until the next one started.
-fn backoffs(entries: &[TimelineEntry]) -> Vec<(Time, Span)> {
+/// How long it took after each failed attempt until the next one started.
+fn waits(entries: &[TimelineEntry]) -> Vec<(Time, Span)> {
     let failed = entries.iter().filter(|entry| entry.what == TimelineEvent::Failed);
     let wait = |entry: &TimelineEntry| {
-        let next =
-            entries.iter().find(|later| later.what == TimelineEvent::Started && later.at >= entry.at)?;
-        (next.generation == entry.generation).then(|| (entry.at, next.at.since(entry.at)))
+        // An attempt can fail in the millisecond in which it started, so the times alone do not tell which is next.
+        let is_next = |later: &&TimelineEntry| {
+            later.what == TimelineEvent::Started
+                && later.generation == entry.generation
+                && later.attempt > entry.attempt
+        };
+        entries.iter().find(is_next).map(|next| (entry.at, next.at.since(entry.at)))
     };
     failed.filter_map(wait).collect()
 }
@@ -115,7 +119,7 @@ fn under(entry: &TimelineEntry, letter: &DeadLetter, waits: &[(Time, Span)]) -> 
         }
         parts.push(entry.detail.clone());
         let wait = waits.iter().find(|(at, _)| *at == entry.at);
-        parts.extend(wait.map(|(_, wait)| format!("backed off {}", span(*wait))));
+        parts.extend(wait.map(|(_, wait)| format!("the next one {} later", span(*wait))));
         return parts.join(" · ");
     }
     if !entry.detail.is_empty() {

@@ -57,6 +57,31 @@ fn state(worker: &WorkerView, now: Time) -> Pill {
     }
 }
 
+/// A worker in one line, for the overview.
+pub(super) struct Brief {
+    pub(super) name: String,
+    pub(super) state: Pill,
+    pub(super) seen: When,
+}
+
+/// Those with something in hand first, then the latest seen.
+fn sort(workers: &mut [WorkerView]) {
+    workers.sort_by_key(|worker| (worker.in_hand == 0, std::cmp::Reverse(worker.last_seen)));
+}
+
+/// The first few workers, and how many there are.
+pub(super) fn brief(mut workers: Vec<WorkerView>, few: usize, now: Time) -> (Vec<Brief>, String) {
+    sort(&mut workers);
+    let line = |worker: &WorkerView| Brief {
+        name: worker.worker.clone(),
+        state: state(worker, now),
+        seen: When::ago(worker.last_seen, now),
+    };
+    let in_hand: u64 = workers.iter().map(|worker| worker.in_hand).sum();
+    let all = plural(workers.len() as u64, "worker", "workers");
+    (workers.iter().take(few).map(line).collect(), format!("{all}, {} in hand", number(in_hand)))
+}
+
 fn row(worker: &WorkerView, now: Time) -> Row {
     let queues: Vec<&str> = worker.queues.iter().map(redrive_core::ids::QueueName::as_str).collect();
     let version = worker.version.as_ref().map(|version| format!("version {version}"));
@@ -88,7 +113,7 @@ fn row(worker: &WorkerView, now: Time) -> Row {
 /// `GET /workers`
 pub(super) async fn list(visitor: Visitor) -> Result<Response, Failure> {
     let mut workers = visitor.caller.store.workers().await?;
-    workers.sort_by_key(|worker| (worker.in_hand == 0, std::cmp::Reverse(worker.last_seen)));
+    sort(&mut workers);
     let view = WorkersPage {
         frame: Frame::new(&visitor, Section::Workers, "Workers").await,
         rows: workers.iter().take(ROWS).map(|worker| row(worker, visitor.now)).collect(),

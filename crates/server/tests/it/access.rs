@@ -165,6 +165,22 @@ async fn a_token_for_some_queues_reaches_no_others() {
 }
 
 #[tokio::test]
+async fn a_live_message_is_revealed_to_a_token_for_its_queue_only() {
+    let server = Server::start().await;
+    for (queue, status) in [("payments", 200), ("orders", 403)] {
+        let path = format!("/api/v1/queues/{queue}/messages");
+        let sent = server.post(&path, r#"{"payload":{"password":"hunter22"}}"#).await;
+        let token = server.token(&[Grant::Viewer], &["payments*"]).await;
+        let path = format!("/api/v1/messages/{}/reveal", sent["id"].as_str().unwrap());
+        let reply = server.send(Server::request("POST", &path, &token, Some("{}"))).await;
+        assert_eq!(reply.status.as_u16(), status, "{queue}: {}", reply.body);
+        assert_eq!(reply.body.to_string().contains("hunter22"), status == 200);
+    }
+    let audit = server.get("/api/v1/audit?act=reveal").await;
+    assert_eq!(audit["items"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
 async fn what_leaves_the_server_is_masked_until_it_is_revealed() {
     let server = Server::start().await;
     server.ask("PATCH", "/api/v1/queues/q", Some(r#"{"max_attempts":1}"#)).await;

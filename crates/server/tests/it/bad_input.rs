@@ -1,6 +1,6 @@
 //! Bad input gets a problem with a stable code, and nothing is half done.
 
-use super::Server;
+use super::{Config, Server};
 use axum::body::Body;
 use axum::http::Request;
 
@@ -61,6 +61,11 @@ async fn every_mistake_has_its_code() {
     assert!(server.get("/api/v1/queues").await["items"].as_array().unwrap().is_empty());
 }
 
+/// A message with a payload of this size.
+fn message(bytes: usize) -> Vec<u8> {
+    format!(r#"{{"payload":"{}"}}"#, "x".repeat(bytes)).into_bytes()
+}
+
 #[tokio::test]
 async fn bodies_of_the_wrong_kind_are_refused() {
     let server = Server::start().await;
@@ -80,10 +85,35 @@ async fn bodies_of_the_wrong_kind_are_refused() {
         (vec![json, ("content-encoding", "gzip")], vec![0x1f, 0x8b], 415, "compressed_body"),
         (vec![json], b"{\"payload\":\"\xff\"}".to_vec(), 400, "bad_body"),
         (vec![json], vec![b' '; 17 * 1024 * 1024], 413, "body_too_large"),
+        (vec![json], message(1024 * 1024), 413, "body_too_large"),
     ] {
         let reply = post(&headers, body).await;
         assert_eq!((reply.status.as_u16(), reply.body["code"].as_str()), (status, Some(code)), "{headers:?}");
     }
+    assert_eq!(post(&[json], message(1000 * 1024)).await.status.as_u16(), 201);
+    let (first, second) = (message(900 * 1024), message(900 * 1024));
+    let batch = [b"{\"messages\":[", first.as_slice(), b",", &second, b"]}"].concat();
+    let reply = post(&[json], batch).await;
+    assert_eq!(reply.status.as_u16(), 200, "a batch may be larger than a message: {}", reply.body);
+}
+
+#[tokio::test]
+async fn the_limits_of_bodies_can_be_set() {
+    let config = Config { body_bytes_max: 2_000, batch_bytes_max: 4_000, ..Config::default() };
+    let server = Server::with(config).await;
+    let send = async |body: &[u8]| {
+        let body = std::str::from_utf8(body).unwrap();
+        server.ask("POST", "/api/v1/queues/q/messages", Some(body)).await
+    };
+    assert_eq!(send(&message(1_500)).await.status.as_u16(), 201);
+    let refused = send(&message(2_500)).await;
+    assert_eq!((refused.status.as_u16(), &refused.body["limit"]), (413, &2_000.into()));
+    let batch = |each: usize| [b"{\"messages\":[", message(each).as_slice(), b"]}"].concat();
+    assert_eq!(send(&batch(2_500)).await.status.as_u16(), 200);
+    let refused = send(&batch(5_000)).await;
+    assert_eq!((refused.status.as_u16(), &refused.body["limit"]), (413, &4_000.into()));
+    let marker = format!(r#"{{"text":"{}"}}"#, "x".repeat(2_500));
+    assert_eq!(server.ask("POST", "/api/v1/markers", Some(&marker)).await.status.as_u16(), 413);
 }
 
 #[tokio::test]

@@ -16,6 +16,7 @@ mod fuzz;
 mod listen;
 mod metrics;
 mod orchestration;
+mod refusals;
 mod request_keys;
 mod resources;
 mod story;
@@ -25,8 +26,9 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use redrive_core::access::{Access, Grant};
+use redrive_core::dead_letter::Actor;
 use redrive_core::store::Store;
-use redrive_server::{Config, create_token, router};
+use redrive_server::{Config, Refusals, create_token, router};
 use redrive_testkit::clock::TestClock;
 use redrive_testkit::model::Model;
 use serde_json::Value;
@@ -39,6 +41,7 @@ struct Server {
     store: Arc<dyn Store>,
     clock: Arc<TestClock>,
     admin: String,
+    refusals: Refusals,
 }
 
 /// A reply: its status, its body as text and as JSON (null if it is not), and its headers.
@@ -64,8 +67,9 @@ impl Server {
     async fn with(config: Config) -> Self {
         let clock = TestClock::shared();
         let store: Arc<dyn Store> = Arc::new(Model::new(clock.clone()));
+        let refusals = config.refusals.clone();
         let router = router(Arc::clone(&store), config);
-        let mut server = Self { router, store, clock, admin: String::new() };
+        let mut server = Self { router, store, clock, admin: String::new(), refusals };
         server.admin = server.token(&[Grant::Admin], &[]).await;
         server
     }
@@ -76,7 +80,8 @@ impl Server {
             roles: roles.iter().copied().collect(),
             queues: queues.iter().map(|pattern| pattern.parse().unwrap()).collect(),
         };
-        create_token(self.store.as_ref(), access, "test".into(), None).await.unwrap().0.reveal()
+        let by = Actor::new("test", "test");
+        create_token(self.store.as_ref(), access, &by, None).await.unwrap().0.reveal()
     }
 
     /// Sends a request. Whatever comes back must be as the document about the API says.

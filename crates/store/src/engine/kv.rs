@@ -1,12 +1,14 @@
-//! The small durable values: lists of them, and compare-and-set.
+//! The small durable values: lists of them, compare-and-set, and acts on record with the values that they change.
 
 use super::Engine;
-use super::tables::{Reads, Tables};
+use super::tables::{Reads, TableResult, Tables};
 use redrive_core::changes::Area;
 use redrive_core::error::{Refusal, StoreResult};
 use redrive_core::limits;
 use redrive_core::query::{Cursor, Page, PageRequest};
-use redrive_core::store::{KvEntry, KvItem};
+use redrive_core::recording::{KvWrite, RecordRequest};
+use redrive_core::store::{BatchResults, KvEntry, KvItem};
+use redrive_core::time::Time;
 use std::ops::Bound;
 
 /// Entries read at once, which bounds the memory for values that do not fit on the page.
@@ -47,37 +49,81 @@ pub(crate) fn list(
     }
 }
 
+/// Refuses a namespace that belongs to the store, and what is too long.
+fn check(write: &KvWrite) -> Result<(), Refusal> {
+    let KvWrite { namespace, key, value, .. } = write;
+    let owner = match namespace.as_str() {
+        super::trim::NAMESPACE => Some("the audit trail"),
+        super::requests::NAMESPACE | super::requests::BY_TIME => Some("the request keys"),
+        _ => None,
+    };
+    if let Some(owner) = owner {
+        let why = format!("{namespace:?} belongs to {owner}; use another");
+        return Err(Refusal::invalid("namespace", why));
+    }
+    if namespace.len() + key.len() > limits::KEY_BYTES_MAX {
+        return Err(Refusal::invalid("key", format!("at most {} bytes", limits::KEY_BYTES_MAX)));
+    }
+    if value.as_ref().is_some_and(|v| v.len() > limits::KV_BYTES_MAX) {
+        return Err(Refusal::invalid("value", format!("at most {} bytes", limits::KV_BYTES_MAX)));
+    }
+    Ok(())
+}
+
 impl<T: Tables> Engine<T> {
     /// Compare-and-set on a small durable value.
-    pub(crate) fn kv_put(
-        &mut self,
-        namespace: &str,
-        key: &str,
-        value: Option<Vec<u8>>,
-        expected: u64,
-    ) -> StoreResult<u64> {
-        let owner = match namespace {
-            super::trim::NAMESPACE => Some("the audit trail"),
-            super::requests::NAMESPACE | super::requests::BY_TIME => Some("the request keys"),
-            _ => None,
-        };
-        if let Some(owner) = owner {
-            let why = format!("{namespace:?} belongs to {owner}; use another");
-            return Err(Refusal::invalid("namespace", why).into());
+    pub(crate) fn kv_put(&mut self, write: KvWrite) -> StoreResult<u64> {
+        self.check_version(&write)??;
+        Ok(self.write_kv(write)?)
+    }
+
+    /// Records acts, each with the values that belong to it or not at all.
+    pub(crate) fn record(&mut self, batch: Vec<RecordRequest>, now: Time) -> StoreResult<BatchResults<()>> {
+        let mut results = Vec::with_capacity(batch.len());
+        for mut request in batch {
+            let checked = self.check_record(&request)?;
+            if checked.is_ok() {
+                for write in std::mem::take(&mut request.writes) {
+                    self.write_kv(write)?;
+                }
+                self.append_audit(request.entry(now))?;
+            }
+            results.push(checked);
         }
-        if namespace.len() + key.len() > limits::KEY_BYTES_MAX {
-            return Err(Refusal::invalid("key", format!("at most {} bytes", limits::KEY_BYTES_MAX)).into());
+        Ok(results)
+    }
+
+    /// Whether an act may be recorded: all of its values are as expected.
+    fn check_record(&self, request: &RecordRequest) -> TableResult<Result<(), Refusal>> {
+        if let Err(refusal) = request.check() {
+            return Ok(Err(refusal));
         }
-        if value.as_ref().is_some_and(|v| v.len() > limits::KV_BYTES_MAX) {
-            return Err(Refusal::invalid("value", format!("at most {} bytes", limits::KV_BYTES_MAX)).into());
+        for write in &request.writes {
+            if let Err(refusal) = self.check_version(write)? {
+                return Ok(Err(refusal));
+            }
         }
-        let current = self.tables.kv(namespace, key)?.map_or(0, |entry| entry.version);
-        if current != expected {
-            return Err(Refusal::KvConflict { namespace: namespace.into(), key: key.into() }.into());
+        Ok(Ok(()))
+    }
+
+    /// Whether a value may be written: it is not too long, and the current one has the expected version.
+    fn check_version(&self, write: &KvWrite) -> TableResult<Result<(), Refusal>> {
+        if let Err(refusal) = check(write) {
+            return Ok(Err(refusal));
         }
-        let entry = value.map(|value| KvEntry { value, version: current + 1 });
-        self.tables.put_kv(namespace, key, entry.as_ref())?;
-        self.touched.areas.insert(Area::Kv(namespace.to_owned()));
-        Ok(entry.map_or(0, |e| e.version))
+        let current = self.tables.kv(&write.namespace, &write.key)?.map_or(0, |entry| entry.version);
+        if current == write.expected {
+            return Ok(Ok(()));
+        }
+        let (namespace, key) = (write.namespace.clone(), write.key.clone());
+        Ok(Err(Refusal::KvConflict { namespace, key }))
+    }
+
+    /// Writes a value that was checked. Returns its new version.
+    fn write_kv(&mut self, write: KvWrite) -> TableResult<u64> {
+        let entry = write.value.map(|value| KvEntry { value, version: write.expected + 1 });
+        self.tables.put_kv(&write.namespace, &write.key, entry.as_ref())?;
+        self.touched.areas.insert(Area::Kv(write.namespace));
+        Ok(entry.map_or(0, |entry| entry.version))
     }
 }

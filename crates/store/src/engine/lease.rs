@@ -260,13 +260,13 @@ impl<T: Tables> Engine<T> {
         Ok(Some(by_queue))
     }
 
-    /// When the next message of each of these queues is due. Refuses unknown queues.
+    /// When the next message of each of these queues is due. Nothing is due in a queue that nobody has sent to yet.
     pub(crate) fn next_due(&mut self, queues: &[QueueName], now: Time) -> StoreResult<Vec<(QueueName, Due)>> {
         self.tick_breakers(now)?;
         let mut all = Vec::with_capacity(queues.len());
         for name in queues {
             let mut due = Due::default();
-            if self.queue(name)?.paused_by.is_none() {
+            if self.queues()?.get(name).is_some_and(|row| row.paused_by.is_none()) {
                 let (ordinary, suspect) = self.ready_index()?.next_due(name);
                 let probe = self.next_breaker_probe(name)?;
                 due = Due { ordinary: ordinary.into_iter().chain(probe).min(), suspect };

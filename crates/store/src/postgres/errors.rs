@@ -23,7 +23,11 @@ pub(super) enum Meaning {
 
 /// What an error means.
 pub(super) fn meaning(error: &Error) -> Meaning {
-    let Some(state) = error.code() else { return Meaning::Lost };
+    let Some(state) = error.code() else {
+        // Without an answer of the server, either the connection failed or this program sent nothing.
+        let by_io = std::error::Error::source(error).is_some_and(|cause| cause.is::<std::io::Error>());
+        return if error.is_closed() || by_io { Meaning::Lost } else { Meaning::Other };
+    };
     if *state == SqlState::READ_ONLY_SQL_TRANSACTION {
         return Meaning::ReadOnly;
     }

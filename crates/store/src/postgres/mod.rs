@@ -6,7 +6,9 @@ mod clock;
 mod connect;
 mod errors;
 mod flush;
+mod node;
 mod open;
+mod readers;
 mod schema;
 mod search;
 mod term;
@@ -16,19 +18,19 @@ use crate::access::{Access, ReadVerb, Wants, WriteCost, WriteVerb};
 use crate::clock::StoreClock;
 use crate::holder::Holder;
 use crate::jobs::{self, Job};
-use crate::staged::Staged;
 use crate::verbs::EngineStore;
 use async_trait::async_trait;
-use base::PgBase;
 use connect::Address;
+pub use node::{NodeOptions, join};
 pub use open::Options;
+use readers::Readers;
 use redrive_core::audit::AuditKey;
 use redrive_core::error::{CallError, StoreError, StoreErrorKind, StoreResult};
 use redrive_core::store::StoreInfo;
 use redrive_core::time::Time;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use writer::{PgTables, Shared};
 
 /// A store in PostgreSQL, held by this process.
@@ -38,9 +40,7 @@ pub type PostgresStore = EngineStore<Postgres>;
 pub struct Postgres {
     jobs: Option<mpsc::Sender<Job<PgTables>>>,
     thread: Option<std::thread::JoinHandle<()>>,
-    readers: Arc<Mutex<Vec<Staged<PgBase>>>>,
-    /// One permit for every connection for reading that may exist.
-    reader_permits: Arc<Semaphore>,
+    readers: Readers,
     shared: Arc<Shared>,
     address: Address,
     clock: StoreClock,
@@ -66,6 +66,11 @@ impl PostgresStore {
         opened.map_err(panicked)?.map(Self)
     }
 
+    /// Whether another process holds the store now, or the database could not be reached for too long.
+    pub(crate) fn has_lost_the_store(&self) -> bool {
+        self.0.shared.stopped().is_some()
+    }
+
     /// How many commits were made, and how many rows had to be asked for one by one in the middle of a commit.
     #[must_use]
     pub fn round_trips(&self) -> (u64, u64) {
@@ -76,7 +81,6 @@ impl PostgresStore {
 impl Drop for Postgres {
     /// Waits for the writer, so that the store is free when this returns.
     fn drop(&mut self) {
-        self.readers.lock().unwrap_or_else(PoisonError::into_inner).clear();
         drop(self.jobs.take());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -109,31 +113,8 @@ impl Access for Postgres {
     }
 
     async fn view(&self, verb: ReadVerb) -> StoreResult<()> {
-        let ended = |_| self.no_reply_error();
-        let permit = Arc::clone(&self.reader_permits).acquire_owned().await.map_err(ended)?;
-        let (readers, address, now) = (Arc::clone(&self.readers), self.address.clone(), self.clock.now());
-        let work = move || {
-            let _permit = permit;
-            let idle = readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
-            // A connection that was kept may have been closed meanwhile; then another is opened.
-            let kept = idle.filter(|reader| reader.base.session.execute_batch(begin).is_ok());
-            let reader = match kept {
-                Some(reader) => reader,
-                None => {
-                    let reader = open::reader(&address)?;
-                    reader.base.session.execute_batch(begin)?;
-                    reader
-                }
-            };
-            let result = verb(&reader, now);
-            reader.base.session.execute_batch("COMMIT")?;
-            readers.lock().unwrap_or_else(PoisonError::into_inner).push(reader);
-            result
-        };
-        let lost =
-            |_| CallError::Store(StoreError::new(StoreErrorKind::Stopped, "a reader of the store panicked"));
-        tokio::task::spawn_blocking(work).await.map_err(lost)?
+        let now = self.clock.now();
+        self.readers.view(move |reader| verb(reader, now)).await
     }
 
     fn holder(&self) -> &Arc<Holder> {

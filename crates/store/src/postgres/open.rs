@@ -4,6 +4,7 @@ use super::Postgres;
 use super::base::PgBase;
 use super::clock::DatabaseClock;
 use super::connect::{Address, Session};
+use super::readers::Readers;
 use super::schema::{MIGRATIONS, VERSION};
 use super::term;
 use super::writer::{Shared, Writer};
@@ -17,9 +18,9 @@ use redrive_core::error::{StoreError, StoreErrorKind};
 use redrive_core::limits;
 use redrive_core::time::{Clock, Time};
 use sha2::{Digest as _, Sha256};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use uuid::Uuid;
 
 /// The oldest server that is supported, as PostgreSQL numbers versions.
@@ -104,12 +105,16 @@ fn check_server(session: &Session) -> TableResult<Vec<String>> {
     // Behind a pooler that hands out a connection per transaction, a session's settings and locks are gone.
     let mark = "SET redrive.session TO 'kept'; COMMIT; BEGIN; COMMIT";
     session.execute_batch(mark)?;
-    if setting(session, "redrive.session").ok().as_deref() != Some("kept") {
-        return unsupported(
-            "there is a pooler in transaction mode in front of this server, and a store needs a session of its own; \
-             name the server itself, or a pool in session mode"
-                .to_owned(),
-        );
+    match setting(session, "redrive.session") {
+        Ok(mark) if mark == "kept" => {}
+        Err(error) if error.kind == StoreErrorKind::Unreachable => return Err(error),
+        Ok(_) | Err(_) => {
+            return unsupported(
+                "there is a pooler in transaction mode in front of this server, and a store needs a session of its own; \
+                 name the server itself, or a pool in session mode"
+                    .to_owned(),
+            );
+        }
     }
     let mut degraded = Vec::new();
     if setting(session, "fsync")? != "on" {
@@ -218,14 +223,37 @@ fn audit_key(session: &Session, given: Option<&AuditKey>) -> TableResult<AuditKe
     }
 }
 
-/// Opens a store and takes it. Blocks, so it is called on a thread where that is allowed.
-pub(super) fn open(address: &Address, options: &Options) -> TableResult<Postgres> {
+/// A checked and migrated store that this process does not hold yet.
+pub(super) struct Prepared {
+    pub(super) session: Session,
+    pub(super) audit_key: AuditKey,
+    degraded: Vec<String>,
+}
+
+/// Connects, checks the server and migrates the schema. Blocks, like all functions here.
+pub(super) fn prepare(address: &Address, options: &Options) -> TableResult<Prepared> {
     let session = address.connect()?;
     let degraded = check_server(&session)?;
     migrate(&session, &address.schema, options)?;
     let audit_key = audit_key(&session, options.audit_key.as_ref())?;
     tune_writer(&session)?;
-    let term = take(&session, options)?;
+    Ok(Prepared { session, audit_key, degraded })
+}
+
+/// Opens a store and takes it.
+pub(super) fn open(address: &Address, options: &Options) -> TableResult<Postgres> {
+    let prepared = prepare(address, options)?;
+    let term = take(&prepared.session, options)?;
+    hold(address, prepared, term, options)
+}
+
+/// Starts the writer of a store that was taken.
+pub(super) fn hold(
+    address: &Address,
+    Prepared { session, audit_key, degraded }: Prepared,
+    term: term::Term,
+    options: &Options,
+) -> TableResult<Postgres> {
     let database_clock = Arc::new(DatabaseClock::new(term.wall));
     let clock = match &options.clock {
         Some(clock) => StoreClock::Given(Arc::clone(clock)),
@@ -257,8 +285,7 @@ pub(super) fn open(address: &Address, options: &Options) -> TableResult<Postgres
     Ok(Postgres {
         jobs: Some(jobs),
         thread: Some(spawned.map_err(failed)?),
-        readers: Arc::new(Mutex::new(Vec::new())),
-        reader_permits: Arc::new(Semaphore::new(limits::READERS_MAX)),
+        readers: Readers::new(address),
         shared,
         address: address.clone(),
         clock,
@@ -287,9 +314,4 @@ fn take(session: &Session, options: &Options) -> TableResult<term::Term> {
             }
         }
     }
-}
-
-/// Opens a session for reading.
-pub(super) fn reader(address: &Address) -> TableResult<Staged<PgBase>> {
-    Ok(Staged::reader(PgBase { session: address.connect()? }))
 }

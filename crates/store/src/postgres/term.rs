@@ -127,7 +127,7 @@ pub(super) fn settle(session: &Session, before: &Term, node: &str, nonce: Uuid) 
     }
     let sql = "SELECT t.last_commit, h.term, coalesce(h.node, 'another node'), \
                (extract(epoch FROM clock_timestamp() - h.seen_at) * 1000)::bigint \
-               FROM terms t, holder h WHERE t.term = $1 + 1";
+               FROM terms t, holder h WHERE t.term = $1::bigint + 1";
     let row = session.run(session.client().query_opt(sql, &[&before.term]))?;
     let unknown = || {
         let text = "another node took the store over, and what became of the last commit cannot be read; whether it took \
@@ -149,4 +149,42 @@ pub(super) fn settle(session: &Session, before: &Term, node: &str, nonce: Uuid) 
 pub(super) fn release(session: &Session, term: &Term) -> TableResult<()> {
     let sql = "UPDATE holder SET nonce = NULL, pid = NULL, address = NULL, published = NULL WHERE term = $1 AND nonce = $2";
     session.run(session.client().execute(sql, &[&term.term, &term.nonce])).map(|_| ())
+}
+
+/// Publishes how the holder is reached.
+pub(super) fn publish(
+    session: &Session,
+    (term, nonce): (i64, Uuid),
+    address: &str,
+    published: &str,
+) -> TableResult<()> {
+    let sql = "UPDATE holder SET address = $1, published = $2 WHERE term = $3 AND nonce = $4";
+    session.run(session.client().execute(sql, &[&address, &published, &term, &nonce])).map(|_| ())
+}
+
+/// The address under which the database sees this process. `None` if they talk without a network.
+pub(super) fn seen_as(session: &Session) -> TableResult<Option<String>> {
+    session.run(async {
+        let row = session.client().query_one("SELECT host(inet_client_addr())", &[]).await?;
+        row.try_get(0)
+    })
+}
+
+/// The holder as others see it: its term, address and what it published. `None` if nobody can be reached.
+pub(super) fn current(session: &Session) -> TableResult<Option<(i64, String, String)>> {
+    let sql = "SELECT term, address, published FROM holder WHERE nonce IS NOT NULL AND address IS NOT NULL AND \
+               published IS NOT NULL";
+    session.run(async {
+        let row = session.client().query_opt(sql, &[]).await?;
+        row.map(|row| Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?))).transpose()
+    })
+}
+
+/// The store's time as the holder's last commit and the database's clock tell it, in milliseconds.
+pub(super) fn store_time(session: &Session) -> TableResult<i64> {
+    let sql = "SELECT clock + greatest(0, (extract(epoch FROM clock_timestamp() - seen_at) * 1000)::bigint) FROM holder";
+    session.run(async {
+        let statement = session.prepare(sql).await?;
+        session.client().query_one(&statement, &[]).await?.try_get(0)
+    })
 }

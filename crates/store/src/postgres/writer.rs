@@ -87,7 +87,13 @@ fn lost(now: &term::Held) -> StoreError {
          call that node or start again",
         now.node, now.term
     );
-    StoreError::new(StoreErrorKind::Stopped, text)
+    StoreError::new(StoreErrorKind::NotHolder, text)
+}
+
+/// The error of calls whose commit certainly did not happen.
+fn not_done() -> StoreError {
+    let text = "the connection to PostgreSQL was lost, and nothing of the commit happened: try again";
+    StoreError::new(StoreErrorKind::Undone, text)
 }
 
 /// The state of the writer thread.
@@ -207,7 +213,12 @@ impl Writer {
         guards: &mut Vec<Option<crate::jobs::WaitingGuard>>,
     ) -> TableResult<bool> {
         let now = self.clock.now();
-        self.load(&group, now)?;
+        // What cannot be read ahead is read by the verb that needs it, which reports why it cannot.
+        if let Err(error) = self.load(&group, now)
+            && error.kind == StoreErrorKind::Unreachable
+        {
+            let _ = self.find_out(&Changes::default());
+        }
         let mut first_error = None;
         for job in group {
             // A job that has been applied still waits for the commit, so it stays counted.
@@ -216,10 +227,13 @@ impl Writer {
             replies.push(reply);
             first_error = first_error.or(error);
         }
-        if let Some(error) = first_error {
-            return Err(error);
+        let flushed = match first_error {
+            Some(error) => Err(error),
+            None => self.engine.flush(),
+        };
+        if let Err(error) = flushed {
+            return Err(if error.kind == StoreErrorKind::Unreachable { self.reconnect() } else { error });
         }
-        self.engine.flush()?;
         self.shared.misses.fetch_add(self.engine.tables.misses.take(), Ordering::Relaxed);
         let changes = self.engine.tables.take_changes();
         if changes.is_empty() {
@@ -230,6 +244,14 @@ impl Writer {
         self.shared.commits.fetch_add(1, Ordering::Relaxed);
         self.shared.full.store(false, Ordering::SeqCst);
         Ok(true)
+    }
+
+    /// Connects again after a read failed. Returns the error for those whose verbs were not carried out because of it.
+    fn reconnect(&mut self) -> StoreError {
+        match self.find_out(&Changes::default()) {
+            Ok(()) => not_done(),
+            Err(error) => error,
+        }
     }
 
     /// Reads what the group will ask for.
@@ -298,10 +320,7 @@ impl Writer {
                 self.term = term;
                 match happened || changes.is_empty() {
                     true => Ok(()),
-                    false => Err(StoreError::new(
-                        StoreErrorKind::Undone,
-                        "the connection to PostgreSQL was lost, and nothing of the commit happened: try again",
-                    )),
+                    false => Err(not_done()),
                 }
             }
             Outcome::LostStore { happened, now } => {

@@ -3,7 +3,7 @@
 use super::Redis;
 use super::base::RedisBase;
 use super::clock::ServerClock;
-use super::connect::{Address, Session, bytes, function, list, text};
+use super::connect::{Address, Session, bytes, function, list, number, text};
 use super::term;
 use super::writer::{Shared, Writer};
 use crate::clock::{Slewing, Stamp, StoreClock};
@@ -175,13 +175,15 @@ impl Server {
 fn check_rights(session: &Session) -> TableResult<()> {
     let mut command = redis::cmd("FCALL");
     command.arg(function("probe")).arg(1).arg(session.key("holder"));
-    let Err(error) = session.call(&command) else { return Ok(()) };
-    if error.kind != StoreErrorKind::Stopped {
-        return Err(error);
+    let mut reply = list(session.call(&command)?)?.into_iter();
+    let mut next = || reply.next().unwrap_or(Value::Nil);
+    if number(next())? == 1 {
+        return Ok(());
     }
+    let (command, why) = (text(next())?, text(next())?);
     let text = format!(
-        "this Redis user lacks a right that a commit needs, so the store was not opened ({}); docs/redis.md has the rights",
-        error.text
+        "this Redis user may not run {command}, which a commit needs, so the store was not opened ({why}); docs/redis.md has \
+         the rights"
     );
     Err(StoreError::new(StoreErrorKind::Io, text))
 }

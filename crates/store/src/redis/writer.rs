@@ -110,7 +110,13 @@ fn lost(now: &term::Held) -> StoreError {
          call that node or start again",
         now.node, now.term
     );
-    StoreError::new(StoreErrorKind::Stopped, text)
+    StoreError::new(StoreErrorKind::NotHolder, text)
+}
+
+/// The error of calls whose commit certainly did not happen.
+fn not_done() -> StoreError {
+    let text = "the connection to Redis was lost, and nothing of the commit happened: try again";
+    StoreError::new(StoreErrorKind::Undone, text)
 }
 
 /// The state of the writer thread.
@@ -244,9 +250,6 @@ impl Writer {
                 if error.kind == StoreErrorKind::Full {
                     self.out_of_memory();
                 }
-                if error.kind == StoreErrorKind::Unreachable && self.shared.stopped().is_none() {
-                    let _ = self.find_out(&Changes::default());
-                }
                 for reply in applied.replies {
                     reply(Err(error.clone()));
                 }
@@ -291,10 +294,13 @@ impl Writer {
             }
         }
         *jobs = waiting.collect();
-        if let Some(error) = first_error {
-            return Err(error);
+        let flushed = match first_error {
+            Some(error) => Err(error),
+            None => self.engine.flush(),
+        };
+        if let Err(error) = flushed {
+            return Err(if error.kind == StoreErrorKind::Unreachable { self.reconnect() } else { error });
         }
-        self.engine.flush()?;
         self.shared.misses.fetch_add(self.engine.tables.misses.take(), Ordering::Relaxed);
         let changes = self.engine.tables.take_changes();
         if changes.is_empty() {
@@ -304,6 +310,11 @@ impl Writer {
         self.engine.tables.committed(changes);
         self.shared.commits.fetch_add(1, Ordering::Relaxed);
         Ok(true)
+    }
+
+    /// Connects again after a read failed. Returns the error for those whose verbs were not carried out because of it.
+    fn reconnect(&mut self) -> StoreError {
+        self.find_out(&Changes::default()).err().unwrap_or_else(not_done)
     }
 
     /// Reads what the jobs will ask for.
@@ -419,10 +430,7 @@ impl Writer {
                 self.term = term;
                 match happened || changes.is_empty() {
                     true => Ok(()),
-                    false => Err(StoreError::new(
-                        StoreErrorKind::Undone,
-                        "the connection to Redis was lost, and nothing of the commit happened: try again",
-                    )),
+                    false => Err(not_done()),
                 }
             }
             Outcome::LostStore { happened, now } => {

@@ -2,7 +2,8 @@
 //! the reply is handed to the caller whose id it carries, so many calls are on their way at once. Calls that are waiting
 //! to be sent go out in one write.
 
-use super::protocol::{Frame, Incoming, unreachable};
+use super::peer::Peer;
+use super::protocol::{Frame, Incoming};
 use redrive_core::error::StoreError;
 use redrive_core::limits;
 use std::collections::HashMap;
@@ -15,10 +16,19 @@ use tokio::task::JoinHandle;
 /// Why a call got no reply.
 #[derive(Debug)]
 pub(super) enum NoReply {
-    /// The connection broke before the call was sent, so the holder has not seen it: it may be sent again.
-    NotSent,
+    /// The call was not carried out and may be sent again: the connection broke before the call was sent, or the holder
+    /// said goodbye before it took the call.
+    NotTaken,
     /// The connection broke after the call was sent: nobody here knows whether it was carried out.
     Unknown(StoreError),
+}
+
+/// Why a connection ended.
+enum End {
+    /// It broke: what was sent may have been carried out.
+    Broke(StoreError),
+    /// The holder said that it has carried out nothing that it did not reply to.
+    Goodbye,
 }
 
 /// A caller that waits for its reply.
@@ -46,7 +56,7 @@ struct Shared {
     filled: Notify,
     /// What was waiting has been taken by a write, or the connection is closed.
     room: Notify,
-    /// How many bytes were ever sent.
+    /// How many bytes were ever sent, or may have been.
     sent_bytes: AtomicU64,
 }
 
@@ -56,10 +66,11 @@ impl Shared {
     }
 
     /// Hands replies to their callers until the other side hangs up.
-    async fn read_replies(&self, from: &mut Incoming<impl AsyncRead + Unpin>) -> StoreError {
+    async fn read_replies(&self, from: &mut Incoming<impl AsyncRead + Unpin>, peer: Peer) -> End {
         loop {
             loop {
                 match from.next_frame() {
+                    Ok(Some((id, reply))) if Frame::is_goodbye(id, reply) => return End::Goodbye,
                     Ok(Some((id, reply))) => {
                         let waiter = self.state().waiters.remove(&id);
                         // Without a waiter, the caller has stopped waiting.
@@ -68,19 +79,19 @@ impl Shared {
                         }
                     }
                     Ok(None) => break,
-                    Err(error) => return error,
+                    Err(error) => return End::Broke(error),
                 }
             }
             match from.read_more().await {
                 Ok(true) => {}
-                Ok(false) => return unreachable(None),
-                Err(error) => return error,
+                Ok(false) => return End::Broke(peer.went_away(None)),
+                Err(error) => return End::Broke(error),
             }
         }
     }
 
     /// Sends what callers have handed in, as much at a time as there is.
-    async fn write_calls(&self, to: &mut (impl AsyncWrite + Unpin)) -> StoreError {
+    async fn write_calls(&self, to: &mut (impl AsyncWrite + Unpin), peer: Peer) -> End {
         loop {
             self.filled.notified().await;
             // Callers that got their replies together call again together: let them, and send their calls in one write.
@@ -89,20 +100,27 @@ impl Shared {
             self.room.notify_waiters();
             let mut rest = frames.as_slice();
             while !rest.is_empty() {
+                let before = self.sent_bytes.load(Ordering::Relaxed);
+                if !peer.failed_writes_send_nothing() {
+                    self.sent_bytes.store(before + rest.len() as u64, Ordering::Relaxed);
+                }
                 match to.write(rest).await {
-                    Ok(0) => return unreachable(None),
+                    Ok(0) => return End::Broke(peer.went_away(None)),
                     Ok(n) => {
-                        self.sent_bytes.fetch_add(n as u64, Ordering::Relaxed);
+                        self.sent_bytes.store(before + n as u64, Ordering::Relaxed);
                         rest = rest.get(n..).unwrap_or_default();
                     }
-                    Err(error) => return unreachable(Some(&error)),
+                    Err(error) => return End::Broke(peer.went_away(Some(&error))),
                 }
+            }
+            if let Err(error) = to.flush().await {
+                return End::Broke(peer.went_away(Some(&error)));
             }
         }
     }
 
     /// Tells everybody who waits that no reply will come. A call of which the end was never sent cannot have been read.
-    fn close(&self, error: &StoreError) {
+    fn close(&self, end: &End) {
         let sent_bytes = self.sent_bytes.load(Ordering::Relaxed);
         let waiters = {
             let mut state = self.state();
@@ -112,8 +130,10 @@ impl Shared {
         };
         self.room.notify_waiters();
         for waiter in waiters.into_values() {
-            let sent = waiter.ends_at <= sent_bytes;
-            let why = if sent { NoReply::Unknown(error.clone()) } else { NoReply::NotSent };
+            let why = match end {
+                End::Broke(error) if waiter.ends_at <= sent_bytes => NoReply::Unknown(error.clone()),
+                End::Broke(_) | End::Goodbye => NoReply::NotTaken,
+            };
             let _ = waiter.reply.send(Err(why));
         }
     }
@@ -122,24 +142,25 @@ impl Shared {
 /// Closes a connection when the task that reads and writes ends, for whatever reason.
 struct CloseWhenDropped {
     shared: Arc<Shared>,
-    error: Option<StoreError>,
+    end: End,
 }
 
 impl CloseWhenDropped {
     /// Closes the connection now, for this reason.
-    fn because(mut self, error: StoreError) {
-        self.error = Some(error);
+    fn because(mut self, end: End) {
+        self.end = end;
     }
 }
 
 impl Drop for CloseWhenDropped {
     fn drop(&mut self) {
-        self.shared.close(&self.error.take().unwrap_or_else(|| unreachable(None)));
+        self.shared.close(&self.end);
     }
 }
 
 /// A connection that has been greeted. It is closed when it is dropped.
 pub(super) struct Connection {
+    peer: Peer,
     shared: Arc<Shared>,
     task: JoinHandle<()>,
 }
@@ -157,23 +178,30 @@ impl std::fmt::Debug for Connection {
 }
 
 impl Connection {
-    /// Starts to carry calls on a connection on which both sides have greeted each other.
-    pub(super) fn start<R, W>(mut from: Incoming<R>, mut to: W) -> Self
+    /// Starts to carry calls on a connection on which both sides have greeted each other. It breaks at the latest when
+    /// `until` returns the reason.
+    pub(super) fn start<R, W>(
+        mut from: Incoming<R>,
+        mut to: W,
+        peer: Peer,
+        until: impl Future<Output = StoreError> + Send + 'static,
+    ) -> Self
     where
         R: AsyncRead + Unpin + Send + 'static,
         W: AsyncWrite + Unpin + Send + 'static,
     {
         let shared = Arc::new(Shared::default());
-        let end = CloseWhenDropped { shared: Arc::clone(&shared), error: None };
+        let closing = CloseWhenDropped { shared: Arc::clone(&shared), end: End::Broke(peer.went_away(None)) };
         let task = tokio::spawn(async move {
-            // Both stop together, so that what was sent until then is known exactly.
-            let error = tokio::select! {
-                error = end.shared.read_replies(&mut from) => error,
-                error = end.shared.write_calls(&mut to) => error,
+            // All stop together, so that what was sent until then is known exactly.
+            let end = tokio::select! {
+                end = closing.shared.read_replies(&mut from, peer) => end,
+                end = closing.shared.write_calls(&mut to, peer) => end,
+                reason = until => End::Broke(reason),
             };
-            end.because(error);
+            closing.because(end);
         });
-        Self { shared, task }
+        Self { peer, shared, task }
     }
 
     /// Whether the connection was open when it was last looked at.
@@ -203,7 +231,7 @@ impl Connection {
         {
             let mut state = self.shared.state();
             if state.closed {
-                return Err(NoReply::NotSent);
+                return Err(NoReply::NotTaken);
             }
             state.unsent.extend_from_slice(frame);
             state.accepted_bytes += frame.len() as u64;
@@ -214,7 +242,7 @@ impl Connection {
         let mut waiting = ForgetWhenDropped { shared: &self.shared, id, waits, answered: false };
         let reply = replied.await;
         waiting.answered = true;
-        reply.unwrap_or_else(|_| Err(NoReply::Unknown(unreachable(None))))
+        reply.unwrap_or_else(|_| Err(NoReply::Unknown(self.peer.went_away(None))))
     }
 }
 
@@ -240,5 +268,53 @@ impl Drop for ForgetWhenDropped<'_> {
             drop(state);
             self.shared.filled.notify_one();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    /// Fails every write, as a connection does that broke meanwhile.
+    struct Broken;
+
+    impl AsyncWrite for Broken {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
+            Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    /// Whether a call is in doubt that was being written when the connection broke.
+    async fn in_doubt(peer: Peer) -> bool {
+        let (reads, _other_end) = tokio::io::duplex(1);
+        let connection = Connection::start(Incoming::new(reads, peer), Broken, peer, std::future::pending());
+        let frame = Frame::of(1, &"a call").unwrap();
+        match connection.exchange(1, &frame, false).await {
+            Ok(reply) => panic!("nobody replied: {reply:?}"),
+            Err(NoReply::NotTaken) => false,
+            Err(NoReply::Unknown(_)) => true,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_write_to_the_socket_that_fails_has_sent_nothing() {
+        assert!(!in_doubt(Peer::Process).await);
+    }
+
+    #[cfg(feature = "nodes")]
+    #[tokio::test]
+    async fn a_write_through_tls_that_fails_may_have_sent_something() {
+        assert!(in_doubt(Peer::Node).await);
     }
 }

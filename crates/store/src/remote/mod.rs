@@ -1,19 +1,25 @@
-//! A store that another process holds, reached over the socket in its directory. Every call is one frame to the holder
-//! and one frame back; the holder carries it out. All callers of a client share one connection.
+//! A store that another process holds, reached over the socket in its directory, or over the network (`tcp`). Every call
+//! is one frame to the holder and one frame back; the holder carries it out. All callers of a client share one connection.
 
 mod connection;
+mod peer;
 mod protocol;
 pub(crate) mod server;
+mod shared;
+#[cfg(feature = "nodes")]
+pub mod tcp;
 
 use crate::engine::enqueue::check_batch;
 use crate::trust::{self, SOCKET};
 use crate::verbs::absolute;
 use async_trait::async_trait;
 use connection::{Connection, NoReply};
+use peer::{NOTHING_DONE, Peer};
 use protocol::{ENCODING, Frame, Hello, Incoming, VERSION, write};
-use redrive_core::error::{CallError, StoreError, StoreErrorKind, StoreResult};
+use redrive_core::error::{CallError, Refusal, StoreError, StoreErrorKind, StoreResult};
 use redrive_core::store::{Call, Caller, Encoding, Reaped, Settlement, Store};
 use serde::de::IgnoredAny;
+use shared::SharedConnection;
 use std::fmt;
 use std::fs::File;
 use std::future::Future;
@@ -21,9 +27,9 @@ use std::io;
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 
 /// The longest path a socket address holds, with room for its end.
@@ -57,10 +63,7 @@ fn address(path: &Path) -> io::Result<Address> {
 #[derive(Debug)]
 pub struct RemoteStore {
     path: PathBuf,
-    connection: Mutex<Option<Arc<Connection>>>,
-    /// Held while a new connection is made, so that callers who find none do not each make their own.
-    dialing: tokio::sync::Mutex<()>,
-    last_call: AtomicU64,
+    connection: SharedConnection,
     takeover: Option<Takeover>,
 }
 
@@ -104,14 +107,9 @@ impl RemoteStore {
     /// another version, [`StoreErrorKind::Untrusted`] if the directory or its holder does not belong to this user,
     /// [`StoreErrorKind::Busy`] if the holder has as many clients as it accepts.
     pub async fn connect(directory: &Path) -> Result<Self, StoreError> {
-        let store = Self {
-            path: directory.join(SOCKET),
-            connection: Mutex::default(),
-            dialing: tokio::sync::Mutex::default(),
-            last_call: AtomicU64::new(0),
-            takeover: None,
-        };
-        store.keep(&Arc::new(store.dial_holder().await?));
+        let connection = SharedConnection::default();
+        let store = Self { path: directory.join(SOCKET), connection, takeover: None };
+        store.connection.get(|| store.dial_holder()).await?;
         Ok(store)
     }
 
@@ -154,125 +152,111 @@ impl RemoteStore {
         let at = address(&self.path).map_err(nobody)?;
         let stream = UnixStream::connect(at.path()).await.map_err(nobody)?;
         trust::check_holder(stream.peer_cred().map_err(nobody)?.uid(), &self.path)?;
-        // A holder that refuses may have hung up already; what it said is still there to be read.
-        let (from, mut to) = stream.into_split();
-        let mut from = Incoming::new(from);
-        let sent = write(&mut to, &Hello::new().pack()?).await;
-        let heard = from.greeting().await;
-        if heard.is_err() {
-            sent?;
-        }
-        match heard? {
-            Some(Hello { refused: Some(why), .. }) => Err(why),
-            Some(hello) if hello.redrive == VERSION => Ok(Connection::start(from, to)),
-            Some(hello) => Err(StoreError::new(
-                StoreErrorKind::Protocol,
-                format!(
-                    "the process that holds the directory speaks version {} and this one {VERSION}; \
-                     use the same redrive for both",
-                    hello.redrive
-                ),
-            )),
-            None => Err(nobody(io::ErrorKind::UnexpectedEof.into())),
-        }
-    }
-
-    fn keep(&self, connection: &Arc<Connection>) {
-        let kept = Some(Arc::clone(connection));
-        *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = kept;
-    }
-
-    fn kept(&self) -> Option<Arc<Connection>> {
-        let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
-        connection.as_ref().filter(|connection| connection.is_open()).map(Arc::clone)
-    }
-
-    /// Lets no further caller use this connection. Those who wait for a reply on it still get theirs.
-    fn give_up(&self, connection: &Arc<Connection>) {
-        let mut kept = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.as_ref().is_some_and(|kept| Arc::ptr_eq(kept, connection)) {
-            *kept = None;
-        }
-    }
-
-    /// The connection that all callers share; a new one if it was closed.
-    async fn connection(&self) -> Result<Arc<Connection>, StoreError> {
-        if let Some(connection) = self.kept() {
-            return Ok(connection);
-        }
-        let _dialing = self.dialing.lock().await;
-        // Somebody else may have made one meanwhile.
-        if let Some(connection) = self.kept() {
-            return Ok(connection);
-        }
-        let connection = Arc::new(self.dial().await?);
-        self.keep(&connection);
-        Ok(connection)
+        let (from, to) = stream.into_split();
+        let hello = Hello::new().pack()?;
+        greet(from, to, &hello, Peer::Process, std::future::pending())
+            .await?
+            .ok_or_else(|| nobody(io::ErrorKind::UnexpectedEof.into()))
     }
 
     async fn exchange(&self, call: &Call) -> StoreResult<Vec<u8>> {
-        let id = self.last_call.fetch_add(1, Ordering::Relaxed) + 1;
+        let id = self.connection.next_id();
         let frame = Frame::of(id, call)?;
-        let waits = matches!(call, Call::Wait { .. } | Call::Changes { .. });
         for _ in 0..SENDS_MAX {
-            let connection = self.connection().await?;
+            let connection = self.connection.get(|| self.dial()).await?;
             let of_another = self.takeover.as_ref().is_some_and(Takeover::waits);
-            let reply = match connection.exchange(id, &frame, waits).await {
+            let reply = match connection.exchange(id, &frame, waits(call)).await {
                 Ok(reply) => reply,
-                // The holder went away before it could have seen the call: ask its successor.
-                Err(NoReply::NotSent) => continue,
+                // The holder went away before it took the call: ask its successor.
+                Err(NoReply::NotTaken) => continue,
                 Err(NoReply::Unknown(error)) => return Err(error.into()),
             };
-            if let Some(error) = stopped(&reply).filter(|_| of_another) {
+            let stopped = store_error(&reply).filter(|error| error.kind == StoreErrorKind::Stopped);
+            if let Some(error) = stopped.filter(|_| of_another) {
                 // The other process reports that its store stopped. It will go away, and this one will take its place.
-                self.give_up(&connection);
-                let text = format!(
-                    "the store stopped in the process that holds the data directory ({error}); \
-                     whether the request took effect is not known: look, then ask again"
-                );
-                return Err(StoreError::new(StoreErrorKind::Unreachable, text).into());
+                self.connection.give_up(&connection);
+                return Err(Peer::Process.store_stopped(&error).into());
             }
             return Ok(reply);
         }
-        let text = "the process that holds the data directory hangs up before it takes a request; nothing was sent: \
-                    ask again";
+        let text = format!("{} hangs up before it takes a request; {NOTHING_DONE}", Peer::Process);
         Err(StoreError::new(StoreErrorKind::Unreachable, text).into())
     }
 }
 
-/// The error of a reply that reports that the store has stopped.
-fn stopped(reply: &[u8]) -> Option<StoreError> {
+/// Greets the holder, with whatever it wants to see before the greeting, and starts to carry calls. Returns `None` if the
+/// holder hangs up without a word.
+async fn greet<R, W>(
+    from: R,
+    mut to: W,
+    opening: &[u8],
+    peer: Peer,
+    until: impl Future<Output = StoreError> + Send + 'static,
+) -> Result<Option<Connection>, StoreError>
+where
+    R: AsyncRead + Unpin + Send + 'static,
+    W: AsyncWrite + Unpin + Send + 'static,
+{
+    // A holder that refuses may have hung up already; what it said is still there to be read.
+    let mut from = Incoming::new(from, peer);
+    let sent = write(&mut to, opening).await;
+    let heard = from.greeting().await;
+    if heard.is_err() {
+        sent.map_err(|error| peer.went_away(Some(&error)))?;
+    }
+    match heard? {
+        Some(Hello { refused: Some(why), .. }) => Err(why),
+        Some(hello) if hello.redrive == VERSION => Ok(Some(Connection::start(from, to, peer, until))),
+        Some(hello) => Err(peer.other_version(hello.redrive, VERSION)),
+        None => Ok(None),
+    }
+}
+
+/// Whether a call takes as long as its caller has patience.
+const fn waits(call: &Call) -> bool {
+    matches!(call, Call::Wait { .. } | Call::Changes { .. })
+}
+
+/// The error of a reply that reports one of the machinery.
+fn store_error(reply: &[u8]) -> Option<StoreError> {
     // Nearly every reply is a success, which is not read twice: a map with the one key `Ok`.
     if reply.starts_with(b"\x81\xa2Ok") {
         return None;
     }
     match ENCODING.decode::<StoreResult<IgnoredAny>>(reply) {
-        Ok(Err(CallError::Store(error))) => Some(error).filter(|error| error.kind == StoreErrorKind::Stopped),
+        Ok(Err(CallError::Store(error))) => Some(error),
         Ok(Ok(_) | Err(CallError::Refused(_))) | Err(_) => None,
     }
+}
+
+/// Refuses a batch that the holder would refuse, before it travels.
+#[expect(clippy::wildcard_enum_match_arm, reason = "only batches can be too large")]
+fn check_size(call: &Call) -> Result<(), Refusal> {
+    match call {
+        Call::Enqueue { batch } => {
+            check_batch(batch.len(), batch.iter().map(|message| message.payload.bytes.len()).sum())
+        }
+        Call::Settle { batch } => check_batch(batch.len(), batch.iter().map(Settlement::payload_bytes).sum()),
+        _ => Ok(()),
+    }
+}
+
+/// The reply to [`Call::Tidy`] on a connection: the holder maintains the store.
+fn nothing_to_tidy() -> StoreResult<Vec<u8>> {
+    let mut reply = Vec::new();
+    ENCODING.encode(&mut reply, &StoreResult::Ok(None::<Reaped>))?;
+    Ok(reply)
 }
 
 #[async_trait]
 #[expect(clippy::wildcard_enum_match_arm, reason = "a new verb needs nothing special here")]
 impl Caller for RemoteStore {
     async fn call(&self, call: Call) -> StoreResult<Vec<u8>> {
+        check_size(&call)?;
         let call = match call {
-            Call::Enqueue { batch } => {
-                check_batch(batch.len(), batch.iter().map(|message| message.payload.bytes.len()).sum())?;
-                Call::Enqueue { batch }
-            }
-            Call::Settle { batch } => {
-                check_batch(batch.len(), batch.iter().map(Settlement::payload_bytes).sum())?;
-                Call::Settle { batch }
-            }
             // A relative path would name another place in the holder's working directory.
             Call::Backup { target } => Call::Backup { target: absolute(&target)? },
-            // The holder maintains the store.
-            Call::Tidy { .. } => {
-                let mut reply = Vec::new();
-                ENCODING.encode(&mut reply, &StoreResult::Ok(None::<Reaped>))?;
-                return Ok(reply);
-            }
+            Call::Tidy { .. } => return nothing_to_tidy(),
             other => other,
         };
         self.exchange(&call).await

@@ -6,19 +6,21 @@
 //!
 //! - To the holder, a [`redrive_core::store::Call`]. The client chooses the id, a new one for every call. It may send any
 //!   number of calls before the first reply. A frame without contents says that nobody waits for this call any more.
-//! - To the client, the encoded reply to the call with this id, in the order in which calls are done.
+//! - To the client, the encoded reply to the call with this id, in the order in which calls are done. A frame with the id 0
+//!   and without contents is the last one: the holder takes no more calls on this connection, and those that have no
+//!   reply by then were not carried out.
 //!
 //! Contents are written in [`Encoding::Compact`].
 
+use super::peer::Peer;
 use redrive_core::error::{StoreError, StoreErrorKind};
 use redrive_core::limits;
 use redrive_core::store::Encoding;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 /// The version of the protocol and of every type in it. Both sides must have the same.
-pub(super) const VERSION: u32 = 8;
+pub(super) const VERSION: u32 = 9;
 
 /// How the contents of frames are written.
 pub(super) const ENCODING: Encoding = Encoding::Compact;
@@ -33,6 +35,8 @@ const READ_BYTES: usize = 32 * 1024;
 const KEEP_BYTES: usize = 1024 * 1024;
 /// Bytes of a greeting, which may carry the reason of a refusal.
 const GREETING_BYTES_MAX: usize = 64 * 1024;
+/// The id of the frame with which a holder says goodbye. No call has it.
+const GOODBYE_ID: u64 = 0;
 
 /// The first frame of each side.
 #[derive(Serialize, Deserialize)]
@@ -56,24 +60,14 @@ impl Hello {
 
     /// The bytes to send.
     pub(super) fn pack(&self) -> Result<Vec<u8>, StoreError> {
-        let text = serde_json::to_vec(self).map_err(protocol)?;
-        let length = u32::try_from(text.len()).map_err(protocol)?;
+        let text = serde_json::to_vec(self).map_err(unwritable)?;
+        let length = u32::try_from(text.len()).map_err(unwritable)?;
         Ok([&length.to_be_bytes(), text.as_slice()].concat())
     }
 }
 
-fn protocol(what: impl std::fmt::Display) -> StoreError {
-    StoreError::new(StoreErrorKind::Protocol, format!("the store's socket: {what}"))
-}
-
-/// The error of a connection that broke while a call was on its way.
-pub(super) fn unreachable(error: Option<&std::io::Error>) -> StoreError {
-    let why = error.map(|error| format!(" ({error})")).unwrap_or_default();
-    let text = format!(
-        "the process that holds the data directory went away before it answered{why}; \
-         whether the request took effect is not known: look, then ask again"
-    );
-    StoreError::new(StoreErrorKind::Unreachable, text)
+fn unwritable(what: impl std::fmt::Display) -> StoreError {
+    StoreError::new(StoreErrorKind::Protocol, format!("a frame of the store's protocol: {what}"))
 }
 
 /// A frame that is being written.
@@ -90,6 +84,16 @@ impl Frame {
     /// The frame that says that nobody waits for this call any more.
     pub(super) fn nobody_waits(id: u64) -> Vec<u8> {
         Self::new(id).0
+    }
+
+    /// The last frame of a holder: calls without a reply were not carried out.
+    pub(super) fn goodbye() -> Vec<u8> {
+        Self::new(GOODBYE_ID).0
+    }
+
+    /// Whether this is the last frame of a holder.
+    pub(super) const fn is_goodbye(id: u64, contents: &[u8]) -> bool {
+        id == GOODBYE_ID && contents.is_empty()
     }
 
     /// The frame of a value.
@@ -109,12 +113,11 @@ impl Frame {
         let length = self.0.len().saturating_sub(HEADER_BYTES);
         if length > max {
             let text = format!(
-                "{length} bytes are too many to be sent over the store's socket at once, at most {max} can be; \
-                 ask for less"
+                "{length} bytes are too many to be sent at once between processes, at most {max} can be; ask for less"
             );
             return Err(StoreError::new(StoreErrorKind::Unsupported, text));
         }
-        let prefix = u32::try_from(length).map_err(protocol)?.to_be_bytes();
+        let prefix = u32::try_from(length).map_err(unwritable)?.to_be_bytes();
         if let Some(room) = self.0.first_chunk_mut() {
             *room = prefix;
         }
@@ -122,22 +125,24 @@ impl Frame {
     }
 }
 
-/// Writes all bytes.
-pub(super) async fn write(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Result<(), StoreError> {
-    to.write_all(bytes).await.map_err(|error| unreachable(Some(&error)))
+/// Writes all bytes, and sees to it that they leave.
+pub(super) async fn write(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> std::io::Result<()> {
+    to.write_all(bytes).await?;
+    to.flush().await
 }
 
 /// The reading side of a connection: takes whatever has arrived in one go, and splits it into frames.
 pub(super) struct Incoming<R> {
     from: R,
+    peer: Peer,
     arrived: Vec<u8>,
     /// The bytes at the beginning of `arrived` that were handed out already.
     taken: usize,
 }
 
 impl<R: AsyncRead + Unpin> Incoming<R> {
-    pub(super) const fn new(from: R) -> Self {
-        Self { from, arrived: Vec::new(), taken: 0 }
+    pub(super) const fn new(from: R, peer: Peer) -> Self {
+        Self { from, peer, arrived: Vec::new(), taken: 0 }
     }
 
     fn rest(&self) -> &[u8] {
@@ -157,8 +162,15 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
         self.taken = 0;
         // What a frame announces is only a claim: memory grows with the bytes that really arrive.
         self.arrived.reserve(READ_BYTES);
-        let more = self.from.read_buf(&mut self.arrived).await.map_err(|error| unreachable(Some(&error)))?;
-        Ok(more > 0)
+        let more = self.from.read_buf(&mut self.arrived).await;
+        Ok(more.map_err(|error| self.peer.went_away(Some(&error)))? > 0)
+    }
+
+    /// Reads until the other side has hung up, and forgets what it sent.
+    pub(super) async fn discard(&mut self) {
+        while self.read_more().await.unwrap_or(false) {
+            self.taken = self.arrived.len();
+        }
     }
 
     /// The next frame, as the id of its call and its contents, if it has arrived completely.
@@ -167,7 +179,7 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
             return Ok(None);
         };
         let (length, id) = header.split_at(LENGTH_BYTES);
-        let length = length_of(length, limits::FRAME_BYTES_MAX)?;
+        let length = self.length_of(length, limits::FRAME_BYTES_MAX)?;
         if contents.len() < length {
             return Ok(None);
         }
@@ -181,9 +193,10 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
     pub(super) async fn greeting(&mut self) -> Result<Option<Hello>, StoreError> {
         loop {
             if let Some((length, text)) = self.rest().split_first_chunk::<LENGTH_BYTES>() {
-                let length = length_of(length, GREETING_BYTES_MAX)?;
+                let length = self.length_of(length, GREETING_BYTES_MAX)?;
                 if let Some(text) = text.get(..length) {
-                    let hello = read_json(text)?;
+                    let hello =
+                        serde_json::from_slice(text).map_err(|error| self.peer.not_our_protocol(error))?;
                     self.taken += LENGTH_BYTES + length;
                     return Ok(Some(hello));
                 }
@@ -193,16 +206,13 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
             }
         }
     }
-}
 
-fn length_of(bytes: &[u8], max: usize) -> Result<usize, StoreError> {
-    let length = bytes.iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
-    if length > max {
-        return Err(protocol(format!("a frame of {length} bytes is announced; that is not our protocol")));
+    fn length_of(&self, bytes: &[u8], max: usize) -> Result<usize, StoreError> {
+        let length = bytes.iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
+        if length > max {
+            let what = format!("a frame of {length} bytes is announced; that is not our protocol");
+            return Err(self.peer.not_our_protocol(what));
+        }
+        Ok(length)
     }
-    Ok(length)
-}
-
-fn read_json<T: DeserializeOwned>(text: &[u8]) -> Result<T, StoreError> {
-    serde_json::from_slice(text).map_err(protocol)
 }

@@ -1,5 +1,6 @@
 //! The side that holds the directory: carries out calls from its socket for as long as it holds the directory.
 
+use super::peer::Peer;
 use super::protocol::{ENCODING, Frame, Hello, Incoming, VERSION, write};
 use crate::trust;
 use futures_util::StreamExt as _;
@@ -15,6 +16,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -22,6 +24,10 @@ use tokio::task::JoinHandle;
 
 /// A larger call is read and carried out on a task of its own.
 const LARGE_BYTES: usize = 64 * 1024;
+
+/// How long a server that cannot accept a connection waits before it tries again. Out of descriptors, most likely: others
+/// finish meanwhile.
+pub(super) const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 /// Serves a store until it is dropped.
 #[derive(Debug)]
@@ -46,14 +52,12 @@ pub(crate) fn serve(store: &Arc<dyn Store>, path: &Path) -> Result<Server, Store
     let listener =
         super::address(path).and_then(|at| UnixListener::bind(at.path())).map_err(|e| refused(&e))?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o700)).map_err(|e| refused(&e))?;
-    let store = Arc::downgrade(store);
+    let service = Service::new(store, Peer::Process, limits::WAITS_MAX, limits::GREETING_MAX);
     let task = tokio::spawn(async move {
         let places = Arc::new(Semaphore::new(limits::CONNECTIONS_MAX));
-        let waits = Arc::new(Semaphore::new(limits::WAITS_MAX));
         loop {
             let Ok((stream, _)) = listener.accept().await else {
-                // Out of descriptors, most likely: let others finish first.
-                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                tokio::time::sleep(ACCEPT_AGAIN_AFTER).await;
                 continue;
             };
             let place = match admit(&stream, &places) {
@@ -63,10 +67,10 @@ pub(crate) fn serve(store: &Arc<dyn Store>, path: &Path) -> Result<Server, Store
                     continue;
                 }
             };
-            let (store, waits) = (Weak::clone(&store), Arc::clone(&waits));
+            let service = service.clone();
             tokio::spawn(async move {
                 let (from, to) = stream.into_split();
-                let _ = converse(from, to, &store, &waits).await;
+                let _ = converse(from, to, &service, std::future::pending()).await;
                 drop(place);
             });
         }
@@ -80,14 +84,8 @@ fn admit(stream: &UnixStream, places: &Arc<Semaphore>) -> Result<OwnedSemaphoreP
         StoreError::new(StoreErrorKind::Untrusted, format!("the system does not say who is calling: {e}"))
     };
     trust::check_caller(stream.peer_cred().map_err(unknown)?.uid())?;
-    Arc::clone(places).try_acquire_owned().map_err(|_| {
-        let why = format!(
-            "the process that holds the data directory serves {} connections already and takes no more; \
-             try again when some of its callers have ended, or share one connection between them",
-            limits::CONNECTIONS_MAX
-        );
-        StoreError::new(StoreErrorKind::Busy, why)
-    })
+    let places = Arc::clone(places);
+    places.try_acquire_owned().map_err(|_| Peer::Process.no_more_connections(limits::CONNECTIONS_MAX))
 }
 
 /// Sends the reason and hangs up. It fits into the buffer of a new connection, so nobody waits until it is read.
@@ -98,11 +96,28 @@ fn refuse(stream: UnixStream, why: StoreError) {
     }
 }
 
+/// What the connections of a server share.
+#[derive(Clone)]
+pub(super) struct Service {
+    store: Weak<dyn Store>,
+    /// How clients know this server.
+    peer: Peer,
+    waits: Arc<Semaphore>,
+    waits_max: usize,
+    greeting_max: Duration,
+}
+
+impl Service {
+    pub(super) fn new(store: &Arc<dyn Store>, peer: Peer, waits_max: usize, greeting_max: Duration) -> Self {
+        let waits = Arc::new(Semaphore::new(waits_max));
+        Self { store: Arc::downgrade(store), peer, waits, waits_max, greeting_max }
+    }
+}
+
 /// The calls of one client that are being carried out. They all run on the task of the connection, so that the replies
 /// to calls of one commit are ready together and go out in one write.
-struct Calls {
-    store: Weak<dyn Store>,
-    waits: Arc<Semaphore>,
+struct Calls<'a> {
+    service: &'a Service,
     in_flight: FuturesUnordered<BoxFuture<Result<Vec<u8>, StoreError>>>,
     /// Calls that wait for messages, apart from the others: they do not count as in flight, and end with the client.
     waiting: FuturesUnordered<BoxFuture<(u64, Option<Vec<u8>>)>>,
@@ -112,11 +127,10 @@ struct Calls {
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-impl Calls {
-    fn new(store: &Weak<dyn Store>, waits: &Arc<Semaphore>) -> Self {
+impl<'a> Calls<'a> {
+    fn new(service: &'a Service) -> Self {
         Self {
-            store: Weak::clone(store),
-            waits: Arc::clone(waits),
+            service,
             in_flight: FuturesUnordered::new(),
             waiting: FuturesUnordered::new(),
             waiting_ids: HashMap::new(),
@@ -133,7 +147,7 @@ impl Calls {
             self.waiting_ids.remove(&id);
             return true;
         }
-        let Some(store) = self.store.upgrade() else { return false };
+        let Some(store) = self.service.store.upgrade() else { return false };
         if contents.len() > LARGE_BYTES {
             // A call that takes long to read does not hold up the others.
             let contents = contents.to_vec();
@@ -169,14 +183,9 @@ impl Calls {
         id: u64,
         wait: impl Future<Output = StoreResult<T>> + Send + 'static,
     ) {
-        let Ok(permit) = Arc::clone(&self.waits).try_acquire_owned() else {
-            let why = format!(
-                "{} callers wait for work through the process that holds the data directory, and it takes no more; \
-                 lease without --wait and ask again later, or let one `redrive work --concurrency N` do the work of \
-                 many",
-                limits::WAITS_MAX
-            );
-            let refused = StoreResult::<T>::Err(StoreError::new(StoreErrorKind::Busy, why).into());
+        let Ok(permit) = Arc::clone(&self.service.waits).try_acquire_owned() else {
+            let why = self.service.peer.no_more_waits(self.service.waits_max);
+            let refused = StoreResult::<T>::Err(why.into());
             self.in_flight.push(Box::pin(std::future::ready(Frame::of(id, &refused))));
             return;
         };
@@ -214,6 +223,8 @@ struct Unsent {
     bytes: Vec<u8>,
     /// The bytes at the beginning that are sent already.
     sent: usize,
+    /// Whether some of what was sent may still be on this side of the connection.
+    unflushed: bool,
 }
 
 impl Unsent {
@@ -221,8 +232,25 @@ impl Unsent {
         self.bytes.get(self.sent..).unwrap_or_default()
     }
 
+    /// Whether everything has left.
     fn is_empty(&self) -> bool {
-        self.rest().is_empty()
+        self.rest().is_empty() && !self.unflushed
+    }
+
+    /// Sends a part of what there is. Nothing is lost if the caller stops waiting.
+    async fn send(&mut self, to: &mut (impl AsyncWrite + Unpin)) -> std::io::Result<()> {
+        if self.rest().is_empty() {
+            to.flush().await?;
+            self.unflushed = false;
+            return Ok(());
+        }
+        match to.write(self.rest()).await? {
+            0 => Err(std::io::ErrorKind::WriteZero.into()),
+            count => {
+                self.note_sent(count);
+                Ok(())
+            }
+        }
     }
 
     /// Whether further replies may be added before some of these are sent.
@@ -232,7 +260,8 @@ impl Unsent {
 
     fn note_sent(&mut self, count: usize) {
         self.sent += count;
-        if self.is_empty() {
+        self.unflushed = true;
+        if self.rest().is_empty() {
             self.sent = 0;
             self.bytes.clear();
             self.bytes.shrink_to(limits::UNSENT_BYTES_MAX);
@@ -240,54 +269,84 @@ impl Unsent {
     }
 }
 
-/// Carries out the calls of one client until it hangs up, and then those that it had sent before.
-async fn converse<R, W>(
+/// Whether a connection takes further calls.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reading {
+    Yes,
+    /// The client has hung up, or sent something that is no frame.
+    ClientGone,
+    /// This side takes no more calls, and will tell the client so.
+    Stopped,
+}
+
+/// Carries out the calls of one client until it hangs up or `stop` returns, and then those that were taken before.
+pub(super) async fn converse<R, W>(
     from: R,
     mut to: W,
-    store: &Weak<dyn Store>,
-    waits: &Arc<Semaphore>,
+    service: &Service,
+    stop: impl Future<Output = ()>,
 ) -> Result<(), StoreError>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let mut from = Incoming::new(from);
-    let greeting = tokio::time::timeout(limits::GREETING_MAX, from.greeting());
+    let gone = |error: std::io::Error| service.peer.went_away(Some(&error));
+    let mut from = Incoming::new(from, service.peer);
+    let greeting = tokio::time::timeout(service.greeting_max, from.greeting());
     let Some(hello) = greeting.await.unwrap_or(Ok(None))? else { return Ok(()) };
-    write(&mut to, &Hello::new().pack()?).await?;
+    write(&mut to, &Hello::new().pack()?).await.map_err(gone)?;
     if hello.redrive != VERSION {
         return Ok(());
     }
-    let mut calls = Calls::new(store, waits);
+    let mut calls = Calls::new(service);
     let mut unsent = Unsent::default();
-    let mut connected = true;
+    let mut reading = Reading::Yes;
+    let mut stop = std::pin::pin!(stop);
     loop {
-        while connected && calls.has_room() && unsent.has_room() {
+        while reading == Reading::Yes && calls.has_room() && unsent.has_room() {
             match from.next_frame() {
-                Ok(Some((id, contents))) => connected = calls.begin(id, contents),
+                Ok(Some((id, contents))) if calls.begin(id, contents) => {}
+                Ok(Some(_)) => reading = Reading::Stopped,
                 Ok(None) => break,
-                Err(_) => connected = false,
+                Err(_) => reading = Reading::ClientGone,
             }
         }
-        if !connected {
-            // A client that has hung up does not wait any more.
+        if reading != Reading::Yes {
+            // Nobody waits any more: the client has hung up, or will ask whoever holds the store next.
             calls.waiting.clear();
             if calls.is_empty() && unsent.is_empty() {
-                return Ok(());
+                break;
             }
         }
-        let reads = connected && calls.has_room() && unsent.has_room();
+        let reads = reading == Reading::Yes && calls.has_room() && unsent.has_room();
         let gathers = !calls.is_empty() && unsent.has_room();
         // In this order, so that a write takes along every reply that is ready.
         tokio::select! {
             biased;
+            () = &mut stop, if reading == Reading::Yes => reading = Reading::Stopped,
             reply = calls.next_reply(), if gathers => unsent.bytes.extend(reply?.unwrap_or_default()),
-            more = from.read_more(), if reads => connected = more.unwrap_or(false),
-            sent = to.write(unsent.rest()), if !unsent.is_empty() => match sent {
-                Ok(n) if n > 0 => unsent.note_sent(n),
-                Ok(_) | Err(_) => return Ok(()),
+            more = from.read_more(), if reads => if !more.unwrap_or(false) {
+                reading = Reading::ClientGone;
             },
+            sent = unsent.send(&mut to), if !unsent.is_empty() => sent.map_err(gone)?,
         }
+    }
+    if reading == Reading::Stopped {
+        write(&mut to, &Frame::goodbye()).await.map_err(gone)?;
+        hang_up(from, to, service.greeting_max).await;
+    }
+    Ok(())
+}
+
+/// Closes a connection once the client has closed it too, or after some time. A connection that is closed while the
+/// client still sends may lose what was said last.
+pub(super) async fn hang_up<R, W>(mut from: Incoming<R>, mut to: W, at_most: Duration)
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    if to.shutdown().await.is_ok() {
+        let _ = tokio::time::timeout(at_most, from.discard()).await;
     }
 }
 

@@ -35,7 +35,8 @@ pub(super) fn from_sqlite(error: &Error) -> StoreError {
         | StoreErrorKind::Protocol
         | StoreErrorKind::Untrusted
         | StoreErrorKind::Unauthenticated
-        | StoreErrorKind::Busy => {
+        | StoreErrorKind::Busy
+        | StoreErrorKind::NotHolder => {
             "a read or write failed; nothing more is acknowledged by this process: check the disk, then start again"
         }
     };

@@ -214,7 +214,8 @@ impl Writer {
             | StoreErrorKind::Protocol
             | StoreErrorKind::Untrusted
             | StoreErrorKind::Unauthenticated
-            | StoreErrorKind::Busy => self.shared.stopped.store(true, Ordering::SeqCst),
+            | StoreErrorKind::Busy
+            | StoreErrorKind::NotHolder => self.shared.stopped.store(true, Ordering::SeqCst),
         }
         for reply in replies {
             reply(Err(error.clone()));

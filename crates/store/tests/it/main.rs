@@ -16,7 +16,17 @@ mod embedded;
 mod filters;
 mod golden;
 mod laws;
+#[cfg(feature = "nodes")]
+mod nodes;
+#[cfg(feature = "nodes")]
+mod nodes_attacked;
 mod pages;
+#[cfg(feature = "postgres")]
+mod pg_nodes;
+#[cfg(feature = "postgres")]
+mod pg_proxy;
+#[cfg(feature = "postgres")]
+mod postgres;
 #[cfg(feature = "redis")]
 mod redis_cuts;
 #[cfg(feature = "redis")]

@@ -21,7 +21,7 @@ fn seed() -> Option<u64> {
     std::env::var("REDRIVE_SEED").ok().and_then(|n| n.parse().ok())
 }
 
-fn against_the_model(default: u32, make: impl Fn(&Arc<TestClock>) -> Arc<dyn Store>) {
+pub(crate) fn against_the_model(default: u32, make: impl Fn(&Arc<TestClock>) -> Arc<dyn Store>) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let _entered = runtime.enter();
     streams::check(cases(default), seed(), |ops| {

@@ -405,6 +405,7 @@ pub(super) async fn wait_reports_due_work(ctx: &LawContext<'_>) {
     let taken = ctx.lease_one("idle").await;
     assert_eq!(ctx.store.wait(vec![q("q")], MS).await, Ok(true));
     assert_eq!(ctx.store.wait(vec![q("idle")], MS).await, Ok(false));
+    assert_eq!(ctx.store.wait(vec![q("nowhere")], MS).await, Ok(false), "nobody has sent there yet");
     ctx.store.pause(q("q"), true, operator()).await.expect("succeeds");
     assert_eq!(ctx.store.wait(vec![q("q")], MS).await, Ok(false));
     ctx.settle(taken.token, Settle::Release).await.expect("held");

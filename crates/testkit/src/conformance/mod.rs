@@ -29,6 +29,7 @@ mod order;
 mod poison;
 mod queues;
 mod reap;
+mod record;
 mod redrives;
 mod reply;
 mod requests;
@@ -395,6 +396,12 @@ pub const LAWS: &[Law] = laws! {
         a_list_has_the_entries_of_a_prefix_in_the_order_of_keys,
         i49_a_list_returns_a_bounded_number_of_bytes,
         i49_values_are_bounded,
+    }
+    record {
+        i48_an_act_beside_the_verbs_is_on_record,
+        i48_an_act_and_its_values_are_one_change,
+        i48_an_act_whose_values_have_changed_is_not_recorded,
+        i49_a_recorded_act_is_bounded,
     }
     changes {
         every_change_is_named_once,

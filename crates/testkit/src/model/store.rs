@@ -1,6 +1,6 @@
-//! The implementation of `Store` for the model: information about itself, statistics, and key-value entries.
+//! The implementation of `Store` for the model: information about itself, statistics, key-value entries, and acts on record.
 
-use super::{Letter, Model};
+use super::{Letter, Model, ModelState};
 use async_trait::async_trait;
 use redrive_core::changes::{Changes, FeedPosition};
 use redrive_core::error::{CallError, Refusal, StoreError, StoreErrorKind, StoreResult};
@@ -10,9 +10,10 @@ use redrive_core::limits;
 use redrive_core::message::MessageMeta;
 use redrive_core::metrics::{OpenCounts, QueueStats, Snapshot, Stats};
 use redrive_core::query::{Cursor, Page, PageRequest};
+use redrive_core::recording::{KvWrite, RecordRequest};
 use redrive_core::short_id::{IdKind, IdSuffixQuery};
-use redrive_core::store::{KvEntry, KvItem, Store, StoreInfo, VerifyRequest};
-use redrive_core::time::Span;
+use redrive_core::store::{BatchResults, KvEntry, KvItem, Store, StoreInfo, VerifyRequest};
+use redrive_core::time::{Span, Time};
 use std::collections::BTreeSet;
 
 #[async_trait]
@@ -150,24 +151,54 @@ impl Store for Model {
         value: Option<Vec<u8>>,
         expected: u64,
     ) -> StoreResult<u64> {
+        let write = KvWrite { namespace, key, value, expected };
+        self.with_state(|state, _| {
+            state.may_write(&write)?;
+            Ok(state.write(write))
+        })
+    }
+
+    async fn record(&self, batch: Vec<RecordRequest>) -> StoreResult<BatchResults<()>> {
+        if batch.len() > limits::BATCH_ENTRIES_MAX {
+            return Err(Refusal::invalid("batch", "too many entries").into());
+        }
+        self.with_state(|state, now| Ok(batch.into_iter().map(|one| state.record(one, now)).collect()))
+    }
+}
+
+impl ModelState {
+    fn may_write(&self, write: &KvWrite) -> Result<(), Refusal> {
+        let KvWrite { namespace, key, value, expected } = write;
         if ["audit", "requests", "requests-by-time"].contains(&namespace.as_str()) {
-            return Err(Refusal::invalid("namespace", "belongs to the store").into());
+            return Err(Refusal::invalid("namespace", "belongs to the store"));
         }
         if value.as_ref().is_some_and(|v| v.len() > limits::KV_BYTES_MAX) {
-            return Err(Refusal::invalid("value", format!("at most {} bytes", limits::KV_BYTES_MAX)).into());
+            return Err(Refusal::invalid("value", format!("at most {} bytes", limits::KV_BYTES_MAX)));
         }
-        self.with_state(|state, _| {
-            let kv_key = (namespace.clone(), key.clone());
-            let version = state.kv.get(&kv_key).map_or(0, |entry| entry.version);
-            if version != expected {
-                return Err(Refusal::KvConflict { namespace, key }.into());
-            }
-            let Some(value) = value else {
-                state.kv.remove(&kv_key);
-                return Ok(0);
-            };
-            state.kv.insert(kv_key, KvEntry { value, version: version + 1 });
-            Ok(version + 1)
-        })
+        let found = self.kv.get(&(namespace.clone(), key.clone())).map_or(0, |entry| entry.version);
+        if found == *expected {
+            return Ok(());
+        }
+        Err(Refusal::KvConflict { namespace: namespace.clone(), key: key.clone() })
+    }
+
+    fn write(&mut self, write: KvWrite) -> u64 {
+        let (kv_key, version) = ((write.namespace, write.key), write.expected + 1);
+        let Some(value) = write.value else {
+            self.kv.remove(&kv_key);
+            return 0;
+        };
+        self.kv.insert(kv_key, KvEntry { value, version });
+        version
+    }
+
+    fn record(&mut self, request: RecordRequest, now: Time) -> Result<(), Refusal> {
+        request.check()?;
+        request.writes.iter().try_for_each(|write| self.may_write(write))?;
+        self.seal(request.entry(now));
+        for write in request.writes {
+            self.write(write);
+        }
+        Ok(())
     }
 }

@@ -19,6 +19,7 @@ use redrive_core::message::{Delivery, NewMessage, Payload, Priority};
 use redrive_core::operation::{OperationSpec, Preview, PreviewRequest, Rollout};
 use redrive_core::progress::Progress;
 use redrive_core::query::{Cursor, Page, PageRequest, Query};
+use redrive_core::recording::{KvWrite, OutsideAct, RecordRequest};
 use redrive_core::store::{
     BatchResults, LeaseRequest, LetterLeaseRequest, LetterSettle, LetterSettlement, Queue, Settle,
     Settlement, Store, VerifyRequest,
@@ -230,6 +231,7 @@ impl Pair<'_> {
             Op::IndexText(limit) => self.index(*limit).await,
             Op::KeyState(n, key) => self.key_state(*n, *key).await,
             Op::Kv(key, value, wrong) => self.kv(*key, *value, *wrong).await,
+            Op::Record(key, value, wrong) => self.record(*key, *value, *wrong).await,
         }
     }
 
@@ -524,6 +526,19 @@ impl Pair<'_> {
         let page = || PageRequest::first(1 + usize::from(wrong));
         let a = self.a.kv_list(space.clone(), "v".into(), page()).await;
         expect_same(a, self.b.kv_list(space, "v".into(), page()).await).map(drop)
+    }
+
+    async fn record(&self, key: usize, value: Option<u8>, wrong: bool) -> Result<(), String> {
+        let (space, key) = ("stream".to_owned(), format!("v{key}"));
+        let a = self.a.kv_get(space.clone(), key.clone()).await;
+        let entry = expect_same(a, self.b.kv_get(space.clone(), key.clone()).await)?.flatten();
+        let expected = entry.map_or(0, |e| e.version) + u64::from(wrong);
+        let act = if value.is_some() { OutsideAct::CreateToken } else { OutsideAct::RevokeToken };
+        let write = KvWrite { namespace: space, key: key.clone(), value: value.map(|v| vec![v]), expected };
+        let request = RecordRequest::new(act, actor(), key).with_detail("stream").writing(write);
+        let batch = vec![RecordRequest::new(OutsideAct::Refuse, actor(), "cross_site"), request];
+        let a = self.a.record(batch.clone()).await.map(without_wordings);
+        expect_same(a, self.b.record(batch).await.map(without_wordings)).map(drop)
     }
 
     /// Compares everything both stores show, and checks that each one verifies.

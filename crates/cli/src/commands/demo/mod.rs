@@ -13,10 +13,13 @@ use crate::exit_code::{CliError, CommandResult, ExitCode};
 use crate::log::{LogArgs, LogLevel};
 use crate::output::{Column, Format, Show, ValueFormat, compact, escape};
 use clap::Args;
+use redrive::alerts::AlertLoop;
 use redrive::core::access::Access;
+use redrive::core::alert::AlertSettings;
+use redrive::core::dead_letter::Actor;
 use redrive::maintenance::Maintenance;
 use redrive::{CancellationToken, LoopGroup, OpenOptions};
-use redrive_server::{Config, Listener, LoginCodes, create_token, router};
+use redrive_server::{Config, Listener, LoginCodes, create_token};
 use serde::Serialize;
 use shop::{Customers, Shop};
 use std::net::SocketAddr;
@@ -105,11 +108,13 @@ pub(crate) async fn run(app: &App, args: DemoArgs) -> CommandResult {
         ..Config::default()
     };
     let visitor = Access::everything("visitor");
-    let (token, _) = create_token(store.as_ref(), visitor.clone(), "demo".into(), None).await?;
-    let http = HttpServer::new(vec![listener], router(Arc::clone(&store), config), stop.clone());
+    let by = Actor::new("demo", "cli");
+    let (token, _) = create_token(store.as_ref(), visitor.clone(), &by, None).await?;
+    let http = HttpServer::new(vec![listener], Arc::clone(&store), config);
     let loops = LoopGroup::new(Arc::clone(&store))
         .run(http)
         .run(Maintenance::new(Arc::clone(&store)))
+        .run(AlertLoop::new(Arc::clone(&store), AlertSettings::default())?)
         .run(Shop { store: Arc::clone(&store), services })
         .run(Customers { store: Arc::clone(&store) });
     let loops = loops.bind().await.map_err(super::serve::failed)?;

@@ -29,6 +29,9 @@ const MENDED: &str = "v2.4.2";
 const DEPLOYED_AFTER: Duration = Duration::from_secs(12);
 const MENDED_AFTER: Duration = Duration::from_secs(55);
 
+/// The failures in a row after which the breaker of the payments opens.
+pub(super) const BREAKER_FAILURES: u32 = 150;
+
 /// Who configures the shop.
 fn actor(reason: &str) -> Actor {
     Actor { reason: Some(reason.into()), ..Actor::new("demo", "cli") }
@@ -49,7 +52,7 @@ fn impatient(max_attempts: u32) -> QueuePolicy {
 /// Creates the queues.
 pub(super) async fn configure(store: &dyn Store) -> Result<(), CallError> {
     let breaker = BreakerPolicy {
-        failures: 150,
+        failures: BREAKER_FAILURES,
         // Only failures in a row count, so that some payments die before the breaker opens.
         ratio: 1.0,
         open_for: Span::from_secs(15),

@@ -18,14 +18,20 @@ use tokio::time::Instant;
 
 /// When the payment service goes down, counted from the start of the demo.
 const PAYMENTS_DOWN_AFTER: Duration = Duration::from_secs(8);
-/// When the payment service is back.
+/// When the payment service is back, at the earliest.
 const PAYMENTS_BACK_AFTER: Duration = Duration::from_secs(50);
+/// The outage also lasts until so many payments were refused, and a little longer, so that the breaker opens on slow
+/// machines, too.
+const PAYMENTS_REFUSED_MIN: u32 = super::shop::BREAKER_FAILURES;
+const PAYMENTS_BACK_LATER: Duration = Duration::from_secs(5);
 /// The number of mails a second that the mail service accepts.
 const MAILS_PER_SECOND: f64 = 6.0;
 
 /// The services and what they remember.
 pub(super) struct World {
     began: Instant,
+    /// The number of payments that were refused, and when it had become enough.
+    refused: Mutex<(u32, Option<Instant>)>,
     mail_bucket: Mutex<(f64, Instant)>,
 }
 
@@ -33,7 +39,8 @@ impl World {
     /// Starts the services on a free port of this machine and returns their address.
     pub(super) async fn start() -> std::io::Result<SocketAddr> {
         let began = Instant::now();
-        let world = Arc::new(Self { began, mail_bucket: Mutex::new((MAILS_PER_SECOND, began)) });
+        let mail_bucket = Mutex::new((MAILS_PER_SECOND, began));
+        let world = Arc::new(Self { began, refused: Mutex::default(), mail_bucket });
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
         let services = Router::new()
@@ -57,7 +64,14 @@ fn failure(status: StatusCode, what: &str) -> Response {
 /// The payment service, which is down for a while.
 async fn charge(State(world): State<Arc<World>>) -> Response {
     let age = world.began.elapsed();
-    if (PAYMENTS_DOWN_AFTER..PAYMENTS_BACK_AFTER).contains(&age) {
+    let mut refused = world.refused.lock().unwrap_or_else(PoisonError::into_inner);
+    let (count, enough_at) = &mut *refused;
+    let is_enough = enough_at.is_some_and(|at| at.elapsed() > PAYMENTS_BACK_LATER);
+    if age >= PAYMENTS_DOWN_AFTER && !(age >= PAYMENTS_BACK_AFTER && is_enough) {
+        *count += 1;
+        if *count >= PAYMENTS_REFUSED_MIN {
+            enough_at.get_or_insert_with(Instant::now);
+        }
         return failure(StatusCode::SERVICE_UNAVAILABLE, "no healthy upstream");
     }
     Json(json!({"status": "charged"})).into_response()
