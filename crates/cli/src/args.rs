@@ -35,7 +35,7 @@ pub(crate) struct Global {
     /// The data directory [default: ./redrive-data if it exists, else the user's data directory]
     #[arg(long, global = true, env = "REDRIVE_DATA", hide_env_values = true, value_name = "DIR", value_parser = any_path())]
     pub data: Option<PathBuf>,
-    /// A store in a database instead of a data directory, such as postgres://USER@HOST/DATABASE (see docs/postgres.md)
+    /// A store in PostgreSQL or Redis instead of a data directory: postgres://USER@HOST/DATABASE (see docs/postgres.md)
     #[arg(long, global = true, env = "REDRIVE_STORE", hide_env_values = true, value_name = "URL")]
     pub store: Option<String>,
     /// The configuration file [default: ./redrive.toml if it exists]

@@ -26,37 +26,61 @@ impl Default for OpenOptions {
     }
 }
 
-/// Opens a store: a data directory, or a store in PostgreSQL if the place is a `postgres://` URL. If another process holds
-/// it, connects to that process.
+/// Opens a store: a data directory, or a store in a database if the place is a `postgres://` or `redis://` URL. If another
+/// process holds it, connects to that process; a store in Redis is used by one process at a time, so there this waits.
 ///
 /// # Errors
 /// Returns a [`StoreError`] that says what is wrong and what to do.
 pub async fn open(place: impl AsRef<Path>, options: OpenOptions) -> Result<Arc<dyn Store>, StoreError> {
     let place = place.as_ref();
-    match place.to_str().filter(|text| is_postgres(text)) {
-        Some(url) => open_postgres(url, options).await,
-        None => redrive_store::open(place, options.create, options.serve, options.patience).await,
+    let scheme = place.to_str().and_then(|text| text.split_once("://"));
+    match scheme.map(|(scheme, _)| scheme) {
+        Some("postgres" | "postgresql") => open_postgres(&place.to_string_lossy(), options).await,
+        Some("redis" | "rediss") => open_redis(&place.to_string_lossy(), options).await,
+        Some(_) | None => redrive_store::open(place, options.create, options.serve, options.patience).await,
     }
 }
 
-fn is_postgres(place: &str) -> bool {
-    place.starts_with("postgres://") || place.starts_with("postgresql://")
+/// How this process is called in messages to people on other machines.
+#[cfg(any(feature = "postgres", feature = "redis"))]
+fn node() -> String {
+    let host = crate::host::host().unwrap_or_else(|| "localhost".into());
+    format!("{host}, process {}", std::process::id())
 }
 
 #[cfg(feature = "postgres")]
 async fn open_postgres(url: &str, options: OpenOptions) -> Result<Arc<dyn Store>, StoreError> {
     use redrive_store::postgres::{NodeOptions, Options, join};
-    let host = crate::host::host().unwrap_or_else(|| "localhost".into());
-    let node = format!("{host}, process {}", std::process::id());
-    let store = Options { create: options.create, node, ..Options::default() };
+    let store = Options { create: options.create, node: node(), ..Options::default() };
     join(url, NodeOptions { store, ..NodeOptions::default() }).await
 }
 
 #[cfg(not(feature = "postgres"))]
 async fn open_postgres(_: &str, _: OpenOptions) -> Result<Arc<dyn Store>, StoreError> {
-    let text = "this program was built without PostgreSQL; use a release, or build it with `cargo build --release \
-                --features postgres`";
-    Err(StoreError::new(redrive_core::error::StoreErrorKind::Unsupported, text))
+    Err(not_built("PostgreSQL", "postgres"))
+}
+
+#[cfg(feature = "redis")]
+async fn open_redis(url: &str, options: OpenOptions) -> Result<Arc<dyn Store>, StoreError> {
+    use redrive_store::redis::{Options, RedisStore};
+    let wait = std::time::Duration::from_millis(options.patience.as_millis());
+    let options = Options { create: options.create, node: node(), wait, ..Options::default() };
+    Ok(Arc::new(RedisStore::open(url, options).await?))
+}
+
+#[cfg(not(feature = "redis"))]
+async fn open_redis(_: &str, _: OpenOptions) -> Result<Arc<dyn Store>, StoreError> {
+    Err(not_built("Redis", "redis"))
+}
+
+/// The error for a store that this program was built without.
+#[cfg(not(all(feature = "postgres", feature = "redis")))]
+fn not_built(database: &str, feature: &str) -> StoreError {
+    let text = format!(
+        "this program was built without stores in {database}; use a release, or build it with `cargo build --release \
+         --features {feature}`"
+    );
+    StoreError::new(redrive_core::error::StoreErrorKind::Unsupported, text)
 }
 
 /// The URL of a store without its password, for people to read.

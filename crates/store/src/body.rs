@@ -63,7 +63,7 @@ fn checksum(rest: Option<&[u8]>, content_type: &str, payload: &[u8]) -> i64 {
 pub(crate) enum Compression {
     /// Large payloads are compressed if that makes them smaller.
     Large,
-    #[cfg(feature = "postgres")]
+    #[cfg(any(feature = "postgres", feature = "redis"))]
     /// Payloads are stored as they are: the database compresses them itself, and people can read them in SQL.
     None,
 }
@@ -96,7 +96,7 @@ pub(crate) fn pack_payload(payload: Payload, rest: Option<Vec<u8>>, compression:
     let Payload { bytes, content_type } = payload;
     let (payload, unpacked) = match compression {
         Compression::Large => compress(bytes),
-        #[cfg(feature = "postgres")]
+        #[cfg(any(feature = "postgres", feature = "redis"))]
         Compression::None => (bytes, 0),
     };
     let checksum = checksum(rest.as_deref(), &content_type, &payload);

@@ -181,14 +181,14 @@ impl Clock for Slewing {
 }
 
 /// The clock of a store: its own, or one given by the caller.
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "redis"))]
 #[derive(Clone)]
 pub(crate) enum StoreClock {
     Own(Arc<Slewing>),
     Given(Arc<dyn Clock>),
 }
 
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "redis"))]
 impl StoreClock {
     pub(crate) fn now(&self) -> Time {
         self.stamp().time

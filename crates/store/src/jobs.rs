@@ -20,7 +20,10 @@ pub(crate) type ApplyFn<T> = Box<dyn FnOnce(&mut Engine<T>, Time) -> (Reply, Opt
 pub(crate) struct Job<T> {
     pub(crate) cost: WriteCost,
     /// Rows that the job will ask for.
-    #[cfg_attr(not(feature = "postgres"), expect(dead_code, reason = "only stores on a network read ahead"))]
+    #[cfg_attr(
+        not(any(feature = "postgres", feature = "redis")),
+        expect(dead_code, reason = "only stores on a network read ahead")
+    )]
     pub(crate) wants: Wants,
     pub(crate) apply: ApplyFn<T>,
     /// Counts the job as waiting until it is dropped. `None` for long jobs, which nothing makes way for.

@@ -5,7 +5,7 @@
 //! Opening a directory yields one or the other, and the caller need not know which.
 
 mod access;
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "redis"))]
 mod body;
 pub mod clock;
 #[cfg(all(feature = "sqlite", feature = "remote"))]
@@ -14,18 +14,20 @@ mod engine;
 pub mod entropy;
 pub mod faults;
 mod holder;
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "redis"))]
 mod jobs;
 #[cfg(feature = "memory")]
 pub mod memory;
 pub mod metrics;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(feature = "redis")]
+pub mod redis;
 #[cfg(feature = "remote")]
 pub mod remote;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 mod staged;
 #[cfg(any(feature = "sqlite", feature = "remote"))]
 mod trust;

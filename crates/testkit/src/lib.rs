@@ -3,7 +3,7 @@
 //! - [`conformance`]: the laws that every store must keep, in one table.
 //! - [`model`]: the reference model, a store simple enough to be checked by reading it.
 //! - [`streams`]: random operations on two stores at once; the stores must never disagree.
-//! - [`pg`]: a private PostgreSQL server.
+//! - [`pg`], [`redis`]: a private PostgreSQL server, a private Redis server.
 //! - [`clock`], [`ids`]: a clock that tests move by hand, and ids that are the same in every run.
 //!
 //! # Adding a backend
@@ -40,6 +40,7 @@ pub mod ids;
 pub mod model;
 pub mod observe;
 pub mod pg;
+pub mod redis;
 pub mod streams;
 
 #[cfg(test)]

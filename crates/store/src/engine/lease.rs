@@ -277,7 +277,7 @@ impl<T: Tables> Engine<T> {
     }
 
     /// The messages that a lease from these queues may take, and those whose lease or time has run out.
-    #[cfg(feature = "postgres")]
+    #[cfg(any(feature = "postgres", feature = "redis"))]
     pub(crate) fn next_in_line(
         &mut self,
         queues: &[QueueName],

@@ -532,7 +532,7 @@ impl ReadyIndex {
     }
 
     /// Messages at the head of each level of a queue, at most this many per level.
-    #[cfg(feature = "postgres")]
+    #[cfg(any(feature = "postgres", feature = "redis"))]
     pub(crate) fn heads_of(&self, queue: &QueueName, at_most: usize) -> impl Iterator<Item = MessageId> {
         let levels = self.queues.get(queue).into_iter().flat_map(|queue| &queue.levels);
         levels.flat_map(move |level| level.waiting.values().copied().take(at_most))

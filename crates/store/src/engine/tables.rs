@@ -39,7 +39,7 @@ pub(crate) fn unless_damaged<T>(read: TableResult<T>) -> TableResult<Option<T>> 
 }
 
 /// The error for stored content that cannot be right.
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "redis"))]
 pub(crate) fn damaged(what: impl std::fmt::Display) -> StoreError {
     let text = format!(
         "{what}; `redrive doctor --deep` names all that is damaged, then restore the last backup, or set damaged \
@@ -203,7 +203,7 @@ pub(crate) enum StoredBody {
     #[cfg(feature = "memory")]
     Whole(Box<Envelope>),
     /// Kept as bytes with a checksum.
-    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    #[cfg(any(feature = "sqlite", feature = "postgres", feature = "redis"))]
     Packed(crate::body::Packed),
 }
 
@@ -213,7 +213,7 @@ impl StoredBody {
         match self {
             #[cfg(feature = "memory")]
             Self::Whole(envelope) => Ok(*envelope),
-            #[cfg(any(feature = "sqlite", feature = "postgres"))]
+            #[cfg(any(feature = "sqlite", feature = "postgres", feature = "redis"))]
             Self::Packed(packed) => packed.open(meta),
         }
     }

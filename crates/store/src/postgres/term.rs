@@ -106,11 +106,12 @@ pub(super) enum Outcome {
 }
 
 /// Finds out whether the commit after `before` happened, on a new session. Raising the term waits for a statement that
-/// is still running, because both change the same row.
+/// is still running, because both change the same row. If the answer to this is lost too, it is asked again with the same
+/// nonce, by which a term that was raised is recognised.
 pub(super) fn settle(session: &Session, before: &Term, node: &str, nonce: Uuid) -> TableResult<Outcome> {
     let sql = format!(
         "WITH held AS (UPDATE holder SET term = term + 1, nonce = $1, node = $2, pid = pg_backend_pid(), \
-         seen_at = clock_timestamp() WHERE term = $3 AND nonce = $4 RETURNING term, commit, clock), \
+         seen_at = clock_timestamp() WHERE (term = $3 AND nonce = $4) OR nonce = $1 RETURNING term, commit, clock), \
          noted AS (INSERT INTO terms(term, last_commit, node) SELECT term, commit, $2 FROM held) \
          SELECT term, commit, clock, {WALL} FROM held"
     );

@@ -359,9 +359,9 @@ impl Writer {
     /// Finds out what became of a commit whose answer was lost, and who holds the store. Succeeds if the commit happened.
     fn find_out(&mut self, changes: &Changes) -> TableResult<()> {
         let began = Instant::now();
+        let mut nonce = [0; 16];
+        self.entropy.fill(&mut nonce);
         let outcome = loop {
-            let mut nonce = [0; 16];
-            self.entropy.fill(&mut nonce);
             let tried = self.address.connect().and_then(|session| {
                 super::open::tune_writer(&session)?;
                 let outcome = term::settle(&session, &self.term, &self.node, Uuid::from_bytes(nonce))?;

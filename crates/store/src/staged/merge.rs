@@ -17,7 +17,7 @@ impl KeyRange {
     pub(super) const ALL: Self = Self { from: Bound::Unbounded, to: Bound::Unbounded };
 
     /// Keys that begin with these bytes.
-    pub(super) fn prefix(prefix: &[u8]) -> Self {
+    pub(crate) fn prefix(prefix: &[u8]) -> Self {
         let mut end = prefix.to_vec();
         while end.last() == Some(&u8::MAX) {
             end.pop();

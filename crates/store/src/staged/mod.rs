@@ -95,6 +95,7 @@ impl Table {
     }
 
     /// Whether the rows are few and change with nearly every commit.
+    #[cfg_attr(not(feature = "postgres"), expect(dead_code, reason = "only PostgreSQL keeps them apart"))]
     pub(crate) const fn is_hot(self) -> bool {
         matches!(self, Self::Head | Self::QueueCounts | Self::DlqCount | Self::OpenLetters | Self::LeafCount)
             || matches!(self, Self::Group | Self::GroupActivity | Self::GroupHistory | Self::EventCounter)
@@ -138,6 +139,10 @@ pub(crate) enum Columns {
     /// Nothing: the row is found by its key alone.
     None,
     /// Of a live message.
+    #[cfg_attr(
+        not(feature = "postgres"),
+        expect(dead_code, reason = "only PostgreSQL has a column for `seq`")
+    )]
     Live { seq: u64, queue: QueueName, ready_at: Time, delayed: bool },
     /// Of a letter.
     Letter(Box<Letter>),
@@ -182,6 +187,16 @@ impl Changes {
     /// Whether a range was removed from this table.
     fn has_dropped(&self, table: Table) -> bool {
         self.dropped.keys().any(|(of, _)| *of == table)
+    }
+}
+
+/// The sequence number of the message or letter that is stored in this row. `None` if the row cannot be read.
+#[cfg(feature = "redis")]
+pub(crate) fn seq_of(table: Table, key: &[u8], row: &[u8]) -> Option<u64> {
+    let id = MessageId::from_bytes(<[u8; 16]>::try_from(key).ok()?);
+    match table == Table::Letter {
+        true => rows::decode_letter(id, row).ok().map(|letter| letter.meta.seq),
+        false => rows::to_live(id, row).ok().map(|live| live.meta.seq),
     }
 }
 

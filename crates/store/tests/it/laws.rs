@@ -109,3 +109,18 @@ fn every_law_holds_in_postgresql() {
         }
     });
 }
+
+#[cfg(feature = "redis")]
+#[test]
+fn every_law_holds_in_redis() {
+    let server = redrive_testkit::redis::shared();
+    run_all("redis", move || {
+        let url = server.prefix();
+        async move {
+            let clock = TestClock::shared();
+            let options = redrive_store::redis::Options { clock: Some(clock.clone()), ..Default::default() };
+            let store = redrive_store::redis::RedisStore::open(&url, options).await.unwrap();
+            (Arc::new(store) as Arc<dyn Store>, clock)
+        }
+    });
+}

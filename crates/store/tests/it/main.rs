@@ -27,6 +27,10 @@ mod pg_nodes;
 mod pg_proxy;
 #[cfg(feature = "postgres")]
 mod postgres;
+#[cfg(feature = "redis")]
+mod redis_cuts;
+#[cfg(feature = "redis")]
+mod redis_faults;
 mod socket;
 mod streams;
 mod takeover;

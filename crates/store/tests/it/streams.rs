@@ -80,3 +80,15 @@ fn postgresql_behaves_like_the_model() {
         Arc::new(tokio::runtime::Handle::current().block_on(opened).unwrap())
     });
 }
+
+#[cfg(feature = "redis")]
+#[test]
+fn redis_behaves_like_the_model() {
+    let server = redrive_testkit::redis::shared();
+    against_the_model(20, |clock| {
+        let options = redrive_store::redis::Options { clock: Some(clock.clone()), ..Default::default() };
+        let url = server.prefix();
+        let opened = redrive_store::redis::RedisStore::open(&url, options);
+        Arc::new(tokio::runtime::Handle::current().block_on(opened).unwrap())
+    });
+}
