@@ -37,6 +37,10 @@ impl WriteCost {
 
 /// Rows that a write will ask for. A store on a network reads those of a whole group at once; the others ignore it.
 #[derive(Clone, Debug, Default)]
+#[cfg_attr(
+    not(any(feature = "postgres", feature = "redis")),
+    expect(dead_code, reason = "only stores on a network read ahead")
+)]
 pub(crate) struct Wants {
     /// Messages that may be live.
     pub(crate) messages: Vec<MessageId>,
