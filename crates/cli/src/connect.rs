@@ -274,8 +274,18 @@ impl App {
         Ok(traces::observe(redrive::open(place, options).await?))
     }
 
-    /// Refuses a server for a command that needs a data directory of this machine.
+    /// Refuses a server for a command that opens the store itself.
     pub(crate) fn refuse_server(&self, command: &str) -> Result<(), CliError> {
+        if self.server.is_none() {
+            return Ok(());
+        }
+        let what = format!("`redrive {command}` opens the store itself, and cannot go through a server");
+        let hint = "name the store with --data or --store, or unset REDRIVE_URL and REDRIVE_CONTEXT";
+        Err(CliError::usage(what).hint(hint))
+    }
+
+    /// Refuses everything but a data directory.
+    pub(crate) fn require_directory(&self, command: &str) -> Result<(), CliError> {
         if self.server.is_none() && self.store_url.is_none() {
             return Ok(());
         }

@@ -54,7 +54,7 @@ pub(crate) async fn backup(app: &App, args: BackupArgs) -> CommandResult {
 
 /// Runs `restore`.
 pub(crate) async fn restore(app: &App, args: RestoreArgs) -> CommandResult {
-    app.refuse_server("restore")?;
+    app.require_directory("restore")?;
     let bytes = redrive::restore(&args.backup, &app.data).await?;
     copied(app, &app.data, bytes)
 }

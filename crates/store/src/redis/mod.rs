@@ -1,5 +1,6 @@
-//! A store under a prefix of a Redis server. One process holds it at a time, under a term that every commit checks; rows
-//! are read and written as [`crate::staged`] describes, so the engine is the same as everywhere.
+//! A store under a prefix of a Redis server. One process holds it at a time, under a term that every commit checks. What a
+//! group of verbs changes is collected in memory and written by one call of a function, so the engine is the same as
+//! everywhere.
 
 mod base;
 mod clock;
