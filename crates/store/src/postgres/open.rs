@@ -175,9 +175,21 @@ fn migrate(session: &Session, schema: &str, options: &Options) -> TableResult<(i
         };
         return Err(StoreError::new(StoreErrorKind::NotAStore, text));
     }
-    session.execute_batch("BEGIN; SELECT pg_advisory_xact_lock(1380209235)")?;
-    // Somebody else may have migrated while this process waited for the lock.
+    // The lock is taken before the transaction begins: a transaction that waits does not see what others have created.
+    session.execute_batch("SELECT pg_advisory_lock(1380209235)")?;
+    let migrated = session.execute_batch("BEGIN").and_then(|()| migrate_locked(session, schema, options));
+    let end = if migrated.is_ok() { "COMMIT" } else { "ROLLBACK" };
+    session.execute_batch(&format!("{end}; SELECT pg_advisory_unlock(1380209235)"))?;
+    migrated
+}
+
+/// Migrates inside a transaction, while nobody else does.
+fn migrate_locked(session: &Session, schema: &str, options: &Options) -> TableResult<(i32, i32)> {
     let before = version(session, schema)?;
+    if before >= VERSION {
+        // Somebody else has migrated while this process waited.
+        return Ok((before, before));
+    }
     if before == 0 {
         session.execute_batch(&format!("CREATE SCHEMA IF NOT EXISTS {schema}"))?;
     }
@@ -197,7 +209,6 @@ fn migrate(session: &Session, schema: &str, options: &Options) -> TableResult<(i
         let sql = "UPDATE holder SET term = term + 1, nonce = NULL, schema_version = $1";
         session.run(session.client().execute(sql, &[&VERSION]))?;
     }
-    session.execute_batch("COMMIT")?;
     Ok((before, VERSION))
 }
 

@@ -18,7 +18,7 @@ pub(super) const VERSION: i32 = 1;
 const VERSION_1: &str = "
 CREATE TABLE holder(
   one smallint PRIMARY KEY CHECK (one = 1), term bigint NOT NULL, nonce uuid, commit bigint NOT NULL,
-  clock bigint NOT NULL, seen_at timestamptz NOT NULL, pid integer, since timestamptz NOT NULL, node text,
+  clock bigint NOT NULL, seen_at timestamptz NOT NULL, locked boolean NOT NULL DEFAULT false, pid integer, since timestamptz NOT NULL, node text,
   address text, published text, schema_version integer NOT NULL, audit_key bytea, audit_key_fingerprint bytea NOT NULL
 ) WITH (fillfactor = 10);
 CREATE TABLE terms(

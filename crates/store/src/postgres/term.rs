@@ -23,6 +23,8 @@ pub(super) struct Term {
     pub(super) clock: i64,
     /// The database's time when the term was raised.
     pub(super) wall: i64,
+    /// Whether this session has the advisory lock.
+    pub(super) locked: bool,
 }
 
 /// Why the store cannot be taken now.
@@ -39,38 +41,53 @@ pub(super) const WALL: &str = "(extract(epoch FROM clock_timestamp()) * 1000)::b
 /// The key of the advisory lock: the first number is the same for all stores, the second depends on the schema.
 const LOCK: &str = "1380209234, hashtext(current_schema())";
 
-fn read(row: &Row, nonce: Uuid) -> Result<Term, tokio_postgres::Error> {
+fn read(row: &Row, nonce: Uuid, locked: bool) -> Result<Term, tokio_postgres::Error> {
     Ok(Term {
         term: row.try_get(0)?,
         nonce,
         commit: row.try_get(1)?,
         clock: row.try_get(2)?,
         wall: row.try_get(3)?,
+        locked,
     })
+}
+
+/// Takes the advisory lock if it is free.
+fn try_lock(session: &Session) -> TableResult<bool> {
+    session.run(async {
+        let row = session.client().query_one(&format!("SELECT pg_try_advisory_lock({LOCK})"), &[]).await?;
+        row.try_get(0)
+    })
+}
+
+fn unlock(session: &Session) -> TableResult<()> {
+    session.run(session.client().query_one(&format!("SELECT pg_advisory_unlock({LOCK})"), &[])).map(|_| ())
 }
 
 /// Takes the store if nobody holds it, if the holder's session has ended, or if the holder has been silent for too
 /// long.
 pub(super) fn acquire(session: &Session, node: &str, nonce: Uuid) -> TableResult<Result<Term, Held>> {
-    let locked: bool = session.run(async {
-        let row = session.client().query_one(&format!("SELECT pg_try_advisory_lock({LOCK})"), &[]).await?;
-        row.try_get(0)
-    })?;
-    // A stopped process keeps its session and its lock: silence alone is enough to lose the store.
+    let locked = try_lock(session)?;
+    // That the lock is free says that the holder's session has ended only if the holder had it. A stopped process keeps
+    // its session and its lock: silence alone is enough to lose the store.
     let sql = format!(
         "WITH held AS (UPDATE holder SET term = term + 1, nonce = $1, node = $2, pid = pg_backend_pid(), \
-         seen_at = clock_timestamp(), since = clock_timestamp(), address = NULL, published = NULL \
-         WHERE $3 OR nonce IS NULL OR seen_at < clock_timestamp() - make_interval(secs => {SILENCE_MAX_SECS}) \
+         seen_at = clock_timestamp(), since = clock_timestamp(), address = NULL, published = NULL, locked = $3 \
+         WHERE ($3 AND (locked OR nonce IS NULL)) \
+         OR seen_at < clock_timestamp() - make_interval(secs => {SILENCE_MAX_SECS}) \
          RETURNING term, commit, clock), \
          noted AS (INSERT INTO terms(term, last_commit, node) SELECT term, commit, $2 FROM held) \
          SELECT term, commit, clock, {WALL} FROM held"
     );
     let taken = session.run(async {
         let row = session.client().query_opt(&sql, &[&nonce, &node, &locked]).await?;
-        row.as_ref().map(|row| read(row, nonce)).transpose()
+        row.as_ref().map(|row| read(row, nonce, locked)).transpose()
     })?;
     if let Some(term) = taken {
         return Ok(Ok(term));
+    }
+    if locked {
+        unlock(session)?;
     }
     let sql = "SELECT term, coalesce(node, 'another node'), \
                (extract(epoch FROM clock_timestamp() - seen_at) * 1000)::bigint FROM holder";
@@ -111,18 +128,16 @@ pub(super) enum Outcome {
 pub(super) fn settle(session: &Session, before: &Term, node: &str, nonce: Uuid) -> TableResult<Outcome> {
     let sql = format!(
         "WITH held AS (UPDATE holder SET term = term + 1, nonce = $1, node = $2, pid = pg_backend_pid(), \
-         seen_at = clock_timestamp() WHERE (term = $3 AND nonce = $4) OR nonce = $1 RETURNING term, commit, clock), \
+         seen_at = clock_timestamp(), locked = false WHERE (term = $3 AND nonce = $4) OR nonce = $1 \
+         RETURNING term, commit, clock), \
          noted AS (INSERT INTO terms(term, last_commit, node) SELECT term, commit, $2 FROM held) \
          SELECT term, commit, clock, {WALL} FROM held"
     );
     let raised = session.run(async {
         let row = session.client().query_opt(&sql, &[&nonce, &node, &before.term, &before.nonce]).await?;
-        row.as_ref().map(|row| read(row, nonce)).transpose()
+        row.as_ref().map(|row| read(row, nonce, false)).transpose()
     })?;
     if let Some(term) = raised {
-        // The old session's lock may still be there; the new one takes it as soon as it can.
-        let lock = format!("SELECT pg_try_advisory_lock({LOCK})");
-        session.run(session.client().query_one(&lock, &[]))?;
         let happened = term.commit > before.commit;
         return Ok(Outcome::Known { term, happened });
     }
@@ -146,10 +161,21 @@ pub(super) fn settle(session: &Session, before: &Term, node: &str, nonce: Uuid) 
     Ok(Outcome::LostStore { happened: last > before.commit, now })
 }
 
+/// Takes the lock for a holder that does not have it yet: the session that had it may end later than its connection.
+pub(super) fn take_lock(session: &Session, term: &mut Term) -> TableResult<()> {
+    if !term.locked && try_lock(session)? {
+        let sql = "UPDATE holder SET locked = true WHERE term = $1 AND nonce = $2";
+        session.run(session.client().execute(sql, &[&term.term, &term.nonce]))?;
+        term.locked = true;
+    }
+    Ok(())
+}
+
 /// Gives the store up, so that the next node need not wait.
 pub(super) fn release(session: &Session, term: &Term) -> TableResult<()> {
     let sql = "UPDATE holder SET nonce = NULL, pid = NULL, address = NULL, published = NULL WHERE term = $1 AND nonce = $2";
-    session.run(session.client().execute(sql, &[&term.term, &term.nonce])).map(|_| ())
+    session.run(session.client().execute(sql, &[&term.term, &term.nonce]))?;
+    if term.locked { unlock(session) } else { Ok(()) }
 }
 
 /// Publishes how the holder is reached.

@@ -262,6 +262,8 @@ impl Writer {
         if self.shared.stopped().is_some() || self.shared.full.load(Ordering::SeqCst) {
             return false;
         }
+        // Without the lock, the store would only be taken over more slowly.
+        let _ = term::take_lock(&self.engine.tables.base.session, &mut self.term);
         let taken = inbox::read(&self.engine.tables.base).and_then(|arrived| self.enqueue_arrived(arrived));
         match taken {
             Ok(wrote) => wrote,

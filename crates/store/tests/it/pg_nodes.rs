@@ -47,6 +47,24 @@ async fn ids(store: &dyn Store) -> BTreeSet<MessageId> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_that_start_together_on_an_empty_database_share_one_store() {
+    let url = pg::shared().schema();
+    let starting = (0..6).map(|n| {
+        let url = url.clone();
+        tokio::spawn(async move { node(&url, &format!("node {n}")).await })
+    });
+    let starting: Vec<_> = starting.collect();
+    let mut nodes = Vec::new();
+    for start in starting {
+        nodes.push(start.await.unwrap());
+    }
+    for (n, by) in (0..).zip(&nodes) {
+        by.enqueue(vec![message(n)]).await.unwrap()[0].as_ref().unwrap();
+    }
+    assert_eq!(ids(nodes[0].as_ref()).await.len(), nodes.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_one_node_writes_every_node_reads_at_once() {
     let url = pg::shared().schema();
     let nodes = [node(&url, "a").await, node(&url, "b").await, node(&url, "c").await];
