@@ -209,3 +209,4 @@ if (document.body.dataset.live) {
   document.getElementById("stale")?.addEventListener("click", () => location.reload());
 }
 countSelected();
+document.documentElement.classList.add("ready");

@@ -61,8 +61,7 @@ fn the_keyboard_is_enough() {
     browser.keys("?");
     browser.shows("#keys", "Next and previous row");
     browser.click("#keys button");
-    browser.keys("gd");
-    browser.arrives("/dlq");
+    browser.goes_by_keys("gd", "/dlq");
     browser.shows("#letters footer", "19 letters");
     browser.keys("jjx");
     browser.shows(".selection", "1 selected");

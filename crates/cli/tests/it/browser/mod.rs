@@ -161,15 +161,31 @@ impl Browser {
         });
     }
 
-    /// Presses keys on the page.
+    /// Presses keys on the page, once its script listens to them.
     #[track_caller]
     pub(crate) fn keys(&self, text: &str) {
+        self.eventually("the script of the page runs", || {
+            match self.run("return document.documentElement.className") {
+                Value::String(classes) if classes.contains("ready") => Ok(()),
+                other => Err(format!("{other}")),
+            }
+        });
         let keys = text.chars().flat_map(|key| {
             let key = key.to_string();
             [json!({"type": "keyDown", "value": key}), json!({"type": "keyUp", "value": key})]
         });
         let keys = json!({"type": "key", "id": "keyboard", "actions": keys.collect::<Vec<_>>()});
         self.post("actions", &json!({"actions": [keys]})).unwrap();
+    }
+
+    /// Presses keys until they lead to a page: keys that belong together must not be pressed too slowly.
+    #[track_caller]
+    pub(crate) fn goes_by_keys(&self, text: &str, path: &str) {
+        self.eventually(&format!("{text} leads to {path}"), || {
+            self.keys(text);
+            let now = self.path();
+            if now.starts_with(path) { Ok(()) } else { Err(now) }
+        });
     }
 
     /// Moves the pointer to the middle of an element.
