@@ -165,10 +165,9 @@ impl Browser {
     #[track_caller]
     pub(crate) fn keys(&self, text: &str) {
         self.eventually("the script of the page runs", || {
-            match self.run("return document.documentElement.className") {
-                Value::String(classes) if classes.contains("ready") => Ok(()),
-                other => Err(format!("{other}")),
-            }
+            let classes = self.run("return document.documentElement.className");
+            let ready = classes.as_str().is_some_and(|classes| classes.contains("ready"));
+            if ready { Ok(()) } else { Err(classes.to_string()) }
         });
         let keys = text.chars().flat_map(|key| {
             let key = key.to_string();
