@@ -118,7 +118,7 @@ fn a_server_that_would_let_strangers_in_does_not_start() {
         (&["--listen", "127.0.0.1:0", "--tls-cert", "c.pem", "--tls-key", "k.pem"], 2, "c.pem"),
         (&["--listen", "localhost"], 2, "--listen"),
         (&["--host", "https://redrive.example"], 2, "not a host name"),
-        (&["--server", "http://localhost:1"], 2, "works on a data directory"),
+        (&["--server", "http://localhost:1"], 2, "opens the store itself"),
     ] {
         let args: Vec<&str> = ["serve"].into_iter().chain(flags.iter().copied()).collect();
         workspace.run(&args).code(code).says(says);
